@@ -104,7 +104,7 @@ def _from_langchain(spec: str) -> BaseChatModel:
             f"langchain-{package}. Or use python:MODULE:NAME with your own chat model."
         ) from error
     try:
-        return _checked(chat_models.init_chat_model(spec), spec)
+        made = chat_models.init_chat_model(spec)
     except ImportError as error:
         raise MissingDependencyError(f"model {spec!r}: {error}") from error
     except ValueError as error:
@@ -115,3 +115,4 @@ def _from_langchain(spec: str) -> BaseChatModel:
             "set it in the environment (OPENAI_API_KEY for openai). Or make the chat model yourself and name it as "
             "python:MODULE:NAME."
         ) from error
+    return _checked(made, spec)

@@ -50,8 +50,9 @@ def as_observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer,
     Raises:
         UsageError: Something that cannot be called.
     """
-    several = given if isinstance(given, Iterable) else (given,)
-    observers = () if given is None else (given,) if callable(given) else tuple(several)
+    if given is None:
+        return ()
+    observers = (given,) if callable(given) or not isinstance(given, Iterable) else tuple(given)
     for observer in observers:
         if not callable(observer):
             raise UsageError(

@@ -181,7 +181,7 @@ SPECS: dict[str, Callable[[], object]] = {
     "no schema": lambda: json_spec(),
     "lists without an end": lambda: json_spec(schema={"properties": {"a": {"type": "array", "items": {}}}}),
     "an unknown judge": lambda: json_spec(cap=3, judges={"/a": "exactly"}),
-    "a text for formats": lambda: DateJudge("%Y"),  # type: ignore[arg-type]
+    "a text for formats": lambda: DateJudge("%Y"),
     "no format": lambda: DateJudge(["day"]),
     "judges of other fields": lambda: field_judges(SPEC, {"/total": make_judge("exact")}),
     "another judge": lambda: field_judges(SPEC, {"/due": make_judge("exact")}),
@@ -580,12 +580,12 @@ def test_structured_output() -> None:
             rows.append((name, f"{type(error).__name__}: {str(error).splitlines()[0] if own else '...'}"))
             return
         if isinstance(result, dict) and "raw" in result:
-            parsed, error = result["parsed"], result["parsing_error"]
+            parsed, fault = result["parsed"], result["parsing_error"]
             rows.append(
                 (
                     name,
-                    f"{result['raw'].content!r} {partial_text(parsed)} {type(error).__name__}: "
-                    f"{str(error).splitlines()[:1]}",
+                    f"{result['raw'].content!r} {partial_text(parsed)} {type(fault).__name__}: "
+                    f"{str(fault).splitlines()[:1]}",
                 )
             )
         else:
@@ -666,9 +666,7 @@ def test_bound_tools(tmp_path: Any) -> None:
     forced = make_artifact(model, threshold=0.5, n=2, bindings=bindings_for([pay], tool_choice="any"))
     forcing = Guardrail(model=model, artifact=forced)
     bound = guard.bind_tools([ask_bob, pay])
-    blocks = [
-        f"== {asked}\n{outcome(lambda asked=asked: bound.invoke(asked))}" for asked in ("pay?", "unsure?", "talk?")
-    ]
+    blocks = [f"== {asked}\n{outcome(partial(bound.invoke, asked))}" for asked in ("pay?", "unsure?", "talk?")]
     blocks.append(f"== forced\n{outcome(lambda: forcing.bind_tools([pay], tool_choice='pay').invoke('unsure?'))}")
     wrong: dict[str, Callable[[], object]] = {
         "other tools": lambda: guard.bind_tools([pay]),

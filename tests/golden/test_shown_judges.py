@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.runnables import RunnableLambda
 
@@ -164,7 +163,8 @@ def test_decisions_on_pairs() -> None:
         rates = [token_f1(a, b), *(rater.similarity(QUESTION, [(a, b)])[0] or 0.0 for rater in graded.values())]
         cells = [f"{verdict(each):>6}" for each in given] + [f"{rate:>6.3g}" for rate in rates]
         lines.append(f"{a!a} | {b!a} | {' '.join(cells)}")
-    specs = [f"{name} {json_lines(judge.spec)}" for name, judge in {**judges, **graded}.items()]
+    specs = [f"{name} {json_lines(judge.spec)}" for name, judge in judges.items()]
+    specs += [f"{name} {json_lines(similarity.spec)}" for name, similarity in graded.items()]
     names = [list_judges(), list_similarities(), list_entailments()]
     same("core/judged_pairs.txt", "\n".join([*lines, "", *specs, *map(repr, names)]))
 
@@ -409,7 +409,8 @@ class Structured(ScriptedChat):
 class Bare(ScriptedChat):
     """A scripted model without structured output."""
 
-    bind_tools = BaseChatModel.bind_tools
+    def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
+        raise NotImplementedError
 
 
 def said(messages: Sequence[BaseMessage]) -> str:

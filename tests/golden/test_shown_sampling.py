@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
@@ -19,7 +20,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from guardrail import Bindings, Guardrail, PromptTooLongError, PromptWrapping, Scorer, UsageError, scorer
 from guardrail.bindings import bindings_for
 from guardrail.errors import UnreadableReplyError
-from guardrail.sampling.batches import BatchReply, batch_requests, batch_sample_sets, takes_batches
+from guardrail.sampling.batches import BatchReply, BatchState, batch_requests, batch_sample_sets, takes_batches
 from guardrail.sampling.callbacks import child_callbacks, drop_streaming_handlers
 from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.draws import Draw, Draws
@@ -428,11 +429,22 @@ class Native(ScriptedChat):
 
 
 class Batched(Native):
+    """A model with a batch service."""
+
     def batch_requests(self, prompts: Any, plan: Any, *, seeds: Any) -> list[dict[str, dict[str, Any]]]:
         return [{"0": {"seeds": len(seeds)}} for _ in prompts]
 
     def batch_sample_sets(self, prompts: Any, plan: Any, *, seeds: Any, replies: Any) -> list[SampleSet]:
         return [SampleSet(question="q", primary=Sample(text=text)) for text in ("x", "\ud83d")]
+
+    def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
+        raise NotImplementedError
+
+    def batch_state(self, batch: str) -> BatchState:
+        raise NotImplementedError
+
+    def batch_file(self, file: str) -> bytes:
+        raise NotImplementedError
 
 
 def test_native_samplers() -> None:
@@ -626,14 +638,14 @@ def test_probes() -> None:
     calls = probe_calls(logprobs=False)
     scored = probe_calls(logprobs=True, seed=7)
     varied = [reply("a", "b"), reply("c"), reply("c"), reply("g", argmax=True)]
-    lp = {
+    lp: dict[str, Any] = {
         "logprobs": (-0.5, -0.25),
         "token": "x",
         "first": (("x", -0.5), ("y", -1.0)),
         "with_bytes": True,
         "argmax": True,
     }
-    certain = {**lp, "logprobs": (0.0,) * 8, "first": (("x", 0.0),)}
+    certain: dict[str, Any] = {**lp, "logprobs": (0.0,) * 8, "first": (("x", 0.0),)}
     cases: dict[str, tuple[Sequence[ProbeCall], list[ProbeReply], list[ProbeReply], bool]] = {
         "honest": (calls, varied, [reply("d")], True),
         "without seeds": (calls, varied, [], False),
@@ -799,7 +811,7 @@ class Tokens(BaseCallbackHandler):
     def __init__(self) -> None:
         self.seen: list[str] = []
 
-    def on_llm_new_token(self, token: str, **kwargs: Any) -> None:
+    def on_llm_new_token(self, token: Any, **kwargs: Any) -> None:
         self.seen.append(f"token {token}")
 
     def on_chat_model_start(self, serialized: Mapping[str, Any], messages: Any, **kwargs: Any) -> None:
@@ -925,7 +937,7 @@ def test_rare_states_of_sampling() -> None:
     rows.append(repr([(each.problem, each.problem_detail) for each in options["p_true"]]))
     failing = ScriptedChat(script={"q": [StatusError(500)]})
     rows.append(repr(draw(failing, [[HumanMessage("q")]], SamplingPlan(n=1, follow_ups=("verbalised",)))[0].follow_ups))
-    handlers = [Tokens()]
+    handlers: list[BaseCallbackHandler] = [Tokens()]
     rows.append(
         repr([drop_streaming_handlers(None), drop_streaming_handlers(handlers) is handlers, child_callbacks(None)])
     )

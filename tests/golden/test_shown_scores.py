@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -663,11 +664,14 @@ def test_reasons_of_odd_replies_and_tokens() -> None:
     wrong: dict[str, Any] = {"nan": float("nan"), "inf": float("inf"), "below 0": -1e-12, "negative": -0.5}
     entropy = default("num_sets")
     rows += [
-        f"{title}: {told(replace(entropy, formula=lambda evidence, v=v: v).score(nothing))}"
-        for title, v in wrong.items()
+        f"{title}: {told(replace(entropy, formula=partial(_constant, v)).score(nothing))}" for title, v in wrong.items()
     ]
     rows.append(f"an error: {told(replace(entropy, formula=lambda evidence: 1 / 0).score(nothing))}")
     same("core/odd_evidence.txt", "\n".join(rows))
+
+
+def _constant(value: float, evidence: Evidence) -> float:
+    return value
 
 
 class Batches(BatchJudge):

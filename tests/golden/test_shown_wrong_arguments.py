@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import os
 import pickle
 import pkgutil
 import socket
 from array import array
 from collections.abc import Callable, Sequence
 from dataclasses import fields, is_dataclass
+from functools import partial
 from importlib import import_module
 from importlib.metadata import EntryPoint
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -78,6 +82,7 @@ from guardrail.outcome import (
 )
 from guardrail.plain_json import canonical_json, json_fault, pack, spelled, text_fault, too_deep, unpack, visible
 from guardrail.prompting import PromptWrapping, conversation_text, normal_form, prompt_content, role_of, turns_of
+from guardrail.sampling.draws import Draws
 from guardrail.specs import CorrectnessSpec, EstimatorSpec, JudgeSpec, ModelIdentity, identify
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import (
@@ -260,7 +265,7 @@ def test_wrong_values() -> None:
             "neither value nor reason": lambda: Uncertainty(value=None, unit="nats", estimator="x"),
             "value and reason": lambda: Uncertainty(value=1, unit="nats", estimator="x", reason=Unmeasured.REFUSED),
             "an infinite uncertainty": lambda: Uncertainty(value=float("inf"), unit="nats", estimator="x"),
-            "an unknown unit": lambda: Uncertainty(value=1, unit="bits", estimator="x"),  # type: ignore[arg-type]
+            "an unknown unit": lambda: Uncertainty(value=1, unit="bits", estimator="x"),
             "a bound of before": lambda: Uncertainty.from_stored(
                 {"value": 1, "unit": "nats", "estimator": "x", "detail": "settled by 3", "later": 1}
             ),
@@ -307,7 +312,7 @@ def test_wrong_values() -> None:
                 EstimatorSpec(name=name, version=1, unit="nats", params={"scale": [1, 2]}).scale
                 for name in ("two_stage", "other")
             ],
-            "an unknown attribute": lambda: guardrail.nothing,  # type: ignore[attr-defined]
+            "an unknown attribute": lambda: guardrail.nothing,
             "public names": lambda: [
                 name
                 for name in dir(guardrail)
@@ -379,7 +384,8 @@ def test_artifacts_that_cannot_be_read(tmp_path: Path) -> None:
             "a cascade": lambda: CascadeArtifact.load(saved),
             "saved in a folder": lambda: ARTIFACT.save(tmp_path),
             "a version of a file": lambda: check_version(7, 1, "the file x", "do without it"),
-            "of the same version": lambda: [check_version(1, 1, "x", "y"), check_version(None, 1, "x", "y")],
+            "of the same version": lambda: check_version(1, 1, "x", "y"),
+            "of no version": lambda: check_version(None, 1, "x", "y"),
             "of a text": lambda: check_version("1", 1, "the file x", "do without it"),
             "persisted": lambda: Persisted().digest[:20],
         },
@@ -543,7 +549,7 @@ def test_wrong_artifacts() -> None:
             "version 3 without parts": lambda: fitted(schema_version=3),
             "segments without scores": lambda: fitted(calibration=SCORES.model_copy(update={"segment": ("a",) * 200})),
             "scores of other lengths": lambda: CalibrationScores(uncertainty=(0.1,), error=(0, 1)),
-            "an error of 2": lambda: CalibrationScores(uncertainty=(0.1,), error=(2,)),  # type: ignore[arg-type]
+            "an error of 2": lambda: CalibrationScores(uncertainty=(0.1,), error=(2,)),
             "packed scores": lambda: (
                 type(
                     CalibrationScores(
@@ -712,7 +718,8 @@ def test_promises() -> None:
 def test_figures_of_an_artifact() -> None:
     pytest.importorskip("matplotlib").use("Agg")
     rows = []
-    for name, own in {"feasible": outcome(), "infeasible": infeasible(), "artifact": fitted()}.items():
+    plotted: dict[str, Any] = {"feasible": outcome(), "infeasible": infeasible(), "artifact": fitted()}
+    for name, own in plotted.items():
         axis = own.plot()
         lines = [
             f"{line.get_label()} {[round(float(x), 3) for x in line.get_xdata()][:4]} "
@@ -1009,7 +1016,8 @@ def test_prompts_in_words(tmp_path: Path) -> None:
         ),
     ]
     tools = bindings_for([pay])
-    others = [ChatMessage("x", role=" Assistant"), ChatMessage("x", role="judge"), FunctionMessage("x", name="f")]
+    others: list[Any] = [ChatMessage(content="x", role=role) for role in (" Assistant", "judge")]
+    others.append(FunctionMessage(content="x", name="f"))
     made = PromptWrapping(system="S {x}", template="{question} {y}").to_prompt().invoke({"question": "q"})
     rows = [
         f"roles: {[role_of(each) for each in (*messages, *others)]}",
@@ -1155,6 +1163,104 @@ def test_public_names() -> None:
     vars(guardrail).pop("accepts", None)  # loaded when it is first used, again
     lines.append(f"{guardrail.accepts(0.1, 0.2)} {sorted(set(guardrail._MODULES) ^ set(guardrail.__all__))}")
     lines += [f"{part}: {guardrail.__getattr__(part).__name__}" for part in sorted(guardrail._PARTS)]
-    lines += [f"{sampling.plan_for.__module__}", error_of(lambda: sampling.nothing)]  # type: ignore[attr-defined]
+    lines += [f"{sampling.plan_for.__module__}", error_of(lambda: sampling.nothing)]
     lines.append(repr(set(guardrail.__all__) <= set(dir(guardrail))))
     same("core/public_names.txt", "\n".join(lines))
+
+
+def test_models_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Models that LangChain, a package or a module makes; the failures of each."""
+    made: dict[str, Any] = {
+        "openai:good": MODEL,
+        "openai:text": "a text",
+        "openai:package": ImportError("Unable to import langchain_openai."),
+        "openai:wrong": ValueError("Unable to infer the provider."),
+        "openai:key": RuntimeError("The key is not set."),
+    }
+
+    def init_chat_model(spec: str) -> Any:
+        if isinstance(made[spec], Exception):
+            raise made[spec]
+        return made[spec]
+
+    def offered(group: str, name: str) -> list[EntryPoint]:
+        targets = {"own": "guardrail.testing:ScriptedChat", "odd": "json:dumps"}
+        return [EntryPoint(name, targets[name], group)] if name in targets else []
+
+    monkeypatch.setattr("guardrail.models.entry_points", offered)
+    module = SimpleNamespace(init_chat_model=init_chat_model)
+    monkeypatch.setattr("guardrail.models.import_module", lambda name: module)
+    calls: dict[str, Callable[[], object]] = {spec: partial(kind_of, spec) for spec in [*made, "odd:text"]}
+    rows = [(name, error_of(call)) for name, call in calls.items()]
+
+    def missing(name: str) -> Any:
+        raise ImportError(name)
+
+    monkeypatch.setattr("guardrail.models.import_module", missing)
+    rows += [
+        (spec, error_of(partial(kind_of, spec))) for spec in ("openai:x", "bedrock:x", "azure_openai:x", "mistral_ai:x")
+    ]
+    same("core/models_by_name.txt", listed(rows))
+
+
+def kind_of(spec: str) -> str:
+    return type(resolve_model(spec)).__name__
+
+
+class Keys:
+    """Keys that other processes share, which may fail or have been taken before."""
+
+    def __init__(self) -> None:
+        self.values: dict[str, str] = {}
+        self.fails = False
+
+    def get(self, name: str) -> str | None:
+        if self.fails:
+            raise UsageError("the database is down")
+        return self.values.get(name)
+
+    def add(self, name: str, value: str, seconds: float) -> str | None:
+        if self.fails:
+            raise UsageError("the database is down")
+        return self.values.setdefault(name, value)
+
+
+def test_shared_memory_of_draws() -> None:
+    keys, reports, now = Keys(), list[str](), [0.0]
+    memories = [
+        Draws(10.0, shared=keys, report=lambda error: reports.append(str(error)), clock=lambda: now[0])
+        for _ in range(2)
+    ]
+    first, second = memories
+    rows = [f"{first.add('a', 'x')} {second.add('a', 'y')} {second.get('a')} {first.get('b')} {first.is_slow}"]
+    rows.append(f"{sorted(name[:6] for name in keys.values)} {reports}")
+    keys.fails = True
+    rows.append(f"{error_of(lambda: first.add('c', 'x'))} {error_of(lambda: first.get('c'))} {first.get('a')}")
+    keys.fails = False
+    rows.append(f"{first.get('c')} {second.get('c')} {second.scoped('s').get('c')} {reports}")
+    now[0] = 9.99
+    rows.append(f"{first.get('a')}")
+    now[0] = 10.0
+    rows.append(f"{first._own.get(first._key('a'), 10.0)} {first.get('a')} {copy.deepcopy(first).seconds}")
+    small = Draws(10.0, most_bytes=400, clock=lambda: 0.0)
+    small.add("a", "x" * 60)
+    small.add("b", "y" * 60)
+    rows.append(f"{small._own._bytes} {small.evicted}")
+    small.add("c", "z" * 200)
+    rows.append(f"{small._own._bytes} {small.evicted} {[small.get(name) is None for name in 'abc']}")
+    same("core/shared_memory.txt", "\n".join(rows))
+
+
+def test_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "records.jsonl"
+    records(path)
+    size, write = path.stat().st_size, os.write
+    monkeypatch.setattr("os.write", lambda descriptor, data: write(descriptor, data[:7]))
+    rows = [error_of(lambda: records(path)), f"unchanged {path.stat().st_size == size}"]
+    rows.append(error_of(lambda: records(tmp_path / "new.jsonl")).replace(str(tmp_path), "FOLDER"))
+    monkeypatch.undo()
+    path.write_text(path.read_text() + '{"torn": ')
+    records(path)
+    rows.append(f"torn {'torn' in path.read_text()} {path.read_text().count(chr(10))}")
+    rows.append(f"{oct(path.stat().st_mode & 0o777)} {sorted(each.name for each in tmp_path.iterdir())}")
+    same("core/full_disk.txt", "\n".join(rows))
