@@ -331,8 +331,9 @@ class Persisted(Frozen):
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
+            place = f"field {field!r}" if field else "the content"
             raise ArtifactFormatError(
-                f"{path}: field {field!r} is wrong: {first['msg']} ({error.error_count()} errors)."
+                f"{path}: {place} is wrong: {first['msg']} ({error.error_count()} errors)."
             ) from error
 
 

@@ -150,11 +150,12 @@ def import_(
         )
     header = imported.file.header
     write_records(out, header, imported.file.records)
-    _print_result(imported, skipped, out)
+    reversed_keys = _print_result(imported, skipped, out)
     if parts is not None:
         finish([out], f"calibrate score {listed([out])} --parts {parts}")
         return
-    finish([out, *([skipped] if imported.bad else [])], next_step(header, out, min(header.estimators, default=None)))
+    best = min(header.estimators, key=lambda key: (key in reversed_keys, key), default=None)
+    finish([out, *([skipped] if imported.bad else [])], next_step(header, out, best))
 
 
 @app.command()
@@ -191,7 +192,9 @@ def _one_of(flag: str, value: str, *allowed: str) -> Any:
     raise UsageError(f"{flag} must be {' or '.join(allowed)}, got {value!r}")
 
 
-def _print_result(imported: Imported, skipped: Path, out: Path) -> None:
+def _print_result(imported: Imported, skipped: Path, out: Path) -> set[str]:
+    """Print what was read; return the scores that are lower for wrong answers."""
+    reversed_keys = set[str]()
     records = imported.file.records
     print_line(f"{len(records)} of {imported.n_rows} rows are records now (read as {imported.layout}).")
     for note in imported.notes:
@@ -207,23 +210,27 @@ def _print_result(imported: Imported, skipped: Path, out: Path) -> None:
         labels = [record.correct for record in records if record.correct is not None]
         right = sum(labels)
         print_line(f"Labels of the file: {right} of {len(labels)} answers are right ({percent(right / len(labels))}).")
-        _print_reversed(imported.file)
+        reversed_keys = _print_reversed(imported.file)
     _print_bad(imported, skipped)
+    return reversed_keys
 
 
-def _print_reversed(file: RecordFile) -> None:
-    """Warn of imported scores that are lower for wrong answers, before a fit on them is counted."""
+def _print_reversed(file: RecordFile) -> set[str]:
+    """Warn of imported scores that are lower for wrong answers, before a fit on them is counted; return their keys."""
+    reversed_keys = set[str]()
     for key in file.header.estimators:
         scores, labels = values_of(file.records, key), labels_of(file.records)
         both = ~np.isnan(scores) & (labels >= 0)
         interval = auroc_interval(scores[both], 1 - labels[both]) if both.any() else None
         if interval is not None and interval.verdict == "reversed":
+            reversed_keys.add(key)
             print_line(
                 f"Check {key} before you fit: wrong answers have the lower scores (AUROC {interval.value:.2f}), and "
                 "lower must mean more certain. Import a confidence with --map confidence=NAME:COLUMN, or another score "
                 "with --score-direction higher-is-certain.",
                 "yellow",
             )
+    return reversed_keys
 
 
 def _print_bad(imported: Imported, skipped: Path) -> None:

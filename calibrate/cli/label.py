@@ -162,11 +162,11 @@ class _PeopleOptions:
             return records.with_name(f"{records.stem}.labels.jsonl")
         return self.labels
 
-    def have_labelled(self, records: Path, labels: Path, first: int | None) -> bool:
+    def have_labelled(self, records: Path, labels: Path, first: int | None, goal: str) -> bool:
         """Ask for labels of the ``first`` records (default: all); whether all of them have one."""
         file = read_records(records)
         if self.interactive:
-            return _by_hand(file, labels, self.queue(file, first))
+            return _by_hand(file, labels, self.queue(file, first), goal=goal)
         return self.review_store is None or _on_page(file, labels, self.review_store, self.queue(file, first))
 
     def queue(self, file: RecordFile, first: int | None) -> list[Record]:
@@ -178,12 +178,12 @@ class _PeopleOptions:
         return queue_of(records, order=order, seed=self.seed, limit=first)
 
     def have_decided(
-        self, file: RecordFile, labels: Path, key: str | None, first: int | None, enough: Callable[[], bool]
+        self, file: RecordFile, labels: Path, key: str | None, first: int | None, enough: Callable[[], bool], goal: str
     ) -> bool:
         """Ask for labels of the ``first`` undecided answers (default: all); whether all have one, or it is enough."""
         queue = self._undecided_queue(file, key, first)
         if self.interactive:
-            return _by_hand(file, labels, queue, " --undecided", enough)
+            return _by_hand(file, labels, queue, " --undecided", enough, goal)
         return self.review_store is None or _on_page(file, labels, self.review_store, queue, enough)
 
     def _undecided_queue(self, file: RecordFile, key: str | None, first: int | None) -> list[Record]:
@@ -214,15 +214,26 @@ class _UntilOptions:
     ] = None
     estimator: EstimatorOption = None
 
+    @property
+    def flags(self) -> str:
+        """The goal as the next command takes it; empty without one."""
+        if self.until is None:
+            return ""
+        values = {"alpha": self.alpha, "delta": self.delta, "acceptance": self.acceptance}
+        flags = "".join(f" --{name} {value:g}" for name, value in values.items() if value is not None)
+        named = "" if self.estimator is None else f" --estimator {shlex.quote(self.estimator)}"
+        return f" --until {self.until}{flags}{named}"
+
 
 @dataclass(frozen=True, slots=True)
 class _Labelling:
-    """A record file, the file its labelled records are written to, and the source of the labels."""
+    """A record file, the file its labelled records are written to, the source of the labels, and the goal."""
 
     source: Path
     target: Path
     rule: _RuleOptions
     people: _PeopleOptions
+    goal: _UntilOptions
 
     @property
     def labels(self) -> Path | None:
@@ -231,7 +242,7 @@ class _Labelling:
 
     def label(self, first: int | None) -> RecordFile | None:
         """Write the labelled file and return it; None, and nothing is written, while labels of people are missing."""
-        if self.labels is not None and not self.people.have_labelled(self.source, self.labels, first):
+        if self.labels is not None and not self.people.have_labelled(self.source, self.labels, first, self.goal.flags):
             return None
         return changed_file(self.source, self.target, partial(self._with_labels, first=first))
 
@@ -316,7 +327,7 @@ def label(
         _label_by_parts(source, target, parts, people, cut)
         return
     refuse_without_parts(cut=cut)
-    labelling = _Labelling(source, target, rule, people)
+    labelling = _Labelling(source, target, rule, people, goal)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
     if goal.until is None and (goal.alpha, goal.delta, goal.acceptance) != (None, None, None):
@@ -437,7 +448,11 @@ def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> Re
         return artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0)
 
     labels = labelling.labels
-    if labels is not None and not enough() and not labelling.people.have_decided(file, labels, key, limit, enough):
+    if (
+        labels is not None
+        and not enough()
+        and not labelling.people.have_decided(file, labels, key, limit, enough, goal.flags)
+    ):
         return None
     if goal.until is not None:
         artifact = fitted()
@@ -462,9 +477,17 @@ def _key_of_order(file: RecordFile, goal: _UntilOptions) -> str | None:
 
 
 def _by_hand(
-    file: RecordFile, labels: Path, queue: Sequence[Record], flag: str = "", enough: Callable[[], bool] | None = None
+    file: RecordFile,
+    labels: Path,
+    queue: Sequence[Record],
+    flag: str = "",
+    enough: Callable[[], bool] | None = None,
+    goal: str = "",
 ) -> bool:
-    """Hold a labelling session in this terminal; whether the whole queue is labelled, or it is enough."""
+    """Hold a labelling session in this terminal; whether the whole queue is labelled, or it is enough.
+
+    ``flag`` and ``goal`` are what the next command needs to go on.
+    """
     with open_store(labels) as store:
         session = LabelSession(queue, store)
         stopped = label_by_hand(session, console, sys.stdin, enough)
@@ -475,8 +498,8 @@ def _by_hand(
     name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name}{flag} --interactive goes on; calibrate label {name}{flag} --labels {labels_name} "
-        "stops here",
+        f"calibrate label {name}{flag} --interactive{goal} goes on; "
+        f"calibrate label {name}{flag} --labels {labels_name} stops here",
     )
     return False
 

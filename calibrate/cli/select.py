@@ -58,11 +58,11 @@ def select(
             "batch that calibration has seen is not drawn like it."
         )
     key = chosen_estimator(pool, estimator)
+    items = arrays(labelled.records, key)
     refuse_overlap(pool.header.estimators[key], pool.records)
     for file in (labelled, asked):
         warn_incomplete(file)
     warn_undecided(labelled)
-    items = arrays(labelled.records, key)
     if items.n_unlabelled:
         raise UsageError(
             f"{items.n_unlabelled} scored records of {calibration} have no label, and the labelled ones may be "

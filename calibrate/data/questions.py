@@ -430,7 +430,7 @@ def _references(row: RawRow, *, required: bool) -> tuple[str, ...]:
             return ()
         raise row.fail(
             "references", value, "at least one accepted answer is needed to label the model's answer. "
-            "Add it, or pass --no-references to collect without labels."
+            "Add it, or let people judge the answers: calibrate collect, score, label --interactive."
         )  # fmt: skip
     if not isinstance(value, list):
         raise row.fail("references", value, 'it must be a list of accepted answers, e.g. ["Paris", "Paris, France"]')

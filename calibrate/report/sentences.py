@@ -13,7 +13,7 @@ from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..data.records import GIVEN
-from ..evaluation.audit import Audit
+from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
 from ..segments import segment_rows
@@ -722,10 +722,13 @@ def _cause(audit: Audit) -> str:
     here, there = (percent(_base_error(counts)) for counts in (audit.held_out, audit.at_calibration))
     base = f"{here} of all answers are wrong, {there} at calibration"
     if audit.cause == "questions":
+        shift, what = audit.shift, "uncertainty"
+        p = shift.ks_p
+        if p >= DIFFERENT and shift.acceptance_p is not None:
+            what, p = "share accepted", shift.acceptance_p
         return (
-            "Likely cause: these questions look different from the calibration questions (uncertainty: p = "
-            f"{audit.shift.ks_p:.2g}; {base}). A promise holds for questions like the calibration questions only, "
-            "under every rule."
+            f"Likely cause: these questions look different from the calibration questions ({what}: p = {p:.2g}; "
+            f"{base}). A promise holds for questions like the calibration questions only, under every rule."
         )
     if audit.cause == "labels":
         start = (

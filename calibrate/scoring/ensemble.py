@@ -126,8 +126,8 @@ def fit_ensemble(
         seed: Of the folds.
 
     Raises:
-        UsageError: Fewer than two members, too few usable records, one class only, or no member that tells right from
-            wrong.
+        UsageError: Fewer than two members, too few usable records, one class only, a single cluster, or no member that
+            tells right from wrong.
     """
     if len(specs) < 2:
         raise UsageError(f"an ensemble has at least two members, got {', '.join(specs) or 'none'}. Name more.")
@@ -147,7 +147,13 @@ def fit_ensemble(
     flat = [key for key, spread in zip(specs, scale, strict=True) if spread < 1e-12]
     if flat:
         raise UsageError(f"{', '.join(flat)} has one value on all training records. Leave it out of --members.")
-    data = _Data((raw - mean) / scale, error, _folds(usable, groups, seed))
+    folds = _folds(usable, groups, seed)
+    if not folds.any():  # the first fold holds everything
+        raise UsageError(
+            "the training part is a single cluster, and cross-validation of the weights needs two or more: raise "
+            "--train-fraction, or leave out --cluster-by-group if the groups are categories."
+        )
+    data = _Data((raw - mean) / scale, error, folds)
     loss, held_out = _cross_validated(data)
     # Rounded, because losses that differ in the last bits are ties, and on a tie the larger, safer penalty must win.
     penalty = min(PENALTIES, key=lambda value: (round(loss[value], 9), -value))

@@ -24,6 +24,7 @@ from guardrail.judges.similarity import SIMILARITIES
 from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator
 
+from ..data.formats.field_map import IMPORTED
 from ..spec_syntax import FROM_JUDGE, cut, parse_name, written
 from .ensemble import ensemble_key, load_ensemble
 
@@ -100,7 +101,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
 
     Args:
         known: Keys and specs of the file's header.
-        text: What the user wrote.
+        text: What the user wrote; of an imported score also its name alone.
         bindings: The plan's tools and answer format, which decide the default judge.
 
     Returns:
@@ -111,6 +112,8 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
     """
     if text in known:
         return text
+    if IMPORTED + text in known:
+        return IMPORTED + text
     if text.endswith(".json"):
         return estimator_key(load_ensemble(text))
     try:

@@ -417,8 +417,10 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     """
     table = table_of(records)
     values, label, n = table.scores(key), table.counted_labels(), len(table)
-    if unscored := table.unscored(key):
-        raise _unscored_error(unscored, n, table.score_keys(), key)
+    present = table.score_keys()
+    # Records without samples have nothing to score, but of several imported scores one may be named wrongly.
+    if unscored := n if present and key not in present else table.unscored(key):
+        raise _unscored_error(unscored, n, present, key)
     measured = ~np.isnan(values)
     usable = measured & (label >= 0)
     selected, n_unlabelled = table.take(usable), int(np.count_nonzero(measured & (label < 0)))

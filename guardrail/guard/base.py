@@ -146,7 +146,7 @@ class GuardedChatModel(SteppedChatModel):
                 (``artifact.at``).
         """
         for guard in _guards_in(getattr(self, "on_abstain", None) if path is _ABSENT else path):
-            if path is not _ABSENT and self._memory() and self._memory() == guard._memory():
+            if path is not _ABSENT and self._remembers and self._memory() == guard._memory():
                 continue  # it remembers the verdict
             if any(a.model == b.model and a.calibration == b.calibration for a in own for b in guard._artifacts()):
                 raise UsageError(
@@ -183,6 +183,11 @@ class GuardedChatModel(SteppedChatModel):
     def _memory(self) -> dict[str, Any]:
         """Fields that make another guard remember the draws of this one, too."""
         return {}
+
+    @property
+    def _remembers(self) -> bool:
+        """Whether a question that is asked again gets its first verdict."""
+        return False
 
     def configurable_fields(self, **kwargs: Any) -> Any:
         """`Runnable.configurable_fields`; the guards made by it share one memory of draws."""

@@ -239,6 +239,10 @@ class Cascade(GuardedChatModel):
             ]
         }
 
+    @property
+    def _remembers(self) -> bool:
+        return all(guard._remembers for guard in self._guards)
+
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def _answer(

@@ -313,6 +313,10 @@ class Guardrail(GuardedChatModel):
     def _memory(self) -> dict[str, Any]:
         return {"remember": self._assessor.draws}
 
+    @property
+    def _remembers(self) -> bool:
+        return self._assessor.draws.seconds > 0
+
     # -- acting ------------------------------------------------------------------------------------------------------
 
     def _answer(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -50,7 +50,8 @@ def as_observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer,
     Raises:
         UsageError: Something that cannot be called.
     """
-    observers = () if given is None else (given,) if callable(given) else tuple(given)
+    several = given if isinstance(given, Iterable) else (given,)
+    observers = () if given is None else (given,) if callable(given) else tuple(several)
     for observer in observers:
         if not callable(observer):
             raise UsageError(

@@ -445,16 +445,23 @@ def placed(document: Document, path: str, value: Document) -> Document:
     Raises:
         ValueError: The document has no such place.
     """
-    name, _, rest = path.removeprefix("/").partition("/")
-    if not path:
+    steps = [_unescaped(step) for step in path.split("/")[1:]]
+    try:
+        return _placed(document, steps, value)
+    except LookupError as error:
+        raise ValueError(f"the answer has no place {path!r}") from error
+
+
+def _placed(document: Document, steps: Sequence[str], value: Document) -> Document:
+    if not steps:
         return value
-    name, rest = _unescaped(name), f"/{rest}" if "/" in path[1:] else ""
+    name, *rest = steps
     if isinstance(document, dict) and (not rest or name in document):
-        return {**document, name: placed(document.get(name, ABSENT), rest, value)}
+        return {**document, name: _placed(document.get(name, ABSENT), rest, value)}
     if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
         place = int(name)
-        return [*document[:place], placed(document[place], rest, value), *document[place + 1 :]]
-    raise ValueError(f"the answer has no place {path!r}")
+        return [*document[:place], _placed(document[place], rest, value), *document[place + 1 :]]
+    raise LookupError(name)
 
 
 # -- Paths and schemas ---------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pydantic import Field, ValidationError
 
 from ..errors import ArtifactMismatchError, UsageError
+from ..files import problem_of
 from ..specs import EstimatorSpec
 from ..types import Frozen, Missing, Unmeasured
 from .base import Estimator, Evidence
@@ -107,7 +108,8 @@ def from_tie_break_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec], E
         params = TieBreakParams.from_stored(spec.params)
         running = tie_break(remake(params.first), remake(params.second), resolution=params.resolution)
     except (ValidationError, UsageError) as error:
-        raise ArtifactMismatchError(f"the spec of a score with broken ties is wrong: {error}. Fit it again.") from error
+        fault = problem_of(error) if isinstance(error, ValidationError) else str(error)
+        raise ArtifactMismatchError(f"the spec of a score with broken ties is wrong: {fault}. Fit it again.") from error
     if (spec.version, spec.unit) != (running.version, running.unit):
         raise ArtifactMismatchError(
             f"estimator differs: calibrated with {NAME} version {spec.version} in {spec.unit}, running version "

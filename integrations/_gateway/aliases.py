@@ -289,7 +289,8 @@ class ServedAlias:
                 raise
             log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)
             log.debug("guardrail serve: %s", self.name, exc_info=error)
-            return ApiError(502, "The model that takes over after an abstention failed.", "fallback_failed")
+            failed = "The model that takes over after an abstention failed."
+            return ApiError(502, failed, "fallback_failed", kind="server_error")
         verdict = message.response_metadata["guardrail"]
         answer = GuardReply(message, verdict, self.config.finish_reason)
         if verdict["accepted"]:

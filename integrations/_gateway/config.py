@@ -414,8 +414,9 @@ def _first_fault(error: ValidationError) -> str:
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     where = ".".join(map(str, first["loc"]))
     if first["type"] != "extra_forbidden":
-        return f"{where or 'file'}: {first['msg'].removeprefix('Value error, ')}."
+        return f"{where}{': ' * bool(where)}{first['msg'].removeprefix('Value error, ')}."
     kinds = (Config, Alias, CanaryConfig, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
-    fields = sorted({name for kind in kinds for name in kind.model_fields})
-    near = get_close_matches(str(first["loc"][-1]), fields, n=1)
+    unknown = str(first["loc"][-1])  # which may be a field of another section
+    fields = sorted({name for kind in kinds for name in kind.model_fields} - {unknown})
+    near = get_close_matches(unknown, fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

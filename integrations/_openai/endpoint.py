@@ -221,9 +221,8 @@ class Endpoint:
         text = text if len(text) <= LONGEST_ERROR else text[:LONGEST_ERROR] + "..."
         if isinstance(error, aiohttp.ClientConnectionError):
             parts = urlsplit(self.url or OPENAI)
-            text += (
-                f" No connection to {parts.scheme}://{parts.netloc}: check base_url, and that the server runs there."
-            )
+            where = f"{parts.scheme}://{parts.netloc}"
+            text = f"{text.rstrip('.')}. No connection to {where}: check base_url, and that the server runs there."
         return text
 
     def _secrets(self) -> set[str]:

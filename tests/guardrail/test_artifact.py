@@ -11,7 +11,7 @@ import pytest
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError, ArtifactTamperedError
-from guardrail.files import Persisted
+from guardrail.files import Persisted, _digest
 from guardrail.review.candidates import CandidateRule
 from guardrail.specs import ModelIdentity
 from guardrail.testing import ScriptedChat, make_artifact
@@ -162,3 +162,12 @@ def test_a_changed_copy_has_its_own_digest() -> None:
 
 def test_repr_does_not_print_thousands_of_scores() -> None:
     assert "uncertainty=(" not in repr(ARTIFACT)
+
+
+def test_a_rule_of_several_fields_is_named_as_one_of_the_content(tmp_path: Path) -> None:
+    artifact = ARTIFACT
+    path = artifact.save(tmp_path / "artifact.json")
+    content = {**artifact.content, "schema_version": 3}
+    path.write_text(json.dumps({**content, "digest": _digest(content)}))
+    with pytest.raises(ArtifactFormatError, match=r"the content is wrong: .* if and only if it has parts"):
+        CalibrationArtifact.load(path)

@@ -178,7 +178,8 @@ def first_problem(error: ValidationError) -> str:
     first = error.errors(include_url=False)[0]
     field = ".".join(str(part) for part in first["loc"])
     message = first["msg"].removeprefix("Value error, ")
-    return f"{field}: {message}, got {first['input']!r}" if field else message
+    got = f"got {first['input']!r}"
+    return f"{field}: {message}" + ("" if got in message else f", {got}") if field else message
 
 
 def _failure(message: str, code: int) -> typer.Exit:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -156,8 +156,10 @@ class ScoreParts:
         return json_spec(
             plan.bindings,
             schema=schema,
-            judges={path: _field_judge(text) for path, text in map(assignment, self.field_judge or ())},
-            keys=dict(map(assignment, self.key_field or ())),
+            judges={
+                path: _field_judge(text) for path, text in _assignments("--field-judge", "JUDGE", self.field_judge)
+            },
+            keys=dict(_assignments("--key-field", "FIELD", self.key_field)),
             optional=self.optional_field,
             cap=cap,
         )
@@ -171,6 +173,14 @@ def _schema(path: Path) -> Mapping[str, Any]:
     if not isinstance(schema, dict):
         raise UsageError(f"{path} is not a JSON schema: it is a {type(schema).__name__}, not an object.")
     return schema
+
+
+def _assignments(flag: str, value: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:
+    for text in texts or ():
+        path, assigned = assignment(text)
+        if not (path and assigned):
+            raise UsageError(f"{flag} must be PATH={value}, got {text!r}.")
+        yield path, assigned
 
 
 def _field_judge(text: str) -> Judge:

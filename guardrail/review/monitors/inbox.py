@@ -279,7 +279,9 @@ class InboxWorker:
             try:
                 busy = fold_all(self._database) >= FOLD_AT_ONCE
             except Exception as error:  # any failure: the next score must not wait for a restart
-                _log.warning("guardrail: folding failed and will be retried: %s: %s", type(error).__name__, error)
+                # Only the first line: the others hold the statement and its values.
+                why = str(error).partition("\n")[0]
+                _log.warning("guardrail: folding failed and will be retried: %s: %s", type(error).__name__, why)
                 self._stop.wait(1.0)
                 continue
             if not busy:

@@ -176,9 +176,8 @@ class Api:
         except ValidationError as error:
             problem = error.errors()[0]
             where = ".".join(str(part) for part in problem["loc"])
-            raise PageError(
-                422, "This decision cannot be read", f"{where}: {problem['msg']}".removeprefix(": ")
-            ) from None
+            message = str(problem["msg"]).removeprefix("Value error, ")
+            raise PageError(422, "This decision cannot be read", f"{where}: {message}".removeprefix(": ")) from None
         name = f"{posted.reviewer} via {system}"
         if len(name) > LONGEST_NAME or not name.isprintable():
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"

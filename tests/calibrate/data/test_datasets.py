@@ -79,7 +79,7 @@ def test_id_is_a_hash_of_the_content(tmp_path: Path) -> None:
     [
         ({**GOOD, "question": "  "}, "question", "non-empty"),
         ({"id": "b", "references": ["x"]}, "question", "got nothing"),
-        ({**GOOD, "references": []}, "references", "--no-references"),
+        ({**GOOD, "references": []}, "references", "calibrate collect"),
         ({**GOOD, "references": ["x", ""]}, "references", "''"),
         ({**GOOD, "references": {"x": 1}}, "references", "must be a list"),
         ({**GOOD, "references": True}, "references", "must be a list"),

@@ -110,6 +110,12 @@ def test_unlabelled_and_unmeasured_records_are_counted_out() -> None:
     assert len(EnsembleParams.model_validate(fitted.spec.params).training.ids) == 202  # asked, hence known
 
 
+def test_a_single_cluster_cannot_be_cross_validated() -> None:
+    records = [each.model_copy(update={"group": "one"}) for each in made_up(200)]
+    with pytest.raises(UsageError, match="the training part is a single cluster"):
+        fit_ensemble(records, SPECS, groups="cluster")
+
+
 def test_equal_questions_and_clusters_are_never_cut() -> None:
     twins = [record(i, (0.0, 0.0), True, question=f"Which  tree is no. {i // 2}?".upper() if i % 2 else
                     f"which tree is no. {i // 2}?") for i in range(100)]  # fmt: skip

@@ -145,6 +145,8 @@ def test_a_fallback_to_a_guard_that_would_draw_again_is_refused() -> None:
         assert verdict.fallbacks == [stand_in]
         with pytest.raises(UsageError, match="same model"):
             forgetful.with_fallbacks([stand_in])
+    with pytest.raises(UsageError, match="same model"):
+        forgetful.with_fallbacks([forgetful])  # nothing remembers, although both have one memory
     other = ScriptedChat(name_of_model="other", default=["other"])
     fallback = Guardrail(model=other, artifact=make_artifact(other))
     assert guard.with_fallbacks([fallback]).invoke("unsure?").content == "other"

@@ -13,6 +13,7 @@ from pydantic import ValidationError
 
 from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
+from guardrail.guard.observers import as_observers
 from guardrail.monitor import Alarm, CanaryMonitor, DriftMonitor, RiskMonitor, SafetySwitch
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -200,3 +201,9 @@ def test_a_monitor_refuses_a_delta_that_is_no_probability(delta: float) -> None:
             monitor()
     with pytest.raises(UsageError, match=r"alpha must be in \(0, 1\), got 10\."):
         RiskMonitor(10)
+
+
+@pytest.mark.parametrize("given", [5, "watch", object()])
+def test_what_cannot_be_called_is_no_observer(given: object) -> None:
+    with pytest.raises(UsageError, match=r"on_verdict takes functions of \(verdict, messages\), got"):
+        as_observers(given)  # type: ignore[arg-type]

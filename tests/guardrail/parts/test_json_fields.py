@@ -440,7 +440,7 @@ def test_a_part_is_in_one_place() -> None:
 @pytest.mark.parametrize("path", ["/b/c", "/l/2", "/a/x"])
 def test_a_value_is_placed_only_where_the_answer_has_a_place(path: str) -> None:
     answer: Any = {"a": 1, "l": [1, 2]}
-    with pytest.raises(ValueError, match=f"the answer has no place '.*{path[2:]}'"):
+    with pytest.raises(ValueError, match=f"^the answer has no place '{path}'$"):
         placed(answer, path, 3)
     assert placed(answer, "/l/1", 3) == {"a": 1, "l": [1, 3]}
     assert placed(answer, "/b", 3) == {"a": 1, "l": [1, 2], "b": 3}

@@ -152,3 +152,11 @@ def test_the_artifact_binds_everything(tmp_path: Path) -> None:
     assert from_spec(plain.spec).spec == plain.spec
     with pytest.raises(ArtifactMismatchError, match="Leave scorer out"):
         from_spec(plain.spec, scorer=stated)
+
+
+def test_a_wrong_spec_names_the_field_alone() -> None:
+    spec = tie_break(make_estimator("verbalised"), make_estimator("sequence_nll")).spec
+    with pytest.raises(ArtifactMismatchError) as refusal:
+        from_spec(spec.model_copy(update={"params": {"resolution": -1}}))
+    fault = "field 'resolution': Input should be greater than 0"
+    assert str(refusal.value) == f"the spec of a score with broken ties is wrong: {fault}. Fit it again."
