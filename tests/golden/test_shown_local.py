@@ -72,10 +72,10 @@ def test_settings_and_prompts() -> None:
     story.json(template_messages([
         SystemMessage("s"), HumanMessage([{"type": "text", "text": "h"}]), AIMessage("a", tool_calls=[CALL]),
         ToolMessage("t", tool_call_id="c1", name="pay"), ToolMessage("t", tool_call_id="c2"),
-        ChatMessage("c", role="judge"),
+        ChatMessage(content="c", role="judge"),
     ]))  # fmt: skip
     picture = HumanMessage([{"type": "image_url", "image_url": {"url": "data:,"}}, {"type": "audio"}])
-    for message in (picture, FunctionMessage("f", name="f")):
+    for message in (picture, FunctionMessage(content="f", name="f")):
         story.failure(type(message).__name__, partial(template_messages, [message]))
     tokenizer, question = byte_tokenizer(), [HumanMessage("hi")]
     story.tell(render(tokenizer, question), render(tokenizer, question, tools=openai_tools([pay])))
@@ -109,7 +109,7 @@ def test_replies() -> None:
         message: Any = generation.message
         story.tell(f"{message.content!r} {message.tool_calls} {message.invalid_tool_calls} {message.usage_metadata}")
         story.tell(f"  {message.response_metadata} {generation.generation_info}")
-        chunk: Any = as_chunk(generation)  # type: ignore[arg-type]
+        chunk: Any = as_chunk(generation)
         story.tell(f"  chunk {chunk.message.content!r} {chunk.message.tool_calls} {chunk.message.usage_metadata}")
     story.tell(str(result.llm_output))
     last: Any = last_chunk("ris", answer, prompt=7, generated=2, model="m")
@@ -131,7 +131,7 @@ def test_replies() -> None:
             found = reader.read([HumanMessage("q")], request, response, 0.0)
             story.tell(f"{name} {logprobs}: {found.model_dump(mode='json', exclude_defaults=True)}")
     reader = SampleReader(SamplingPlan(n=0, options=("A", "B")), detokenizer, ())
-    chosen = reader.read([HumanMessage("q")], request, Response(options=[(-2.0, -1.0), (-0.5,)]), 0.0)
+    chosen = reader.read([HumanMessage("q")], request, Response(options=((-2.0, -1.0), (-0.5,))), 0.0)
     story.tell(f"options: {chosen.model_dump(mode='json', exclude_defaults=True)}")
     same("models/local-replies.txt", "\n".join(story._told))
 
