@@ -36,8 +36,8 @@ TIMES = re.compile(r'("(?:created|created_at|completed_at|decided)": )\d{10}(?:\
 MOMENTS = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d(?::\d\d)?(?:\.\d+)?(?:Z|\+00:00| UTC)?")
 AGENTS = re.compile(r"(?:python-httpx|Python)/\d+[\w./ ]*")
 LONG = re.compile(r"\d+\.\d{7,}(?:e-?\d+)?")
-OF_PYTHON = re.compile(r"(?<=maximum recursion depth exceeded)[^()\"']*|(?<=\[Errno )\d+(?=\])")
-"""Words and numbers that differ between versions of Python and systems."""
+RECURSION = re.compile(r"(?<=maximum recursion depth exceeded)[^()\"']*")
+ERRNO = re.compile(r"\[Errno \d+\]")
 UNREADABLE = re.compile(r"(cannot be read as JSON: ).* at line 1 column \d+")
 """The words of the JSON parser, which differ between its versions."""
 DROPPED = frozenset({"content-length", "date", "server"})
@@ -82,7 +82,7 @@ class Words:
             text = text.replace(old, word)
         for word, pattern in IDS:
             text = pattern.sub(lambda found, word=word: self._number(word, found[0]), text)  # type: ignore[misc]
-        text = OF_PYTHON.sub("", text)
+        text = ERRNO.sub("[Errno N]", RECURSION.sub("", text))
         text = LONG.sub(lambda number: f"{float(number[0]):.6g}", text)
         return UNREADABLE.sub(r"\1WHY", AGENTS.sub("AGENT", MOMENTS.sub("TIME", TIMES.sub(r"\1TIME", text))))
 

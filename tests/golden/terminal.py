@@ -15,7 +15,7 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.cli.frame.terminal import console, errors
 from calibrate.evaluation.planning import with_labels_needed
-from tests.calibrate.conftest import outline
+from calibrate.report.figures import Figure
 
 WIDTH = 110
 VARYING = (
@@ -47,7 +47,8 @@ class Terminal:
             monkeypatch.setattr(
                 f"calibrate.{module}.package_versions", lambda: {"acrc-guardrail": "1.0"}, raising=False
             )
-        monkeypatch.setattr("matplotlib.figure.Figure.savefig", outline)
+        for module in ("report.figures", "report.panels", "parts.page"):  # tests of reports look at figures
+            monkeypatch.setattr(f"calibrate.{module}.render", undrawn)
         monkeypatch.setitem(with_labels_needed.__kwdefaults__ or {}, "repetitions", 3)
         self.folder = str(folder)
         self.lines: list[str] = []
@@ -102,6 +103,11 @@ class Terminal:
     def text(self) -> str:
         """The transcript."""
         return "\n".join(self.lines)
+
+
+def undrawn(*_: object, **__: object) -> Figure:
+    """A figure without content."""
+    return Figure(svg="<svg></svg>", png=b"")
 
 
 def compact(content: Any) -> str:

@@ -38,7 +38,7 @@ def test_from_questions_to_an_audit(terminal: Terminal) -> None:
 
 
 def test_every_rule(terminal: Terminal) -> None:
-    plants.labelled("r.jsonl", 200)
+    plants.labelled("r.jsonl", 130)
     fit = "fit r.jsonl --estimator semantic_entropy --alpha 0.15 --out a.json"
     for rule in rules():
         terminal.run(f"{fit} --rule {rule}")
@@ -98,7 +98,7 @@ def test_ways_to_fit(terminal: Terminal) -> None:
 
 
 def test_a_threshold_for_each_segment(terminal: Terminal) -> None:
-    plants.labelled("r.jsonl", 300)
+    plants.labelled("r.jsonl", 240)
     plants.labelled("more.jsonl", 120, "m")
     plants.labelled("bad.jsonl", 120, "b", hard=1)
     by = "fit r.jsonl -e semantic_entropy -a 0.2 --by group --min-labels 40"
@@ -137,10 +137,10 @@ def test_several_fits_on_the_same_labels(terminal: Terminal) -> None:
 
 
 def test_audits_and_drift(terminal: Terminal) -> None:
-    plants.labelled("r.jsonl", 200)
-    plants.labelled("fresh.jsonl", 150, "f")
+    plants.labelled("r.jsonl", 130)
+    plants.labelled("fresh.jsonl", 100, "f")
     plants.labelled("few.jsonl", 30, "w")
-    plants.labelled("bad.jsonl", 150, "b", hard=1)
+    plants.labelled("bad.jsonl", 100, "b", hard=1)
     plants.unlabelled("open.jsonl", 60, "o")
     terminal.run("fit r.jsonl -e semantic_entropy -a 0.15 --out a.json")
     terminal.run("audit --records fresh.jsonl --artifact a.json --calibration r.jsonl")

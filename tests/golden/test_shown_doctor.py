@@ -189,10 +189,12 @@ def test_judges_and_similarities(terminal: Terminal) -> None:
         similarity = equivalent
 
     base = make_estimator("graded_disagreement")
-    for replies in ((True, True), (None, False), (True, False), (RuntimeError("no weights"),)):
+    verdicts: list[tuple[Any, ...]] = [(True, True), (None, False), (True, False), (RuntimeError("no weights"),)]
+    for replies in verdicts:
         estimator = Estimator(**{**vars_of(base), "judge": Broken(*replies), "similarity": None})
         terminal.say("\n".join(map(str, doctor._judge(estimator))))
-    for replies in ((0.5, 0.5), (None, 0.1), (0.9, 0.1), (RuntimeError("no weights"),)):
+    rates: list[tuple[Any, ...]] = [(0.5, 0.5), (None, 0.1), (0.9, 0.1), (RuntimeError("no weights"),)]
+    for replies in rates:
         estimator = Estimator(**{**vars_of(base), "judge": None, "similarity": Broken(*replies)})
         terminal.say("\n".join(map(str, doctor._judge(estimator))))
     terminal.lines = [re.sub(r"\d+\.\d\d s\b", "0.00 s", line) for line in terminal.lines]

@@ -52,7 +52,7 @@ from guardrail.artifact import CalibrationArtifact, Selection
 from guardrail.judges import make_judge
 from guardrail.specs import ModelIdentity
 from guardrail.testing import ScriptedChat
-from guardrail.types import Sample, SampleSet, SamplingPlan
+from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator
 
 from .story import Story, drawn, plain, spelled, write
@@ -508,7 +508,22 @@ def test_cascades() -> None:
         large.path, large.header, [large.records[0].model_copy(update={"question": "x?"}), *large.records[1:]]
     )
     labelled = RecordFile(large.path, large.header.model_copy(update={"correctness": None}), large.records)
+    sampled = draw_to_label(
+        RecordFile(
+            small.path,
+            small.header.model_copy(update={"correctness": None}),
+            [r.model_copy(update={"correct": None}) for r in small.records],
+        ),
+        "num_sets",
+        share=0.5,
+        n=20,
+    )
+    sampled = RecordFile(
+        sampled.path, sampled.header.model_copy(update={"correctness": small.header.correctness}), sampled.records
+    )
     bare = RecordFile(large.path, large.header, [r.model_copy(update={"correct": None}) for r in large.records])
+    answered = {"scores": {}, "drawn": SampleSet(question="q?", primary=Sample(text="x"))}
+    unscored = RecordFile(small.path, small.header, [r.model_copy(update=answered) for r in small.records])
     refusals: dict[str, Callable[[], object]] = {
         "one stage": lambda: matched([small], ["num_sets"]),
         "too few estimators": lambda: matched([small, large], ["num_sets"]),
@@ -517,9 +532,32 @@ def test_cascades() -> None:
         "other labels": lambda: matched([small, labelled], ["num_sets", "num_sets"]),
         "no labels": lambda: matched([small, bare], ["num_sets", "num_sets"]),
         "a second cascade": lambda: strict(made),
+        "a sample of low scores": lambda: matched([sampled, sampled], ["num_sets", "num_sets"]),
+        "no such score": lambda: matched([unscored, large], ["num_sets", "num_sets"]),
     }
     for title, call in refusals.items():
         story.refused(title, call)
+    story.head("questions that a stage did not measure")
+    for reason in (Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED, Unmeasured.MISCONFIGURED):
+        first = small.records[0]
+        score = first.scores["num_sets"].model_copy(update={"value": None, "reason": reason, "detail": "so"})
+        unmeasured = RecordFile(
+            small.path, small.header, [first.model_copy(update={"scores": {"num_sets": score}}), *small.records[1:]]
+        )
+        story.show(
+            f"first {reason}",
+            matched([unmeasured, large], ["num_sets", "num_sets"], part=[first.id, small.records[1].id]),
+        )
+    for problem in (Unmeasured.SAMPLING_SHORTFALL, Unmeasured.MODEL_FAILED):
+        failed = first.model_copy(
+            update={"scores": {}, "drawn": SampleSet(question="q?", primary=None, problem=problem)}
+        )
+        unmeasured = RecordFile(small.path, small.header, [failed, *small.records[1:]])
+        story.show(
+            f"first, not drawn: {problem}",
+            matched([unmeasured, large], ["num_sets", "num_sets"], part=[first.id, small.records[1].id]),
+        )
+    story.refused("nothing measured", lambda: matched([unmeasured] * 2, ["num_sets"] * 2, part=[first.id]))
     story.compare()
 
 

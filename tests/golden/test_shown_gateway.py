@@ -332,9 +332,14 @@ def test_translations() -> None:
              "usage": {"input_tokens": 3, "output_tokens": 2}}  # fmt: skip
     call = {"type": "function_call", "call_id": "c1", "name": "add", "arguments": "{}"}
     refusing = {"type": "message", "content": [{"type": "refusal", "refusal": "no"}]}
-    begun = {"content": [], "stop_reason": None, "model": "m", "usage": {"input_tokens": 3, "output_tokens": 0}}
+    begun: dict[str, Any] = {
+        "content": [],
+        "stop_reason": None,
+        "model": "m",
+        "usage": {"input_tokens": 3, "output_tokens": 0},
+    }
     block = {"type": "text", "text": ""}
-    streamed = [
+    streamed: list[dict[str, Any]] = [
         {"type": "message_start", "message": begun}, {"type": "ping"},
         {"type": "content_block_start", "index": 0, "content_block": block},
         *({"type": "content_block_delta", "index": 0, "delta": {"type": "text_delta", "text": t}} for t in ("A ", "B")),

@@ -195,9 +195,8 @@ def test_tools_and_structured_output(endpoint: Script) -> None:
     for method in ("json_schema", "function_calling", "json_mode", "xml"):
         for strict in (None, True):
             try:
-                reader = model.with_structured_output(
-                    City, method=method, strict=strict, include_raw=method == "json_mode"
-                )  # type: ignore[arg-type]
+                how: Any = method
+                reader = model.with_structured_output(City, method=how, strict=strict, include_raw=how == "json_mode")
                 endpoint.mode = "ok"
                 answer = reader.invoke("q")
                 told.tell(f"{method} {strict}: {answer['parsed'] if isinstance(answer, dict) else answer!r}")
@@ -321,10 +320,10 @@ def test_replies() -> None:
     result = replies.chat_result(
         json.dumps({"choices": [choice, choice], "usage": {"prompt_tokens": 3, "completion_tokens": 2}}).encode(), "m"
     )
+    generations: list[Any] = list(result.generations)
     told.tell(
-        str(result.llm_output),
-        *(str((each.message.usage_metadata, each.generation_info)) for each in result.generations),
-    )  # type: ignore[attr-defined]
+        str(result.llm_output), *(f"{each.message.usage_metadata} {each.generation_info}" for each in generations)
+    )
     call: Any = {"name": "f", "args": {}, "id": "c"}
     messages = [SystemMessage("s"), AIMessage("", tool_calls=[call]), ToolMessage("t", tool_call_id="c")]
     settings = {"model": "m", "max_completion_tokens": 5, "seed": None, "tools": [], "tool_choice": "x"}
