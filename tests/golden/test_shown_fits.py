@@ -603,6 +603,8 @@ def test_data_frames(caplog: pytest.LogCaptureFixture) -> None:
         str(records.compare(alpha=0.2, splits=3, estimators=["num_sets"])),
         str(records.evaluate(splits=3, rules=["lec"])),
     )
+    story.say(str(records.evaluate(alphas=[0.2], splits=2)))
+    story.show("scores that were fitted", records.artifact is not None and records.artifact.estimator.name)
     one, two = records.split(0.25)
     story.show("split", [len(one), len(two)])
     records.label("stated")
@@ -617,6 +619,10 @@ def test_data_frames(caplog: pytest.LogCaptureFixture) -> None:
     own = from_frame(rows, correct="ok", score=["u", ScoreColumn("l", "logit", certain=True)], confidence="c")
     story.show("scores", own.file.records[3].scores)
     story.show("labels", [record.correct for record in own.file.records])
+    listed = from_frame(
+        [{"question": cell, "samples": cell} for cell in ("['x', 'y']", '["x", "z"]')], samples="samples"
+    )
+    story.show("lists as pandas writes them", [record.drawn for record in listed.file.records])
     bad = [*rows, {"id": 3}, {"id": 9, "answer": float("nan")}]
     left = from_frame(bad, settings=ImportSettings(skip_bad=True))
     story.show("left out", left.notes)
