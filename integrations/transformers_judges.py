@@ -162,14 +162,14 @@ class NliSimilarity(_NliBased):
             default here is 1, the model's probabilities; pass 3 for theirs.
 
     Raises:
-        UsageError: As for `NliJudge`, or the temperature is not above 0.
+        UsageError: As for `NliJudge`, or the temperature is not a finite number above 0.
     """
 
     temperature: float = 1.0
 
     def __post_init__(self) -> None:
         if not 0 < self.temperature < float("inf"):
-            raise UsageError(f"temperature must be above 0, got {self.temperature}. The default is 1.")
+            raise UsageError(f"temperature must be a finite number above 0, got {self.temperature}. The default is 1.")
         super().__post_init__()
 
     @property

@@ -391,7 +391,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, folder: Path, monkeypatch
         NliJudge(model="org/model", revision="sha256:12")
     with pytest.raises(UsageError, match="precision must be"):
         NliJudge(model=str(folder), precision="float16")  # type: ignore[arg-type]
-    with pytest.raises(UsageError, match="temperature must be above 0"):
+    with pytest.raises(UsageError, match="temperature must be a finite number above 0"):
         NliSimilarity(model=str(folder), temperature=0)
     monkeypatch.setattr("integrations._local.encoders.find_spec", lambda _: None)
     with pytest.raises(MissingDependencyError, match=r"acrc-guardrail\[minilm\]"):
