@@ -30,7 +30,7 @@ from typing import NamedTuple
 from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-not-found, unused-ignore]
 
 PRODUCT = ("guardrail", "integrations", "calibrate")
-STAGES = ((1, 5, 120), (1, 0, 240), (1, 20, 240), (2, 40, 400))
+STAGES = ((1, 5, 120), (1, 0, 240), (1, 15, 400), (2, 40, 400))
 """Distance in the import graph, test files (0: mypy), seconds."""
 GOLDEN = ("tests/golden/test_formats.py", "tests/golden/test_shown_*.py")
 """Tests of persisted formats and of what people are shown, which concern modules that they do not import."""
@@ -177,9 +177,11 @@ class Copy:
             near = [found.relative_to(ROOT).as_posix() for found in nearest_tests({module_of(path)}, distance)]
             near = sorted({**dict.fromkeys(near), **dict.fromkeys(folder)},
                           key=lambda name: (stem not in name, not name.startswith(home)))  # fmt: skip
-            golden = [found.relative_to(ROOT).as_posix() for name in GOLDEN for found in sorted(ROOT.glob(name))]
-            near = golden * (count > 5) + near
             tests = [name for name in near if name not in seen][:count]
+            if count > 5:
+                golden = [found.relative_to(ROOT).as_posix() for name in GOLDEN for found in ROOT.glob(name)]
+                more = sorted(set(golden) - seen - set(tests), key=lambda name: (name not in near, name))
+                tests = more + tests
             seen |= set(tests)
             if tests or not count:
                 yield tests, seconds
