@@ -179,7 +179,7 @@ def test_refusals_in_the_agents_sdk(tmp_path: Path) -> None:
         ("collecting without a person", lambda: GuardedModel(sure, tools={"pay": "collect"}, on_abstain="message")),
         ("settings of a chat model", lambda: GuardedModel(ScriptedChat(), calibrated_settings=ModelSettings())),
         ("a seed", lambda: AgentsModelChat(model=sure, calibrated_settings=seeded).guardrail_identity()),
-        ("an unknown argument", lambda: AgentsModelChat(model=sure, settings={})),
+        ("an unknown argument", lambda: AgentsModelChat(model=sure, settings={})),  # type: ignore[call-arg]
         ("a format of another type", lambda: items.Format({"type": "json_object"})),
         ("a choice of a hosted tool", lambda: items.request_bindings([], [], None, {"type": "web"})),
         ("a tool that is only described", lambda: asyncio.run(
@@ -406,9 +406,9 @@ def test_messages_of_pydantic_ai() -> None:
     instructions, back = parts.to_messages([SystemMessage("s"), HumanMessage("h"), AIMessage("a", tool_calls=[call]),
                                             ToolMessage("t", tool_call_id="c1"), SystemMessage("later")])  # fmt: skip
     story.tell(f"instructions: {instructions}")
-    for message in back:
-        shown = [(part.part_kind, *(getattr(part, name, None) for name in FIELDS)) for part in message.parts]
-        story.tell(f"{message.kind}: {shown}")
+    for given in back:
+        shown = [(part.part_kind, *(getattr(part, name, None) for name in FIELDS)) for part in given.parts]
+        story.tell(f"{given.kind}: {shown}")
     story.ends_as("pydantic-messages")
 
 

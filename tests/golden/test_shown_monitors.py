@@ -203,7 +203,10 @@ def test_states(story: Story, tmp_path: Path) -> None:
         {"format": 9}, {"format": "x"}, {"alpha": "x"}, {"format": True}, {"later": 5},
     ):  # fmt: skip
         did(f"risk {changes}", lambda c: parsed(RiskState, risk, **c), changes)
-    for fields in ({"baseline": [[]]}, {"baseline": [[0.0] * 9, []]}, {"counts": [[1], []]}, {"n": 1}, {"rounds": -1}):
+    wrong: tuple[dict[str, Any], ...] = (
+        {"baseline": [[]]}, {"baseline": [[0.0] * 9, []]}, {"counts": [[1], []]}, {"n": 1}, {"rounds": -1},
+    )  # fmt: skip
+    for fields in wrong:
         did(f"canary {fields}", lambda c: parsed(CanaryState, canary, **c), fields)
     did("a risk state as drift", lambda: parsed(DriftState, risk))
     did("a drift state as risk", lambda: parsed(RiskState, drift))

@@ -642,7 +642,7 @@ def test_refusals_of_reports(population: RecordFile, tmp_path: Path) -> None:
     others = RecordFile(file.path, file.header, tuple(record_of(record) for record in file.records))
     pooled = compare_rules(artifact, population.records, KEY, splits=2)
     lines = []
-    for name, call in {
+    refusals: dict[str, Callable[[], object]] = {
         "records of another fit": lambda: write_report(tmp_path / "x.html", artifact, test, estimator=KEY),
         "another estimator": lambda: write_report(tmp_path / "x.html", artifact, calibration, estimator="num_sets"),
         "an evaluation of other questions": lambda: write_report(
@@ -650,7 +650,8 @@ def test_refusals_of_reports(population: RecordFile, tmp_path: Path) -> None:
         ),
         "an artifact of whole answers": lambda: write_parts_report(tmp_path / "x.html", artifact, file),
         "other records of parts": lambda: write_parts_report(tmp_path / "x.html", parts, others),
-    }.items():
+    }
+    for name, call in refusals.items():
         with pytest.raises(UsageError) as refused:
             call()
         lines.append(f"{name}\n  {str(refused.value).replace(str(tmp_path), '(folder)')}")
