@@ -32,7 +32,7 @@ from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-
 PRODUCT = ("guardrail", "integrations", "calibrate")
 STAGES = ((1, 5, 120), (1, 0, 240), (1, 15, 400), (2, 40, 400))
 """Distance in the import graph, test files (0: mypy), seconds."""
-GOLDEN = ("tests/golden/test_formats.py", "tests/golden/test_shown_*.py")
+GOLDEN = ("tests/golden/test_formats.py", "tests/golden/**/test_shown_*.py")
 """Tests of persisted formats and of what people are shown, which concern modules that they do not import."""
 RESULTS = ("caught", "survived", "not judged")
 FLIPS: dict[type[ast.AST], type[ast.AST]] = {
