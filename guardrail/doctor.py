@@ -295,9 +295,11 @@ def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Findi
         days = (datetime.now(UTC) - created).total_seconds() / 86_400
     except (TypeError, ValueError):
         return Finding("age", "warn", f"creation time {artifact.created!r} cannot be read", "calibrate again")
+    if days < -1:  # clocks and time zones differ by less
+        return Finding("age", "warn", f"made {-days:.0f} days from now, by its creation time", "compare the clocks")
     if days > limit:
         return Finding("age", "warn", f"{days:.0f} days old", "audit it on fresh questions: `calibrate audit`")
-    return Finding("age", "ok", f"{days:.0f} days old")
+    return Finding("age", "ok", f"{max(days, 0):.0f} days old")
 
 
 def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:

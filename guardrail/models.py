@@ -16,6 +16,7 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,18 @@ def _form(kind: str) -> EntryPoint | None:
 
 def _from_python(spec: str, target: str) -> BaseChatModel:
     named = import_named(target, f"model {spec!r}")
-    return _checked(named() if callable(named) and not isinstance(named, BaseChatModel) else named, spec)
+    if not callable(named) or isinstance(named, BaseChatModel):
+        return _checked(named, spec)
+    try:
+        signature(named).bind()
+    except TypeError as error:
+        raise UsageError(
+            f"model {spec!r} cannot be made without arguments ({error}). Name a chat model, or a function without "
+            "arguments that makes one."
+        ) from error
+    except ValueError:  # a function of C has no signature
+        pass
+    return _checked(named(), spec)
 
 
 def import_named(target: str, what: str) -> Any:

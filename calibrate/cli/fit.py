@@ -228,7 +228,7 @@ class _ByRule:
             key, part, choice = chosen.estimator, chosen.rest, chosen.choice
 
         def make(selection: Selection | None) -> CalibrationArtifact:
-            return fit_artifact(
+            artifact = fit_artifact(
                 file,
                 estimator=key,
                 alpha=self.alpha,
@@ -244,11 +244,12 @@ class _ByRule:
                 repeats=repeats,
                 selection=selection,
             )
+            if test is not None and self.testing.test:  # before the fit is counted
+                require_same(artifact, test, key)
+                refuse_fitted(artifact, test.records, "test")
+            return artifact
 
         artifact = self.counting.count(make, file, self.sources, self.out, key, self.delta, self.options)
-        if test is not None and self.testing.test:
-            require_same(artifact, test, key)
-            refuse_fitted(artifact, test.records, "test")
         beside = None if self.testing.test else test
         return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=repeats)
 

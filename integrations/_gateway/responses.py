@@ -92,6 +92,8 @@ def _messages(value: Any) -> list[dict[str, Any]]:
     """The items of ``input`` as messages. Calls belong to the assistant's message before them."""
     if isinstance(value, str):
         return [{"role": "user", "content": value}]
+    if not isinstance(value, list):
+        raise invalid("input", "must be a text or a list of items.")
     messages: list[dict[str, Any]] = []
     for where, item in objects_in(value, "input"):
         kind = item.get("type") or "message"

@@ -11,7 +11,7 @@ import sys
 import tomllib
 import warnings
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from importlib.metadata import EntryPoint, version
 from pathlib import Path
 from typing import Any
@@ -165,6 +165,10 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert "warn  age" in printed
     assert "1.0 calibrated" in printed
+    for ahead, said in ((0.5, "ok    age: 0 days old"), (2.01, "warn  age: made 2 days from now")):
+        created = (datetime.now(UTC) + timedelta(days=ahead)).isoformat()
+        main(["doctor", saved(tmp_path, created=created), "--model", SCRIPTED])
+        assert said in capsys.readouterr().out
     assert "no-such-package" not in printed
 
 
@@ -495,12 +499,13 @@ def test_command_line_is_light_and_lists_its_commands(
         ("python:no_such_module:x", "no module 'no_such_module'"),
         ("python:json:nothing", "has no 'nothing'"),
         ("python:json:dumps.x", "has no"),
+        ("python:json:loads", "cannot be made without arguments (missing a required argument: 's')"),
         ("python:math:pi", "is a float; it must be a LangChain chat model"),
         ("no-such-provider:x", "openai-compatible:MODEL@BASE_URL"),
     ],
 )
 def test_texts_that_name_no_model(text: str, why: str) -> None:
-    with pytest.raises(UsageError, match=why):
+    with pytest.raises(UsageError, match=re.escape(why)):
         resolve_model(text)
 
 

@@ -367,6 +367,8 @@ def fit_by_parts(
         cap=options.cap,
         cut=options.cut,
     )
+    held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
+    result = None if held_out is None else check_on(artifact, held_out)  # a test file that is refused counts no fit
     fits = Fits([memory_beside(path) for path in records], out.parent)
     artifact = counted_parts(artifact, fits, key_of_parts(file, options.parts), strict=strict)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -378,8 +380,6 @@ def fit_by_parts(
         written.append(beside)
     print_parts(artifact)
     print_paths(artifact, packed_answers(file, key_of_parts(file, options.parts), part=part, cap=options.cap))
-    held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
-    result = None if held_out is None else check_on(artifact, held_out)
     if result is not None:
         print_tested(artifact, result)
     tests = test or ([beside] if rest is not None else [])

@@ -20,6 +20,7 @@ from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from calibrate.evaluation.planning import Plan
+from calibrate.fits import beside
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.comparison import PaperView
 from calibrate.report.sentences import verdict_text
@@ -484,11 +485,13 @@ def test_an_unfinished_collection_is_pointed_out(records_path: Path, tmp_path: P
 
 def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path: Path) -> None:
     artifact, other = tmp_path / "a.json", tmp_path / "other.jsonl"
-    run("fit", records_path, "--alpha", "0.15", "--out", artifact)
     run("label", records_path, "--rule", "token_f1", "--out", other)
     shown = run("fit", records_path, "--alpha", "0.15", "--test", other, "--out", tmp_path / "b.json", code=2)
     assert "correctness rule" in shown
     assert not (tmp_path / "b.json").exists()
+    assert not beside(records_path).exists()  # a fit that is refused does not count
+    run("fit", records_path, "--alpha", "0.15", "--out", artifact)
+    assert beside(records_path).exists()
     shown = run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
     assert not (tmp_path / "r.html").exists()
 

@@ -102,7 +102,8 @@ def test_rules_by_name_and_bands(folder: Path) -> None:
 def test_fits_of_parts_count_on_their_labels(folder: Path) -> None:
     records, artifact = folder / "records.jsonl", folder / "artifact.json"
     arguments = ("fit", records, "--parts", "json", "--out", artifact)
-    assert "have carried" not in printed(called(*arguments, "-a", "0.1"))
+    assert "fitted" in printed(called(*arguments, "-a", "0.1", "--rule", "clean_answers", "--test", records), 2)
+    assert "have carried" not in printed(called(*arguments, "-a", "0.1"))  # a fit that is refused does not count
     assert "have carried" not in printed(called(*arguments, "-a", "0.15", "--strict"))  # another alpha
     text = " ".join(printed(called(*arguments, "-a", "0.1", "--rule", "clean_shown")).split())
     assert "have carried 2 fits" in text
