@@ -13,7 +13,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.cli.frame.verdicts import print_fits
-from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.data.records import Record, RecordFile, exclusive, read_records, write_records
 from calibrate.dataframe import Records
 from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
 from calibrate.pipeline import fit_artifact
@@ -373,6 +373,17 @@ def test_records_that_were_written_share_the_memory_of_their_file(tmp_path: Path
     assert counts(records.fit(alpha=ALPHA, estimator=OTHERS[1]))[0] == 3
     Records.read(path).write(copy)
     assert counts(Records.read(copy).fit(alpha=ALPHA, estimator=KEY, rule="fixed_sequence"))[0] == 4
+
+
+def test_a_fit_waits_for_another_process_that_counts_on_the_same_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrate.data.records._PATIENCE", 0.0)
+    memory = beside(tmp_path / "records.jsonl")
+    with exclusive(memory), pytest.raises(UsageError, match="is being written by another process"):
+        fitted(file_of(), Fits([memory], tmp_path))
+    assert not memory.exists()
+    assert counts(fitted(file_of(), Fits([memory], tmp_path)))[0] == 1
 
 
 def test_the_parameters_of_a_rule_of_ones_own_make_another_fit() -> None:
