@@ -79,7 +79,7 @@ def report(
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
     commands = (
-        f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}",
+        f"calibrate fit {files} {fit_flags(loaded, key, looks=True)} --out {artifact_name}",
         f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}",
     )
     fresh: Sequence[Path] = ()

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import html
+import re
+import shlex
 from collections.abc import Sequence
 from math import pi
 from pathlib import Path
@@ -373,6 +376,44 @@ def test_records_that_were_written_share_the_memory_of_their_file(tmp_path: Path
     assert counts(records.fit(alpha=ALPHA, estimator=OTHERS[1]))[0] == 3
     Records.read(path).write(copy)
     assert counts(Records.read(copy).fit(alpha=ALPHA, estimator=KEY, rule="fixed_sequence"))[0] == 4
+
+
+@pytest.mark.parametrize(
+    ("flags", "text"),
+    [
+        (("--rule", "acrc:min_accept=7"), "--rule acrc:min_accept=7 --out"),
+        (("--rule", "acrc"), "--rule acrc --out"),
+        (("--rule", "certified", "--expect", "0.8", "--delta", "0.2"), "--rule certified:expect=0.8 --delta 0.2 --out"),
+        (("--rule", "certified"), "--rule certified --delta 0.1 --out"),
+        (
+            ("--rule", "certified", "--looks", "100,200", "--look", "2"),
+            "--rule certified --delta 0.1 --looks 100,200 --look 2 --out",
+        ),
+    ],
+)
+def test_the_command_that_the_report_shows_makes_the_same_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...], text: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = file_of()
+    write_records("records.jsonl", file.header, file.records)
+    called(*("fit", "records.jsonl", "-a", "0.2", "-e", OTHERS[0], "--out", "first.json"))
+    called(*("fit", "records.jsonl", "-a", "0.2", "-e", KEY, *flags, "--out", "a.json"))
+    before = CalibrationArtifact.load("a.json")
+    assert before.selection is not None
+    assert before.selection.fits == 2
+    called(*("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0"))
+    commands = re.findall("calibrate (fit records.*)", html.unescape(Path("page.html").read_text(encoding="utf-8")))
+    assert text in commands[0]
+    called(*shlex.split(commands[0]))
+    after = CalibrationArtifact.load("a.json")
+    assert after == before.model_copy(update={"created": after.created})
+
+
+def called(*words: str) -> None:
+    """A command that ends well."""
+    result = CliRunner().invoke(app, words)
+    assert result.exit_code == 0, result.output
 
 
 def test_a_fit_waits_for_another_process_that_counts_on_the_same_records(

@@ -5,16 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ...data.column_store import share_ids
 from ...data.records import RecordHeader, with_other_ids
+from ...pipeline import DECLARED
 from ...scoring.scores import usual_key
-from ...spec_syntax import estimator_flags
-from ...thresholds.registry import rules
+from ...spec_syntax import estimator_flags, rule_text
+from ...thresholds.fit import request_for
+from ...thresholds.registry import rule_named, rules
 
 __all__ = ["fit_flags", "listed", "merged_command", "next_step"]
 
@@ -69,13 +73,16 @@ def merged_command(
     return " && ".join([*commands, f"calibrate fit {listed(files)} {fit_flags(artifact, key)} --out {target}"])
 
 
-def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
-    """The options of `fit` that repeat an artifact's fit; a custom rule has none."""
+def fit_flags(artifact: CalibrationArtifact, key: str, *, looks: bool = False) -> str:
+    """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's.
+
+    ``looks`` repeats its look at a growing set of labels; a fit on other records is no such look.
+    """
     outcome, segments = artifact.outcome, artifact.segments
     flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
     is_builtin = outcome.rule in rules()
     if is_builtin:
-        flags.append(f"--rule {outcome.rule}")
+        flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
     if segments is not None:
@@ -83,6 +90,27 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
             f"--delta {segments.delta:g} --by group --segment-delta {segments.share} "
             f"--unknown-segment {segments.unknown} --min-labels {segments.min_labels}"
         )
-    elif is_builtin and outcome.delta is not None and artifact.looks is None:
-        flags.append(f"--delta {outcome.delta:g}")
+    elif is_builtin and outcome.delta is not None:
+        # The outcome states what this fit spends, after the fits before it and as one of several looks.
+        spent = (1 if artifact.selection is None else artifact.selection.part) * (
+            1 if artifact.looks is None else artifact.looks.part
+        )
+        flags.append(f"--delta {outcome.delta / spent:g}")
+    if looks and artifact.looks is not None:
+        if artifact.reach is None or not artifact.reach.looks:  # else the record file declares them
+            flags.append(f"--looks {','.join(map(str, artifact.looks.schedule))}")
+        flags.append(f"--look {artifact.looks.look}")
     return " ".join(flags)
+
+
+def _rule_text(outcome: Feasible | Infeasible) -> str:
+    """A rule with the options that its defaults do not give."""
+    rule, options = rule_named(outcome.rule), outcome.options
+    given: dict[str, Any] = {}
+    # An option that was declared decides others, as `expect` decides `min_accept`: those are not given.
+    for names in (DECLARED, tuple(rule.defaults)):
+        _, request = request_for(rule, alpha=outcome.alpha, delta=outcome.delta, options=given)
+        usual = rule.resolve(outcome.n, request)
+        chosen = {name: options[name] for name in names if name in usual and name in options}
+        given |= {name: value for name, value in chosen.items() if value != usual[name]}
+    return rule_text(outcome.rule, given)
