@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage
+from sqlalchemy.exc import OperationalError
 
 from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
@@ -256,6 +257,24 @@ def test_connections_that_the_server_closed_are_replaced(store_url: str) -> None
             ended = "SELECT pg_terminate_backend(pid) FROM pg_stat_activity WHERE datname = current_database()"
             other.execute(f"{ended} AND pid <> pg_backend_pid()")
         assert store.item(item.id).state == "pending"
+
+
+@pytest.mark.parametrize("closed", [True, False])
+def test_only_a_connection_that_the_server_closed_is_tried_again(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch, closed: bool
+) -> None:
+    begun: list[Any] = []
+
+    def refuse(connection: Any, operation: Any) -> None:
+        begun.append(connection)
+        raise OperationalError("BEGIN", None, OSError("refused"), connection_invalidated=closed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("guardrail.review.queue.database._begin", refuse)
+        with pytest.raises((StoreUnavailableError, OperationalError), match="refused"):
+            store.find("a question")
+    assert len(begun) == 1 + closed
+    assert store.find("a question") is None
 
 
 def test_a_database_that_cannot_be_reached_is_said_at_once() -> None:
