@@ -86,6 +86,7 @@ def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) 
         assert session.current is not None
         assert session.current.id == "r1"
         assert stored(path) == [("r0", True)]
+        assert store.labels.keys() == store.answers.keys() == {"r0"}
         session.press("n")
         assert stored(path) == [("r0", True), ("r1", False)]
     with open_store(path) as store:

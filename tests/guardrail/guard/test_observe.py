@@ -5,7 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
+from uuid import UUID
 
 import pytest
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, HumanMessage
@@ -106,6 +107,34 @@ def test_what_is_measured_is_chosen_beforehand_by_hash() -> None:
     counts = observing.observed
     assert (counts.served, counts.accepted, len(verdicts)) == (40, counts.chosen, counts.chosen)
     assert 0 < counts.chosen < 40
+
+
+def test_the_run_id_decides_whether_an_answer_is_measured() -> None:
+    for number in range(8):
+        observing, _ = guard(observe_rate=0.5)
+        run_id = UUID(int=number)
+        observing.invoke(SURE, {"run_id": run_id}, **GREEDY)
+        assert observing.drain(20)
+        assert observing.observed.chosen == chosen(str(run_id), 0.5, salt="observe")
+        observing.invoke(SURE, {"run_id": run_id}, **GREEDY)  # a retry
+        assert observing.drain(20)
+        assert observing.observed.chosen in (0, 2)
+
+
+def test_nothing_is_drawn_behind_an_answer_of_an_endpoint_that_does_not_sample() -> None:
+    class Cached(ScriptedChat):
+        """Gives one answer to everything, as an endpoint with a cache does."""
+
+        guardrail_trusted: ClassVar[bool] = False
+
+    model = Cached(script={}, default=["Paris"])
+    observing, verdicts = guard(model=model, artifact=make_artifact(model, threshold=0.1, n=4))
+    for question in (SURE, UNSURE):
+        observing.invoke(question, **GREEDY)
+        assert observing.drain(20)
+    assert [verdict.uncertainty.reason for verdict in verdicts] == ["degenerate_samples"] * 2
+    assert [len(verdict.samples) for verdict in verdicts] == [0, 0]
+    assert [verdict.cost.calls for verdict in verdicts] == [4, 0]  # of the probe, once
 
 
 def test_what_waits_is_bounded_by_bytes() -> None:
