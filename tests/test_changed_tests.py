@@ -65,6 +65,7 @@ def test_what_takes_too_long_is_skipped_and_named(monkeypatch: pytest.MonkeyPatc
         leave()
 
 
+@pytest.mark.slow
 def test_the_command_fails_with_its_tests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
 ) -> None:

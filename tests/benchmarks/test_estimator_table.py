@@ -123,6 +123,7 @@ def source_of(labelled: RecordFile, **fields: object) -> Source:
     return Source(**{**parts, **fields})  # type: ignore[arg-type]
 
 
+@pytest.mark.slow
 def test_every_estimator_is_a_row_or_said_to_be_missing(labelled: RecordFile) -> None:
     rows, left_out = variants(source_of(labelled))
     labels = {row.label for row in rows}
@@ -156,6 +157,7 @@ def test_scores_are_cached_by_file_and_spec(labelled: RecordFile, tmp_path: Path
     assert some[0].values[0] == record.scores[rows[0].label].value
 
 
+@pytest.mark.slow
 def test_what_could_not_be_measured_is_said(labelled: RecordFile) -> None:
     """The fakes' model gives no log-probabilities: estimators that read them have a note instead of a row."""
     source = source_of(labelled, judges=(), similarities=())
@@ -167,6 +169,7 @@ def test_what_could_not_be_measured_is_said(labelled: RecordFile) -> None:
         assert name in measured.rows or f"`{name}`" in shown, name
 
 
+@pytest.mark.slow
 def test_ensembles_are_compared_on_questions_they_were_not_trained_on(labelled: RecordFile) -> None:
     source = source_of(labelled, judges=(), similarities=())
     rows, _ = variants(source)

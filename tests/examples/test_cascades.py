@@ -80,7 +80,8 @@ def test_the_scorer_of_a_stage_is_bound(artifact: CascadeArtifact, tmp_path: Pat
 
 
 @pytest.mark.parametrize(
-    ("module", "labelled", "fresh", "paths"), [(decision_first, 400, 40, 3), (trust_or_escalate, 500, 60, 4)]
+    ("module", "labelled", "fresh", "paths"),
+    [(decision_first, 400, 40, 3), pytest.param(trust_or_escalate, 500, 60, 4, marks=pytest.mark.slow)],
 )
 def test_the_examples_run(module: object, labelled: int, fresh: int, paths: int) -> None:
     result: System = module.run(labelled, fresh)  # type: ignore[attr-defined]

@@ -48,6 +48,7 @@ def test_early_and_late_verdicts_are_counted_by_their_first_call(threshold: floa
     assert Verdict.model_validate_json(judged.model_dump_json()).uncertainty.first == judged.uncertainty.first
 
 
+@pytest.mark.slow
 def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
     """At most delta of the streams of questions like the scale's may ever alarm; those 1 nat less certain soon do."""
     streams, delta, rng = 200, 0.1, random.Random(28)

@@ -163,6 +163,7 @@ SHARES = [
 """Populations whose every point is bad, by the share of each stage; the first stage is bad, or slightly worse."""
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("share", SHARES)
 def test_no_bad_point_of_a_path_of_three_stages_is_certified_with_more_than_delta(share: np.ndarray) -> None:
     assert false_certificate(share, certified) <= DELTA

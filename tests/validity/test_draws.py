@@ -165,6 +165,7 @@ def test_a_time_limit_in_a_loop_accepts_what_an_undisturbed_call_would() -> None
     assert in_a_loop() == undisturbed()
 
 
+@pytest.mark.slow
 def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> None:
     once, answered = undisturbed(), in_a_loop(remember=0)
     assert len(answered) > 1.5 * len(once)
@@ -202,6 +203,7 @@ def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
     assert with_a_clock(6) == with_a_clock(1)
 
 
+@pytest.mark.slow
 def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:
     once, again = with_a_clock(1, adaptive=False), with_a_clock(6, OTHER_QUESTION, adaptive=False)
     assert error_rate(again) > error_rate(once) + 0.05
@@ -213,6 +215,7 @@ def test_a_loop_with_failures_under_a_clock_accepts_what_an_undisturbed_call_wou
     assert len(answered) > 0.95 * len(once)
 
 
+@pytest.mark.slow
 def test_negative_control_failures_select_if_a_clock_makes_another_question() -> None:
     answered, first = (with_a_clock(attempts, OTHER_QUESTION, rate=0.1) for attempts in (6, 1))
     assert len(answered) > 1.3 * len(first)
@@ -232,6 +235,7 @@ def test_a_time_limit_under_a_clock_accepts_what_an_undisturbed_call_would() -> 
     assert in_a_loop_with_a_clock() == undisturbed()
 
 
+@pytest.mark.slow
 def test_negative_control_a_time_limit_selects_if_a_clock_makes_another_question() -> None:
     answered, once = in_a_loop_with_a_clock(OTHER_QUESTION), undisturbed()
     assert len(answered) > 1.5 * len(once)
@@ -296,6 +300,7 @@ def test_processes_that_are_killed_accept_what_an_undisturbed_one_would() -> Non
     assert in_processes_that_are_killed() == undisturbed()
 
 
+@pytest.mark.slow
 def test_negative_control_kills_select_if_a_clock_makes_another_question() -> None:
     answered, once = in_processes_that_are_killed(OTHER_QUESTION), undisturbed()
     assert len(answered) > 1.5 * len(once)

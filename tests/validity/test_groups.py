@@ -71,6 +71,7 @@ def unequal(rng: np.random.Generator, groups: int, flat: bool) -> tuple[np.ndarr
     return rng.normal(size=code.size) + (0 if flat else 1.5) * error, error, code
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("flat", [True, False])
 def test_the_mean_over_groups_holds(flat: bool) -> None:
     rng, runs = np.random.default_rng(21), 300
@@ -94,6 +95,7 @@ def test_the_mean_over_groups_holds(flat: bool) -> None:
     assert ignored > stats.binom.ppf(1 - 1e-4, runs, DELTA)  # negative control: questions as if independent
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("groups", [16, 18, 20])
 def test_few_groups_start_stricter_and_hold(groups: int) -> None:
     """At alpha .15 these are the fewest groups for starts at all, .9 and .8 of them."""

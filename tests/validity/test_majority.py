@@ -67,6 +67,7 @@ def test_the_vote_keeps_what_was_calibrated(artifact: CalibrationArtifact) -> No
     assert error_bounds(answers)[0] <= ALPHA
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("primary", ["greedy", "sampled"])
 def test_any_other_answer_breaks_it(artifact: CalibrationArtifact, primary: str) -> None:
     """The negative control: the check above must fail on the plans that such a file was given before."""

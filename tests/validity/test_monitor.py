@@ -66,6 +66,7 @@ def test_a_broken_promise_is_found_with_audits_of_three_in_ten() -> None:
     assert ever(risk_gains(0.2, 0.1, np.full(STEPS, 0.3), seed=2)) > 0.99
 
 
+@pytest.mark.slow
 def test_ignoring_the_audit_rates_would_raise_false_alarms() -> None:
     """Negative control: wrong answers are audited more often, so unweighted bets see too many errors."""
     rng = np.random.default_rng(3)
@@ -366,6 +367,7 @@ def test_saving_and_loading_changes_nothing(tmp_path: Path) -> None:
     assert second.state == whole.state
 
 
+@pytest.mark.slow
 def test_the_interval_covers_at_every_time_and_narrows() -> None:
     rng = np.random.default_rng(8)
     missed = 0

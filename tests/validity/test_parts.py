@@ -189,6 +189,7 @@ def t_test(some: AnswerParts, start: float) -> float | None:
     return best
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("population", [all_or_nothing, rarely_all_wrong])
 def test_wrong_share_holds_in_the_worst_case(population: Callable[..., list[Answer]]) -> None:
     """Any threshold at all is a failure here: the share of wrong parts is 10.1 or 10.2 % at every one."""
@@ -207,6 +208,7 @@ def test_wrong_share_holds_in_the_worst_case(population: Callable[..., list[Answ
         assert failed["t"] > LIMIT
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("rule", ["answer", "shown"])
 def test_rules_over_answers_hold_in_the_worst_case(rule: Literal["answer", "shown"]) -> None:
     rng, n = np.random.default_rng(9), 150
@@ -248,6 +250,7 @@ def true_risks(tau: float, truth: AnswerParts) -> dict[str, float]:
     }
 
 
+@pytest.mark.slow
 def test_all_rules_hold_where_thresholds_exist_and_start_from_the_calibration_answers() -> None:
     """With starts read off the calibration answers; half of the fits must find a threshold."""
     rng, n, runs = np.random.default_rng(10), 200, 250

@@ -79,6 +79,7 @@ def test_the_certificate_of_a_score_fails_at_most_delta_of_the_time(
     assert false_certificates(on_file, served, learns=False) <= LIMIT
 
 
+@pytest.mark.slow
 def test_negative_control_a_score_that_was_trained_on_the_labels(
     pool: tuple[NDArray[np.float64], NDArray[np.float64]],
 ) -> None:

@@ -122,6 +122,7 @@ def test_the_first_fit_spends_delta_and_all_fits_together_a_known_sum() -> None:
     assert sum(DELTA / j for j in range(1, 12_368)) > 1
 
 
+@pytest.mark.slow
 def test_declared_scores_keep_delta_together() -> None:
     artifacts = fits_of_twelve(declare=True)
     stated = [artifact.confidence(artifact.certificate.delta or 0.0) for artifact in artifacts]
@@ -152,10 +153,12 @@ def ever_certified(*, counts: bool, runs: int = 300) -> int:
     return failed
 
 
+@pytest.mark.slow
 def test_refitting_a_growing_queue_keeps_the_confidence_that_is_stated() -> None:
     assert ever_certified(counts=True) <= stats.binom.ppf(1 - FALSE_ALARM, 300, 1.4 * DELTA)
 
 
+@pytest.mark.slow
 def test_negative_control_refitting_a_growing_queue_in_silence() -> None:
     assert ever_certified(counts=False) > stats.binom.ppf(1 - FALSE_ALARM, 300, 1.4 * DELTA)
 
@@ -315,6 +318,7 @@ def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
     return tested[0] / tested[1], fitted[0] / fitted[1], int(tested[1])
 
 
+@pytest.mark.slow
 def test_the_second_turn_measures_the_gate_in_force_without_bias() -> None:
     rate, on_its_fit, n = rates_of_the_gate_in_force()
     # Rule empirical takes the largest threshold at or below .15 on its own items, where all scores are alike.

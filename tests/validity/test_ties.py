@@ -6,6 +6,7 @@ In the negative control the second score was trained on the labelled questions. 
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
@@ -64,6 +65,7 @@ def test_the_certificate_fails_at_most_delta_of_the_time() -> None:
     assert false <= MOST
 
 
+@pytest.mark.slow
 def test_negative_control_a_second_score_that_was_trained_on_the_labels() -> None:
     _, false, _ = certificates(learns=True)
     assert false > MOST

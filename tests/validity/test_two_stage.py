@@ -8,6 +8,7 @@ over samples does: at run time the first call accepts some of them before a samp
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from scipy import stats
 
 from calibrate.thresholds import fit
@@ -78,6 +79,7 @@ def test_two_stages_keep_the_promise_although_samples_fail() -> None:
     assert false <= MOST
 
 
+@pytest.mark.slow
 def test_leaving_failed_samples_out_of_the_calibration_breaks_it() -> None:
     certificates, false = violations(failures_left_out=True)
     assert certificates > RUNS / 2

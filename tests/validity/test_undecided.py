@@ -50,6 +50,7 @@ def population() -> Population:
     return records, wrong
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drops", [False, True], ids=["counted as wrong", "dropped"])
 def test_undecided_answers_keep_the_promise_only_if_they_count_as_wrong(population: Population, drops: bool) -> None:
     records, wrong = population

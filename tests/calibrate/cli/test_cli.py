@@ -211,6 +211,7 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     assert "1 questions are in both" in shown
 
 
+@pytest.mark.slow
 def test_run_uses_a_question_that_is_asked_several_times_once_unless_told(tmp_path: Path) -> None:
     questions = fakes.write_questions(tmp_path / "q.jsonl", size=40)
     rows = [json.loads(row) for row in questions.read_text(encoding="utf-8").splitlines()]

@@ -244,6 +244,7 @@ def test_an_artifact_without_a_certificate_learns_how_many_labels_would_do() -> 
     assert 0 <= price.labels.n - needed.n < 100  # two leading digits, upwards
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_forecasts")
 def test_a_number_that_is_not_enough_is_said_to_be_too_few() -> None:
     price = with_labels_needed(infeasible(0.7)).price
@@ -267,6 +268,7 @@ def test_labels_are_not_said_to_be_useless_where_the_observed_error_is_within_th
     assert price.labels.verdict != "never"
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_forecasts")
 def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() -> None:
     hopeless = infeasible(0.2)

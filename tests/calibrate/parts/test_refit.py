@@ -97,6 +97,7 @@ def test_drift_is_found_where_some_field_gets_less_certain_and_not_elsewhere(
     assert codes["worse"][0] == 1, codes["worse"][1]
 
 
+@pytest.mark.slow
 def test_false_alarms_of_drift_on_means_of_parts_stay_below_delta(labelled: RecordFile) -> None:
     artifact = fit_parts_artifact(labelled, alpha=0.2)
     scores = list(artifact.answer_scores)

@@ -89,7 +89,7 @@ def _ticks_out_of_view(axes: Any) -> list[Text]:
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("rules", [RULES[:2], RULES])
+@pytest.mark.parametrize("rules", [pytest.param(RULES[:2], marks=pytest.mark.slow), RULES])
 @pytest.mark.parametrize("alphas", [(0.05, 0.1, 0.2), (0.25, 0.5, 0.75)])
 def test_names_of_rules(
     faults: Callable[[], list[str]], pool: str, rules: list[str], alphas: tuple[float, ...]
@@ -103,7 +103,9 @@ def test_names_of_rules(
 
 
 @pytest.mark.parametrize("pool", POOLS)
-@pytest.mark.parametrize("threshold", [None, 0.02, 0.13, 0.5, 0.9, 1.0])
+@pytest.mark.parametrize(
+    "threshold", [None, 0.02, *(pytest.param(value, marks=pytest.mark.slow) for value in (0.13, 0.5, 0.9)), 1.0]
+)
 def test_sides_of_the_threshold(faults: Callable[[], list[str]], pool: str, threshold: float | None) -> None:
     score_histogram(_items(*POOLS[pool]), threshold, "nats")
     assert not faults()

@@ -190,6 +190,7 @@ def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_figures")
 def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: Path) -> None:
     artifact = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15)

@@ -22,6 +22,7 @@ pytestmark = [
 ]
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("whole_figures")
 def test_figures_and_the_key_table_fit_a_phone(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)

@@ -401,6 +401,7 @@ def _failures(label: str) -> tuple[int, float]:
     return failed, accepted
 
 
+@pytest.mark.slow
 def test_the_certificate_holds_within_reach_and_accepts_more() -> None:
     failed, accepted = _failures("within reach")
     assert failed <= LIMIT

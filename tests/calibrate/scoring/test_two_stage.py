@@ -129,6 +129,7 @@ def test_run_makes_two_stages_and_the_guard_serves_them(tmp_path: Path, monkeypa
     assert any(key.startswith("two_stage:") for key in header.estimators)
 
 
+@pytest.mark.slow
 def test_a_threshold_is_not_fitted_on_the_scale(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     rows = [{"id": f"r{i}", "question": f"Where is {i}?", "references": [f"place{i}"]} for i in range(800)]

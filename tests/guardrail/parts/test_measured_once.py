@@ -6,6 +6,7 @@ import json
 import random
 from typing import Any
 
+import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
@@ -54,6 +55,7 @@ def test_asking_again_until_a_part_is_kept_selects_nothing() -> None:
     assert [answer.text for answer in again] == [answer.text for answer in once]
 
 
+@pytest.mark.slow
 def test_without_a_memory_it_would_show_more_and_break_more() -> None:
     """Negative control: the same caller, and a guard that draws each time."""
     once, again = shown(remember=300, attempts=1), shown(remember=0, attempts=ATTEMPTS)

@@ -222,6 +222,7 @@ def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: 
     return wrong
 
 
+@pytest.mark.slow
 def test_middleware_that_asks_until_an_answer_is_accepted_accepts_no_more_wrong_ones() -> None:
     once = wrong_answers("message")
     assert 6 < once < 18

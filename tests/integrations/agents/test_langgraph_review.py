@@ -179,6 +179,7 @@ def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
     assert (runs.shown["made"], runs.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
 
 
+@pytest.mark.slow
 def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
     pytest.importorskip("langgraph.checkpoint.postgres", reason="langgraph-checkpoint-postgres is not installed")
     reason = postgres.missing()
