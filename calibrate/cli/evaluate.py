@@ -16,9 +16,9 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ..data.progress import bar
-from ..data.records import write_records
+from ..data.records import Record, write_records
 from ..data.split import Groups
-from ..evaluation.calls import calls_beside_fit
+from ..evaluation.calls import CallsTable, calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
@@ -147,6 +147,7 @@ def evaluate(
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
         _paper(pools, settings, form or [], figure, csv_path, json_path, pools[0].file.path)
         return
+    calls = _calls(pools, settings, rest)  # first: a --rest that cannot be written is refused before long work
     grid = evaluate_grid(
         pools,
         estimator,
@@ -164,8 +165,9 @@ def evaluate(
     if len({cell.estimator for cell in grid.cells}) > 1:
         print_line(SELECTING, "yellow")
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
-    for pool in pools:
-        written += _calls(pool, settings, rest if len(pools) == 1 else None, named=apart)
+    for pool, measured in zip(pools, calls, strict=True):
+        if measured is not None:
+            written += _print_calls(pool, *measured, rest, named=apart)
     flags = f"--estimator {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
     finish(written, f"calibrate fit {pools[0].file.typed if rest is None else listed([rest])} {flags}")
 
@@ -256,18 +258,27 @@ def _has_room() -> bool:
     return not console.is_terminal or console.width >= 100
 
 
-def _calls(pool: Source, settings: _EvaluateOptions, rest: Path | None, *, named: bool) -> list[Path]:
-    """Print acceptance beside calls, and write the questions that the table leaves out."""
+def _calls(
+    pools: Sequence[Source], settings: _EvaluateOptions, rest: Path | None
+) -> list[tuple[CallsTable, Sequence[Record]] | None]:
+    """Acceptance beside calls, and the questions that the table leaves out; None where it cannot be measured."""
+    if rest is not None and len(pools) > 1:
+        raise UsageError("--rest is one file, and these are several data sets or models: evaluate one of them.")
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
-    measured = calls_beside_fit(pool.file, alphas=settings.alphas or ALPHAS, delta=settings.delta, groups=groups)
-    if measured is None:
-        if rest is not None:
-            raise UsageError(
-                "--rest leaves out the questions of the table of calls, and these records have none: it takes 100 "
-                "labelled questions in 30 % of at most 20,000, none of them drawn within a reach."
-            )
-        return []
-    calls, others = measured
+    alphas = settings.alphas or ALPHAS
+    measured = [calls_beside_fit(pool.file, alphas=alphas, delta=settings.delta, groups=groups) for pool in pools]
+    if rest is not None and measured[0] is None:
+        raise UsageError(
+            "--rest leaves out the questions of the table of calls, and these records have none: it takes 100 "
+            "labelled questions in 30 % of at most 20,000, none of them drawn within a reach."
+        )
+    return measured
+
+
+def _print_calls(
+    pool: Source, calls: CallsTable, others: Sequence[Record], rest: Path | None, *, named: bool
+) -> list[Path]:
+    """Print the table, and write the questions that it leaves out."""
     print_line(f"{pool.dataset}, {pool.model}. {calls.title}:" if named else f"{calls.title}:", "bold")
     print_line(str(calls))
     if calls.advice is not None:

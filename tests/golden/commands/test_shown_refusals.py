@@ -216,6 +216,7 @@ evaluate r.jsonl --splits 2 --parts json --apart
 evaluate r.jsonl --splits 2 --parts json --table main
 evaluate ungrouped.jsonl --splits 2 --cluster-by-group
 evaluate r.jsonl large.jsonl --splits 2
+evaluate r.jsonl large.jsonl --splits 2 --apart --rest rest.jsonl
 report r.jsonl --artifact none.json
 report large.jsonl --artifact a.json
 report r.jsonl --artifact a.json --out r.jsonl
