@@ -383,6 +383,11 @@ def test_records_that_were_written_share_the_memory_of_their_file(tmp_path: Path
     [
         (("--rule", "acrc:min_accept=7"), "--rule acrc:min_accept=7 --out"),
         (("--rule", "acrc"), "--rule acrc --out"),
+        (("-e", "auto", "--rule", "acrc"), "--estimator auto --alpha 0.2 --rule acrc --out"),
+        (
+            ("-e", "auto", "--share", "0.4", "--rule", "acrc"),
+            "--estimator auto --alpha 0.2 --share 0.4 --rule acrc --out",
+        ),
         (("--rule", "certified", "--expect", "0.8", "--delta", "0.2"), "--rule certified:expect=0.8 --delta 0.2 --out"),
         (("--rule", "certified"), "--rule certified --delta 0.1 --out"),
         (
@@ -398,7 +403,7 @@ def test_the_command_that_the_report_shows_makes_the_same_artifact(
     file = file_of()
     write_records("records.jsonl", file.header, file.records)
     called(*("fit", "records.jsonl", "-a", "0.2", "-e", OTHERS[0], "--out", "first.json"))
-    called(*("fit", "records.jsonl", "-a", "0.2", "-e", KEY, *flags, "--out", "a.json"))
+    called(*("fit", "records.jsonl", "-a", "0.2", *(() if "-e" in flags else ("-e", KEY)), *flags, "--out", "a.json"))
     before = CalibrationArtifact.load("a.json")
     assert before.selection is not None
     assert before.selection.fits == 2

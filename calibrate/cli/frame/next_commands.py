@@ -14,6 +14,7 @@ from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ...data.column_store import share_ids
 from ...data.records import RecordHeader, with_other_ids
+from ...evaluation.choice import AUTO, SHARE
 from ...pipeline import DECLARED
 from ...scoring.scores import usual_key
 from ...spec_syntax import estimator_flags, rule_text
@@ -78,8 +79,11 @@ def fit_flags(artifact: CalibrationArtifact, key: str, *, looks: bool = False) -
 
     ``looks`` repeats its look at a growing set of labels; a fit on other records is no such look.
     """
-    outcome, segments = artifact.outcome, artifact.segments
-    flags = [f"--estimator {shlex.quote(key)} --alpha {artifact.alpha:g}"]
+    outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
+    # To fit the chosen score on all questions would use those of the choice again.
+    flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha:g}"]
+    if choice is not None and choice.share not in (None, SHARE):
+        flags.append(f"--share {choice.share}")
     is_builtin = outcome.rule in rules()
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
