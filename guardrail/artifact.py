@@ -872,7 +872,6 @@ class CascadeArtifact(Persisted):
     """One system: models asked in order, with thresholds that control the error rate of their answers together."""
 
     SCHEMA_VERSION = 2
-    CASCADE = True
 
     schema_version: int = 2
     """Version of this file format; raised with that of its stages."""

@@ -296,7 +296,7 @@ def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Findi
     except (TypeError, ValueError):
         return Finding("age", "warn", f"creation time {artifact.created!r} cannot be read", "calibrate again")
     if days < -1:  # clocks and time zones differ by less
-        return Finding("age", "warn", f"made {-days:.0f} days from now, by its creation time", "compare the clocks")
+        return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
     if days > limit:
         return Finding("age", "warn", f"{days:.0f} days old", "audit it on fresh questions: `calibrate audit`")
     return Finding("age", "ok", f"{max(days, 0):.0f} days old")

@@ -225,8 +225,6 @@ class Persisted(Frozen):
 
     SCHEMA_VERSION: ClassVar[int] = 1
     """The version that is written; all versions up to it are read."""
-    CASCADE: ClassVar[bool] = False
-    """Whether the files are those of a cascade."""
 
     schema_version: int = 1
     """Version of this file format."""
@@ -313,12 +311,11 @@ class Persisted(Frozen):
         fault = _fault(content)
         if fault is not None:
             raise ArtifactFormatError(f"{path}: {fault}. The file was modified after it was written. {_WAY_OUT}")
-        if (content.get("kind") == "cascade") != cls.CASCADE:
-            found, needed = ("one model", "a cascade") if cls.CASCADE else ("a cascade", "one model")
-            raise ArtifactFormatError(
-                f"{path}: is the artifact of {found}; that of {needed} is needed here. A cascade's artifact is for as "
-                "many models as it has stages."
-            )
+        kinds = {"model": "one model", "stages": "a cascade, which has one model a stage"}
+        found = next((name for name in kinds if name in content), None)
+        if found is not None and cls.model_fields.keys() & kinds.keys() and found not in cls.model_fields:
+            (needed,) = cls.model_fields.keys() & kinds.keys()
+            raise ArtifactFormatError(f"{path}: is the artifact of {kinds[found]}; here goes that of {kinds[needed]}.")
         version, supported = content["schema_version"], cls.SCHEMA_VERSION
         if version not in range(1, supported + 1):
             raise ArtifactFormatError(

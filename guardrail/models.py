@@ -16,7 +16,6 @@ from __future__ import annotations
 import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
-from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -62,15 +61,15 @@ def _from_python(spec: str, target: str) -> BaseChatModel:
     if not callable(named) or isinstance(named, BaseChatModel):
         return _checked(named, spec)
     try:
-        signature(named).bind()
+        made = named()
     except TypeError as error:
+        if error.__traceback__ is None or error.__traceback__.tb_next is not None:  # from inside the function
+            raise
         raise UsageError(
             f"model {spec!r} cannot be made without arguments ({error}). Name a chat model, or a function without "
             "arguments that makes one."
         ) from error
-    except ValueError:  # a function of C has no signature
-        pass
-    return _checked(named(), spec)
+    return _checked(made, spec)
 
 
 def import_named(target: str, what: str) -> Any:

@@ -143,6 +143,8 @@ def evaluate(
         warn_repeated(pool.file)
     settings = _EvaluateOptions(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if form or figure is not None:
+        if rest is not None:
+            raise UsageError("--rest belongs to the table of calls, which --table and --figure replace: leave it out.")
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
         _paper(pools, settings, form or [], figure, csv_path, json_path, pools[0].file.path)

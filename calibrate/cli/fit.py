@@ -20,7 +20,7 @@ from ..data.column_store import in_memory
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
-from ..evaluation.audit import audit
+from ..evaluation.audit import audit, refuse_untestable
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.planning import with_labels_needed
 from ..fits import Fits, FitSettings, beside, counted
@@ -246,6 +246,7 @@ class _ByRule:
             )
             if test is not None and self.testing.test:  # before the fit is counted
                 require_same(artifact, test, key)
+                refuse_untestable(test.records, key)
                 refuse_fitted(artifact, test.records, "test")
             return artifact
 

@@ -19,6 +19,7 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
+from ..thresholds.registry import rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.next_commands import fit_flags, listed, merged_command
@@ -78,10 +79,12 @@ def report(
             evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
-    commands = (
-        f"calibrate fit {files} {fit_flags(loaded, key, looks=True)} --out {artifact_name}",
-        f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}",
-    )
+    commands = [f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}"]
+    kept_out = parts.n_left_out + (0 if test else len(parts.test))
+    explained = loaded.looks is not None or kept_out <= (0 if loaded.choice is None else loaded.choice.n)
+    # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
+    if explained and loaded.outcome.rule in rules():
+        commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key, looks=True)} --out {artifact_name}")
     fresh: Sequence[Path] = ()
     if test_file is not None:
         inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))

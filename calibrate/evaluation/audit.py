@@ -32,7 +32,10 @@ from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
 from ..thresholds.fit import check_open_unit
 from ..thresholds.registry import RULES, certifies
 
-__all__ = ["LEVEL", "Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"]
+__all__ = [
+    *("LEVEL", "Audit", "Shift", "audit", "audit_counts", "labelled_needed", "prepared", "refuse_shared"),
+    "refuse_untestable",
+]
 
 Reals = NDArray[np.float64]
 
@@ -196,15 +199,13 @@ def audit(
         raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
     rate = artifact.alpha if target is None else target
     check_open_unit("target", rate)
-    label = labels_of(records)
-    labelled = int(np.count_nonzero(label >= 0))
-    if not labelled:
-        raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
-    with_label = taken(records, label >= 0)
+    refuse_untestable(records, estimator)
+    with_label = taken(records, labels_of(records) >= 0)
     refuse_overlap(artifact.estimator, with_label, what="test")
     refuse_fitted(artifact, with_label, "test")
     given = len(records)
     records = _independent(artifact, records, repeats)
+    refuse_untestable(records, estimator)  # those that are left
     label = labels_of(records)
     labelled = int(np.count_nonzero(label >= 0))
     values, accepted = values_of(records, estimator), accepted_of(artifact, records, estimator)
@@ -246,7 +247,7 @@ def audit(
         base_error_p=_base_error_p(artifact, values, label),
         certified=_certified(artifact, values, label, rate, level, anytime),
         anytime=anytime,
-        shift=_shift(artifact, values[~np.isnan(values)], estimator, int(np.count_nonzero(accepted))),
+        shift=_shift(artifact, values[~np.isnan(values)], int(np.count_nonzero(accepted))),
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
         n_repeated=given - len(records),
     )
@@ -495,10 +496,20 @@ def _refuse_calibration(
         )
 
 
-def _shift(artifact: CalibrationArtifact, values: Reals, estimator: str, accepted: int) -> Shift:
-    before = np.array(artifact.calibration.uncertainty)
-    if not values.size:
+def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
+    """Refuse records that test nothing.
+
+    Raises:
+        UsageError: None of them has a label, or none has a score.
+    """
+    if not (labels_of(records) >= 0).any():
+        raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
+    if np.isnan(values_of(records, estimator)).all():
         raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
+
+
+def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift:
+    before = np.array(artifact.calibration.uncertainty)
     within = None
     if artifact.reach is not None and (reached := values <= artifact.reach.cut).any():
         within = float(reached.mean())

@@ -15,12 +15,15 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
+from calibrate.cli.frame.next_commands import fit_flags
 from calibrate.cli.frame.verdicts import print_fits
 from calibrate.data.records import Record, RecordFile, exclusive, read_records, write_records
 from calibrate.dataframe import Records
 from calibrate.fits import Fit, Fits, FitSettings, beside, counted, selection_warning
 from calibrate.pipeline import fit_artifact
+from calibrate.spec_syntax import parse_rule
 from calibrate.thresholds.anchored import Certified
+from calibrate.thresholds.fit import request_for
 from guardrail.artifact import CalibrationArtifact, Reach, Selection
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
@@ -30,6 +33,7 @@ from .scoring.test_reach import KEY, scored
 
 ALPHA, N = 0.1, 200
 OTHERS = ("imported:v", "imported:w")
+FORMATS = Path(__file__).parents[1] / "golden" / "formats"
 SECOND = 6 / (2 * pi) ** 2
 """Share of delta that the second fit spends."""
 
@@ -389,7 +393,7 @@ def test_records_that_were_written_share_the_memory_of_their_file(tmp_path: Path
             "--estimator auto --alpha 0.2 --share 0.4 --rule acrc --out",
         ),
         (("--rule", "certified", "--expect", "0.8", "--delta", "0.2"), "--rule certified:expect=0.8 --delta 0.2 --out"),
-        (("--rule", "certified"), "--rule certified --delta 0.1 --out"),
+        (("--rule", "certified", "--delta", "0.0123456789"), "--rule certified --delta 0.0123456789 --out"),
         (
             ("--rule", "certified", "--looks", "100,200", "--look", "2"),
             "--rule certified --delta 0.1 --looks 100,200 --look 2 --out",
@@ -413,6 +417,29 @@ def test_the_command_that_the_report_shows_makes_the_same_artifact(
     called(*shlex.split(commands[0]))
     after = CalibrationArtifact.load("a.json")
     assert after == before.model_copy(update={"created": after.created})
+
+
+def test_no_command_is_shown_that_would_make_another_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = file_of()
+    write_records("records.jsonl", file.header, file.records)
+    called(*("fit", "records.jsonl", "-a", "0.2", "-e", KEY, "--test-fraction", "0.3", "--out", "a.json"))
+    called(*("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0"))
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "calibrate report records.jsonl" in page
+    assert "calibrate fit records.jsonl --estimator imported:u --alpha 0.2" not in page
+
+
+@pytest.mark.parametrize(
+    "path", sorted(FORMATS.glob("**/artifact*.json")), ids=lambda path: str(path.relative_to(FORMATS))
+)
+def test_older_artifacts_have_commands_that_fit_takes(path: Path) -> None:
+    artifact = CalibrationArtifact.load(path)
+    words = shlex.split(fit_flags(artifact, "key", looks=True))
+    rule = parse_rule(words[words.index("--rule") + 1]) if "--rule" in words else "certified"
+    name, options = (rule, {}) if isinstance(rule, str) else rule
+    delta = float(words[words.index("--delta") + 1]) if "--delta" in words else None
+    request_for(name, alpha=float(words[words.index("--alpha") + 1]), delta=delta, options=options)
 
 
 def called(*words: str) -> None:

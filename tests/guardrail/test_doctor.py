@@ -165,7 +165,7 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     printed = capsys.readouterr().out
     assert "warn  age" in printed
     assert "1.0 calibrated" in printed
-    for ahead, said in ((0.5, "ok    age: 0 days old"), (2.01, "warn  age: made 2 days from now")):
+    for ahead, said in ((0.5, "ok    age: 0 days old"), (2.04, "warn  age: made 2.0 days from now")):
         created = (datetime.now(UTC) + timedelta(days=ahead)).isoformat()
         main(["doctor", saved(tmp_path, created=created), "--model", SCRIPTED])
         assert said in capsys.readouterr().out
@@ -499,7 +499,8 @@ def test_command_line_is_light_and_lists_its_commands(
         ("python:no_such_module:x", "no module 'no_such_module'"),
         ("python:json:nothing", "has no 'nothing'"),
         ("python:json:dumps.x", "has no"),
-        ("python:json:loads", "cannot be made without arguments (missing a required argument: 's')"),
+        ("python:json:loads", "cannot be made without arguments (loads() missing 1 required positional argument: 's')"),
+        ("python:operator:itemgetter", "cannot be made without arguments"),
         ("python:math:pi", "is a float; it must be a LangChain chat model"),
         ("no-such-provider:x", "openai-compatible:MODEL@BASE_URL"),
     ],

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.uncertainty.ties import NAME as TIE_BREAK
@@ -81,25 +82,26 @@ def fit_flags(artifact: CalibrationArtifact, key: str, *, looks: bool = False) -
     """
     outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
-    flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha:g}"]
+    flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha!r}"]
     if choice is not None and choice.share not in (None, SHARE):
-        flags.append(f"--share {choice.share}")
+        flags.append(f"--share {choice.share!r}")
     is_builtin = outcome.rule in rules()
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
-    if segments is not None:
-        flags.append(
-            f"--delta {segments.delta:g} --by group --segment-delta {segments.share} "
-            f"--unknown-segment {segments.unknown} --min-labels {segments.min_labels}"
-        )
-    elif is_builtin and outcome.delta is not None:
-        # The outcome states what this fit spends, after the fits before it and as one of several looks.
+    delta = outcome.delta if segments is None else segments.delta
+    if is_builtin and delta is not None and rule_named(outcome.rule).uses_delta:
+        # They state what this fit spends, after the fits before it and as one of several looks.
         spent = (1 if artifact.selection is None else artifact.selection.part) * (
             1 if artifact.looks is None else artifact.looks.part
         )
-        flags.append(f"--delta {outcome.delta / spent:g}")
+        flags.append(f"--delta {delta / spent:.12g}")
+    if segments is not None:
+        flags.append(
+            f"--by group --segment-delta {segments.share} --unknown-segment {segments.unknown} "
+            f"--min-labels {segments.min_labels}"
+        )
     if looks and artifact.looks is not None:
         if artifact.reach is None or not artifact.reach.looks:  # else the record file declares them
             flags.append(f"--looks {','.join(map(str, artifact.looks.schedule))}")
@@ -110,11 +112,17 @@ def fit_flags(artifact: CalibrationArtifact, key: str, *, looks: bool = False) -
 def _rule_text(outcome: Feasible | Infeasible) -> str:
     """A rule with the options that its defaults do not give."""
     rule, options = rule_named(outcome.rule), outcome.options
+    delta = outcome.delta if rule.uses_delta else None
     given: dict[str, Any] = {}
     # An option that was declared decides others, as `expect` decides `min_accept`: those are not given.
     for names in (DECLARED, tuple(rule.defaults)):
-        _, request = request_for(rule, alpha=outcome.alpha, delta=outcome.delta, options=given)
-        usual = rule.resolve(outcome.n, request)
-        chosen = {name: options[name] for name in names if name in usual and name in options}
-        given |= {name: value for name, value in chosen.items() if value != usual[name]}
+        try:
+            _, request = request_for(rule, alpha=outcome.alpha, delta=delta, options=given)
+            usual = rule.resolve(outcome.n, request)
+            chosen = {name: options[name] for name in names if name in usual and name in options}
+            more = given | {name: value for name, value in chosen.items() if value != usual[name]}
+            request_for(rule, alpha=outcome.alpha, delta=delta, options=more)
+        except UsageError:  # of an older version, whose options this one reads otherwise
+            break
+        given = more
     return rule_text(outcome.rule, given)

@@ -490,6 +490,11 @@ def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path:
     shown = run("fit", records_path, "--alpha", "0.15", "--test", other, "--out", tmp_path / "b.json", code=2)
     assert "correctness rule" in shown
     assert not (tmp_path / "b.json").exists()
+    unlabelled = tmp_path / "unlabelled.jsonl"
+    file = read_records(records_path)
+    write_records(unlabelled, file.header, [record.model_copy(update={"correct": None}) for record in file.records])
+    refused = run("fit", records_path, "--alpha", "0.15", "--test", unlabelled, "--out", tmp_path / "b.json", code=2)
+    assert "no fresh record has a label" in refused
     assert not beside(records_path).exists()  # a fit that is refused does not count
     run("fit", records_path, "--alpha", "0.15", "--out", artifact)
     assert beside(records_path).exists()

@@ -237,8 +237,8 @@ def test_monitor_and_audit_compare_what_lies_within_reach(tmp_path: Path) -> Non
         blind.update(score)
     assert blind.alarm is not None
     values = np.array(fresh)
-    assert _shift(artifact, values, KEY, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
-    assert _shift(artifact.model_copy(update={"reach": None}), values, KEY, 100).ks_p < 1e-6
+    assert _shift(artifact, values, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
+    assert _shift(artifact.model_copy(update={"reach": None}), values, 100).ks_p < 1e-6
 
 
 def test_promises_about_all_questions_are_not_made_within_reach() -> None:

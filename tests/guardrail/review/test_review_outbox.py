@@ -59,7 +59,10 @@ class _Receive(BaseHTTPRequestHandler):
     server: Receiver
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.rfile.read(length := int(self.headers["Content-Length"]))
+        if len(body) < length:  # the sender was killed on the way
+            self.close_connection = True
+            return
         self.server.headers.append(self.headers)
         self.server.bodies.append(body)
         self.server.signed.append(verify(SECRET, body, self.headers["Guardrail-Signature"]))
