@@ -16,6 +16,7 @@ from typer.testing import CliRunner
 
 from calibrate.candidate_sets import judge_candidates
 from calibrate.cli import app
+from calibrate.cli.frame.next_commands import fit_flags
 from calibrate.correctness import Exact
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.audit import audit, audit_counts
@@ -244,7 +245,10 @@ def test_the_commands_fit_print_and_report_segments(records_path: Path, tmp_path
     assert "each segment against its own promise" in text  # the part kept out is in the file
     assert "<h2>By segment</h2>" in text
     assert "one threshold: wrong" in text
-    assert "--by group --segment-delta together --unknown-segment others --min-labels 50" in text
+    assert f"calibrate fit {records_path}" not in text  # without the part kept out it would be another fit
+    assert fit_flags(artifact, KEY).endswith(
+        "--rule certified --delta 0.1 --by group --segment-delta together --unknown-segment others --min-labels 50"
+    )
     fit_by = ["fit", str(records_path), "--alpha", "0.3", "--by", "group", "--out", str(out)]
     for wrong in (["--cluster-by-group"], ["--rule", "acrc"]):
         assert CliRunner().invoke(app, [*fit_by, *wrong]).exit_code == 2, wrong
