@@ -436,10 +436,13 @@ def test_no_command_is_shown_that_would_make_another_artifact(tmp_path: Path, mo
 def test_older_artifacts_have_commands_that_fit_takes(path: Path) -> None:
     artifact = CalibrationArtifact.load(path)
     words = shlex.split(fit_flags(artifact, "key", looks=True))
-    rule = parse_rule(words[words.index("--rule") + 1]) if "--rule" in words else "certified"
-    name, options = (rule, {}) if isinstance(rule, str) else rule
+    parsed = parse_rule(words[words.index("--rule") + 1]) if "--rule" in words else "certified"
+    name, options = (parsed, {}) if isinstance(parsed, str) else parsed
     delta = float(words[words.index("--delta") + 1]) if "--delta" in words else None
-    request_for(name, alpha=float(words[words.index("--alpha") + 1]), delta=delta, options=options)
+    alpha = float(words[words.index("--alpha") + 1])
+    rule, request = request_for(name, alpha=alpha, delta=delta, options=options)  # refuses what no rule takes
+    assert request.alpha == artifact.alpha
+    assert "--rule" not in words or rule.name == artifact.outcome.rule
 
 
 def called(*words: str) -> None:
