@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 
 from guardrail import AbstainedError, Guardrail, bindings_for, scorer
@@ -27,12 +29,13 @@ TOOLS = bindings_for([pay])
 MODEL = ScriptedChat(script={"pay": [AIMessage("", tool_calls=[{"name": "pay", "args": PAID, "id": "1"}])]})
 
 
-def change(verdict: Verdict | None = None, messages: Sequence[BaseMessage] = ()) -> None:
+def change(verdict: Verdict | None = None, messages: Sequence[BaseMessage] = ()) -> str:
     """What a careless function does to reach the form that it compares."""
     if verdict is not None and verdict.candidate is not None:
         verdict.candidate.tool_calls[0].arguments["to"] = "eve"
     for message in messages:
         message.content = "changed"
+    return "no"
 
 
 @scorer(version=1, higher="certain")
@@ -50,7 +53,7 @@ def answered(accepts: bool, asked: HumanMessage, **options: Any) -> AIMessage:
 
 
 @pytest.mark.parametrize(
-    "option", [{"scorer": careless}, {"on_verdict": [change, change]}], ids=lambda each: [*each][0]
+    "option", [{"scorer": careless}, {"on_verdict": [change, change]}], ids=["scorer", "on_verdict"]
 )
 def test_the_call_that_runs_is_the_one_that_was_accepted(option: dict[str, Any]) -> None:
     """The tool ran with arguments that no gate had seen."""
@@ -64,8 +67,7 @@ class Handler:
     def __call__(self, verdict: Verdict) -> None: ...
 
     def on_abstention(self, abstention: Abstention) -> str:
-        change(abstention.verdict, abstention.messages)
-        return "no"
+        return change(abstention.verdict, abstention.messages)
 
     async def aon_abstention(self, abstention: Abstention) -> str:
         return self.on_abstention(abstention)
@@ -74,9 +76,9 @@ class Handler:
 @pytest.mark.parametrize(
     "path",
     [
-        lambda verdict, messages: change(verdict, messages) or "no",
+        lambda verdict, messages: change(verdict, messages),
         Handler(),
-        RunnableLambda(lambda messages: change(messages=messages) or "no"),
+        RunnableLambda(partial(change, None)),
     ],
     ids=["function", "handler", "runnable"],
 )
@@ -90,12 +92,8 @@ def test_an_abstention_path_changes_neither_the_conversation_nor_the_verdict(pat
 def test_the_wording_of_an_abstention_does_not_change_its_error() -> None:
     """Applications show the candidate of `AbstainedError.verdict` to people who decide about it."""
 
-    def wording(verdict: Verdict) -> str:
-        change(verdict)
-        return "no"
-
     with pytest.raises(AbstainedError, match="no") as caught:
-        answered(False, HumanMessage("pay"), on_abstain="raise", abstain_message=wording)
+        answered(False, HumanMessage("pay"), on_abstain="raise", abstain_message=change)
     assert caught.value.verdict.candidate is not None
     assert caught.value.verdict.candidate.tool_calls[0].arguments == PAID
 
@@ -118,9 +116,7 @@ def test_a_reviewer_approves_what_was_judged(tmp_path: Path) -> None:
 
 def test_what_no_model_reads_is_not_copied() -> None:
     """An artifact of a tool may be a table of gigabytes, or a connection, which cannot be copied."""
-    from langchain_core.messages import ToolMessage
-
-    connection = (each for each in ())  # a generator cannot be copied
+    connection = threading.Lock()  # it cannot be copied
     (copied,) = copies_of([ToolMessage("3 rows", tool_call_id="1", artifact=connection)])
     assert isinstance(copied, ToolMessage)
     assert (copied.artifact, copied.content) == (connection, "3 rows")

@@ -41,8 +41,8 @@ from calibrate.reviews.steps import reviews_of_store  # noqa: E402
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
+from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
-from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
 from integrations._agents.call_reviews import APPROVED  # noqa: E402
 from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
