@@ -33,7 +33,7 @@ def p_people(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, alpha: 
     would have no variance. With it, no error among k bounds the rate by (1 + z) / (k + 1), within a percent of the
     exact bound at delta = .1. w has the least variance, cov(H, J) / ((1 + k/K) var J), held in [0, 1].
 
-    ``people`` has H and ``judge`` J, shape (k,), k >= 2; ``judge_only`` has J of the others, shape (K,), and may be empty.
+    ``people`` has H and ``judge`` J, shape (k,), k >= 2; ``judge_only`` J of the others, shape (K,), maybe none.
     """
     h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
     rest = np.asarray(judge_only, dtype=np.float64)

@@ -98,7 +98,7 @@ def test_every_part_is_the_reference(reference: Any) -> None:
         first = int(rng.integers(0, 3))
         assert walk(p <= delta, first) == reference.walk(p, delta, first)
         z = rng.choice([-alpha, 0.0, 1 - alpha], size=(int(rng.integers(1, 40)), 3))
-        planned = rng.choice([None, 100])
+        planned = None if rng.random() < 0.5 else 100
         assert capital(z, 1 - alpha, delta, planned) == pytest.approx(reference.capital(z, 1 - alpha, delta, planned))
         assert p_capital(z, 1 - alpha, delta, planned) == pytest.approx(
             reference.p_capital(z, 1 - alpha, delta, planned)
