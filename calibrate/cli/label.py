@@ -335,7 +335,6 @@ def label(
         raise UsageError("--estimator belongs to --until certified or --undecided, or to `fit`.")
     if people.undecided:
         labelled = _decide(labelling, goal, limit)
-        return
     else:
         labelled = labelling.label(None if by_rule else limit)
     if labelled is not None:

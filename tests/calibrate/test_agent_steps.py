@@ -140,8 +140,10 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     assert artifact.threshold == 0.0  # all agree; the wrong ones are those that do not
     assert artifact.plan.bindings == bindings_for([transfer, balance])
     assert artifact.prompt.system == SYSTEM
-    # Another fit on the labels of the part is counted.
-    second = fit_action(parts["transfer"], make("primary_disagreement", judge=ToolCallJudge()), alpha=0.1)
+    # Another fit on the labels of the part is counted; the same scores under another name are the same fit.
+    same = fit_action(parts["transfer"], make("primary_disagreement", judge=ToolCallJudge()), alpha=0.1)
+    assert same.spent == artifact.spent
+    second = fit_action(parts["transfer"], estimator, alpha=0.2)
     assert second.spent is not None
     assert (second.spent.fits, second.spent.delta) == (2, 0.2)
 

@@ -193,7 +193,7 @@ def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
     assert spent.fits == 2
     assert spent.delta == pytest.approx(0.2)
     assert gate.delta == 0.1
-    assert "One of 2 fits on these labels" in " ".join(result.output.split())
+    assert "2 fits have used these labels" in " ".join(result.output.split())
     strict = CliRunner().invoke(app, [*base, "--rule", "clean_answers", "--strict", "--out", str(tmp_path / "x.json")])
     assert strict.exit_code == 2
     watch = CliRunner().invoke(app, [*base, "--monitor", "risk"])
