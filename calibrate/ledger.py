@@ -113,7 +113,7 @@ class Line(Frozen):
         At every threshold no more answers are wrong than then, and no more have become right than were undecided.
         """
         fallen = np.cumsum(earlier._labels - self._labels)
-        return bool(fallen.min(initial=0) >= 0) and (fallen[-1] if fallen.size else 0) <= earlier.undecided
+        return bool(fallen.min(initial=0) >= 0 and fallen[-1:].sum() <= earlier.undecided)
 
     @property
     def _labels(self) -> NDArray[np.int64]:

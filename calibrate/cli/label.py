@@ -333,10 +333,7 @@ def label(
         )
     if goal.until is None and goal.estimator is not None and not people.undecided:
         raise UsageError("--estimator belongs to --until certified or --undecided, or to `fit`.")
-    if people.undecided:
-        labelled = _decide(labelling, goal, limit)
-    else:
-        labelled = labelling.label(None if by_rule else limit)
+    labelled = _decide(labelling, goal, limit) if people.undecided else labelling.label(None if by_rule else limit)
     if labelled is not None:
         _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
 

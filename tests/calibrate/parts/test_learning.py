@@ -198,8 +198,6 @@ def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
     assert strict.exit_code == 2
     watch = CliRunner().invoke(app, [*base, "--monitor", "risk"])
     assert "a monitor tests the share of answers with a wrong part" in " ".join(watch.output.split())
-    looks = CliRunner().invoke(app, [*base, "--look", "1", "--looks", "50,100", "--out", str(tmp_path / "y.json")])
-    assert "declared looks are for whole answers" in " ".join(looks.output.split())
 
 
 def test_undecided_answers_count_as_wrong_in_every_part(queue: tuple[CalibrationArtifact, str]) -> None:
