@@ -37,7 +37,7 @@ from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records
 from calibrate.evaluation.calls import Score, certified_once, ordered, score_of, scores_of_draws
 from calibrate.thresholds import fit
-from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.fitting import request_for
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.files import atomic_write
@@ -404,7 +404,7 @@ def _staged_artifact(model: BaseChatModel, pool: Pool) -> CalibrationArtifact:
     labels = order[: min(1_000, pool.error.size - SCALE)]
     scale = score.values[order[labels.size : labels.size + SCALE]]
     u, _ = ordered(score, scale)
-    out = fit(u[labels], pool.error[labels], alpha=0.15, delta=DELTA, rule="certified", diagnose="fast")
+    out = fit(u[labels], pool.error[labels], alpha=0.15, delta=DELTA, rule="certified")
     cheap, second = make_estimator("answer_word_nll"), make_estimator("primary_disagreement")
     params = TwoStageParams(
         weight=score.weight,

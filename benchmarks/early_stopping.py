@@ -138,7 +138,7 @@ def compare(name: str, folder: Path, estimator_name: str, judge: str | None, spl
 
 
 def _threshold(scores: NDArray[np.float64], error: NDArray[np.int64], part: NDArray[np.int64], alpha: float) -> float:
-    outcome = fit(scores[part], error[part], alpha=alpha, diagnose="fast")
+    outcome = fit(scores[part], error[part], alpha=alpha)
     return outcome.threshold if isinstance(outcome, Feasible) else -1.0
 
 

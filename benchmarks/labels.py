@@ -28,7 +28,7 @@ from benchmarks.paper.pools import recorded_pools
 from benchmarks.paper.printed import POPULATIONS
 from calibrate.evaluation.planning import Binormal
 from calibrate.scoring.reach import cut_at
-from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.fitting import request_for
 from calibrate.thresholds.rule import Prefix, prefixes
 from guardrail.errors import UsageError
 

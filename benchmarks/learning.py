@@ -69,7 +69,7 @@ def pool_of(
 
 def threshold_of(u: NDArray[np.float64], error: NDArray[np.int64], alpha: float) -> float:
     """Return the threshold of the default rule; -inf if infeasible."""
-    outcome = fit(u, error, alpha=alpha, rule="acrc", diagnose="fast")
+    outcome = fit(u, error, alpha=alpha, rule="acrc")
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 

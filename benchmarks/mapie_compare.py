@@ -187,10 +187,10 @@ def compare(n: int, interpreter: str, kind: type[Untied] | type[Tied]) -> None:
 
     for rule, options in OURS:
         start = time.perf_counter()
-        fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)
+        fit(u[0], error[0], alpha=ALPHA, rule=rule, **options)
         cold = time.perf_counter() - start
-        outcomes = [fit(*each, alpha=ALPHA, delta=DELTA, rule=rule, diagnose="fast", **options) for each in drawn]
-        call = lambda: fit(u[0], error[0], alpha=ALPHA, rule=rule, diagnose="fast", **options)  # noqa: E731, B023
+        outcomes = [fit(*each, alpha=ALPHA, delta=DELTA, rule=rule, **options) for each in drawn]
+        call = lambda: fit(u[0], error[0], alpha=ALPHA, rule=rule, **options)  # noqa: E731, B023
         name = f"{rule}{' holm, 100' if options else ''} (first call {cold:.2f} s)"
         show(name, [o.threshold if isinstance(o, Feasible) else None for o in outcomes], *timed(call, 5))
     for setting in run_mapie(interpreter, scoring.probability(u), error):

@@ -163,7 +163,7 @@ def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
 def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tuple[int, int, int]]:
     """Run one stream through a gate and a risk monitor; also count questions, answers and errors after the change."""
     stream, rng = stream_of(change, seed), np.random.default_rng([seed, 1])
-    gate = fit(*stream.known, alpha=change.alpha, rule="acrc", diagnose="fast")
+    gate = fit(*stream.known, alpha=change.alpha, rule="acrc")
     n_asked = stream.u.size - QUIET
     if not isinstance(gate, Feasible):
         return Run(False, None, 0), [], (n_asked, 0, 0)

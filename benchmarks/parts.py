@@ -500,7 +500,7 @@ def whole_answers(pool: Pool, alpha: float, calibrations: int, seed: int = 0) ->
     passed, shown, wrong, risks = [], [], [], []
     for _ in range(calibrations):
         drawn = rng.integers(0, pool.parts.n, N)
-        outcome = fit(pool.whole[drawn], error[drawn], alpha=alpha, rule="certified", delta=DELTA, diagnose="fast")
+        outcome = fit(pool.whole[drawn], error[drawn], alpha=alpha, rule="certified", delta=DELTA)
         accepted = pool.whole <= outcome.threshold if isinstance(outcome, Feasible) else np.zeros(pool.parts.n, bool)
         passed.append(float(per_answer[accepted].sum() / per_answer.sum()))
         shown.append(float(accepted.mean()))

@@ -130,7 +130,7 @@ def _cells(
     cells = [auroc(u[known], error[known]) or 0.0]
     calibration = calibration[~np.isnan(u[calibration])]
     for alpha in ALPHAS:
-        out = fit(u[calibration], error[calibration], alpha=alpha, delta=0.1, rule="certified", diagnose="fast")
+        out = fit(u[calibration], error[calibration], alpha=alpha, delta=0.1, rule="certified")
         accepted = u <= out.threshold if isinstance(out, Feasible) else np.zeros(u.size, dtype=np.bool_)
         others = accepted.copy()
         others[trained] = False

@@ -99,7 +99,7 @@ def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
         joint = fit_stages(u, error, alpha=alpha, rule=rule)
         pairs = {"cascade": [-np.inf if stage.threshold is None else stage.threshold for stage in joint.stages]}
         for stage, system in enumerate(SYSTEMS[:2]):
-            alone = fit(u[:, stage], error[:, stage], alpha=alpha, rule=single, diagnose="fast")
+            alone = fit(u[:, stage], error[:, stage], alpha=alpha, rule=single)
             pairs[system] = [-np.inf, -np.inf]
             pairs[system][stage] = alone.threshold if isinstance(alone, Feasible) else -np.inf
         for system, thresholds in pairs.items():

@@ -106,12 +106,12 @@ def compare(data: Data, splits: int = SPLITS) -> list[Row]:
     for seed in range(splits):
         order = np.random.default_rng(seed).permutation(data.u.size)
         half, test = order[: data.u.size // 2], order[data.u.size // 2 :]
-        outcome = fit(data.u[half], data.error[half], alpha=data.alpha, rule="certified", delta=DELTA, diagnose="fast")
+        outcome = fit(data.u[half], data.error[half], alpha=data.alpha, rule="certified", delta=DELTA)
         scores = CalibrationScores(uncertainty=tuple(data.u[half].tolist()), error=tuple(data.error[half].tolist()))
         whole = HARNESS.model_copy(update={"outcome": outcome, "certificate": outcome, "calibration": scores})
         groups = data.segment[half].tolist()
-        together = with_segments(whole, groups, BySegment("together"), diagnose="fast")
-        each = with_segments(whole, groups, BySegment("each"), diagnose="fast")
+        together = with_segments(whole, groups, BySegment("together"))
+        each = with_segments(whole, groups, BySegment("each"))
         for name, artifact in zip(names, (whole, together, each), strict=True):
             outcomes = {segment: artifact.outcome_in(str(segment)) for segment in np.unique(data.segment)}
             results[name].append(_measured(data, test, outcomes))

@@ -15,7 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
-from calibrate.thresholds import fit, rules
+from calibrate.thresholds import fit
+from calibrate.thresholds.registry import rule_names
 
 SIZES = (1_000, 20_000, 100_000, 1_000_000)
 
@@ -64,9 +65,9 @@ def measure(n: int) -> bool:
     sorting = seconds(lambda: np.argsort(u))
     print(f"\nn = {n:,}: np.argsort {sorting * 1e3:.2f} ms")
     print(f"{'rule':24}{'cold s':>10}{'warm s':>10}{'x argsort':>11}  budget")
-    for rule in rules():
-        cold = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule, diagnose="fast"), 1)  # type: ignore[misc]
-        warm = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule, diagnose="fast"))  # type: ignore[misc]
+    for rule in rule_names():
+        cold = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule), 1)  # type: ignore[misc]
+        warm = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule))  # type: ignore[misc]
         budget = BUDGETS.get((rule, n), Budget(None, None))
         fine = (budget.cold is None or cold <= budget.cold) and (budget.warm is None or warm <= budget.warm * sorting)
         within_budget &= fine
@@ -80,7 +81,7 @@ def measure(n: int) -> bool:
 def protocol() -> bool:
     """Time the evaluation protocol: 100 splits, all rules, a pool of 4,000; at most 20 s."""
     u, e = population(4_000, 1)
-    specs: list[RuleSpec] = list(rules())
+    specs: list[RuleSpec] = list(rule_names())
     spent = seconds(lambda: evaluate(u, e, rules=specs, alphas=[0.1], n_calibration=1_000), 1)
     print(f"\nevaluate, 100 splits, {len(specs)} rules, pool of 4,000: {spent:.2f} s  budget <= 20 s")
     return spent <= 20

@@ -121,7 +121,7 @@ def simulate(
         order = rng.permutation(u.size)
         fitting, acting = order[: u.size // 2], order[u.size // 2 :]
         measured = fitting[np.isfinite(u[fitting])]
-        outcome = fit(u[measured], wrong[measured], rule=rule, alpha=alpha, delta=delta, diagnose="fast")
+        outcome = fit(u[measured], wrong[measured], rule=rule, alpha=alpha, delta=delta)
         accepted = (
             accepts(u[acting], outcome.threshold) if isinstance(outcome, Feasible) else np.zeros(acting.size, bool)
         )
@@ -194,7 +194,7 @@ def main() -> None:
     print("|---|---|---|" + "---|" * len(ALPHAS))
     u = table["primary_disagreement", "observation"]
     measured = np.isfinite(u)
-    limits = [fit(u[measured], wrong[measured], alpha=alpha, diagnose="fast") for alpha in ALPHAS]
+    limits = [fit(u[measured], wrong[measured], alpha=alpha) for alpha in ALPHAS]
     for level in ("easy", "medium", "hard", "extra"):
         own = np.array([question.level == level for question in questions])
         cells = []

@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from .pipeline import fit_artifact, held_out
     from .report import write_report
     from .scoring.scores import score_records
-    from .thresholds import Rule, conformal_selection, fit, rules
+    from .thresholds import Rule, fit
 
 __all__ = [
     "Plan",
@@ -63,7 +63,6 @@ __all__ = [
     "audit",
     "collect_records",
     "collect_steps",
-    "conformal_selection",
     "evaluate",
     "fit",
     "fit_action",
@@ -76,7 +75,6 @@ __all__ = [
     "read_questions",
     "read_records",
     "read_steps",
-    "rules",
     "score_records",
     "split",
     "split_by_action",
@@ -99,7 +97,6 @@ _MODULES = {
     "audit": "evaluation.audit",
     "collect_records": "data.collect",
     "collect_steps": "agent_steps",
-    "conformal_selection": "thresholds",
     "evaluate": "evaluation.evaluate",
     "fit": "thresholds",
     "fit_action": "agent_steps",
@@ -112,7 +109,6 @@ _MODULES = {
     "read_questions": "data.questions",
     "read_records": "data.records",
     "read_steps": "agent_steps",
-    "rules": "thresholds",
     "score_records": "scoring.scores",
     "split": "data.split",
     "split_by_action": "agent_steps",

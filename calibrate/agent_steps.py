@@ -225,7 +225,7 @@ def fit_action(
     *,
     alpha: float,
     correctness: CorrectnessRule | None = None,
-    rule: str = "acrc",
+    rule: str = "certified",
     delta: float | None = None,
     groups: Groups = "cluster",
 ) -> CalibrationArtifact:

@@ -20,8 +20,8 @@ from guardrail.verdict import Verdict
 from .correctness import BatchRule, CorrectnessRule
 from .data.progress import silent
 from .data.records import Record
-from .thresholds.bounds import binomial_tail, clopper_pearson_upper
-from .thresholds.fit import DEFAULT_DELTA, check_open_unit
+from .rules.certificate import tail, upper_bound
+from .thresholds.fitting import DEFAULT_DELTA, check_open_unit
 
 __all__ = ["Coverage", "Judged", "evaluate_candidates", "fit_candidates", "judge_candidates", "quantile"]
 
@@ -152,7 +152,7 @@ def fit_candidates(
         quantile=None if math.isinf(limit) else limit,
         n=len(scores),
         n_without=missing,
-        attainable=clopper_pearson_upper(missing, len(scores), delta),
+        attainable=upper_bound(missing, len(scores), delta),
         population=population,
         delta=delta,
     )
@@ -165,8 +165,8 @@ def quantile(scores: Sequence[float], epsilon: float, delta: float) -> float:
     is none.
     """
     n = len(scores)
-    tail = np.atleast_1d(binomial_tail(np.arange(n), np.full(n, n), epsilon))
-    allowed = int(np.searchsorted(tail, delta * (1 + 1e-9), side="right"))
+    p = tail(np.arange(n), np.full(n, n), epsilon)
+    allowed = int(np.searchsorted(p, delta * (1 + 1e-9), side="right"))
     return sorted(scores)[n - allowed] if allowed else math.inf
 
 

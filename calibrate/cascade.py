@@ -25,10 +25,10 @@ from guardrail.types import Unmeasured
 from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
-from .pipeline import CERTIFICATE_DELTA, fit_artifact
+from .pipeline import fit_artifact
+from .rules.certificate import interval
 from .scoring.ensemble import refuse_overlap
 from .spec_syntax import estimator_flags
-from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.stages import fit_stages
 
 __all__ = ["Matched", "fit_cascade", "matched"]
@@ -86,18 +86,15 @@ def fit_cascade(
         if spec is not None:
             refuse_overlap(spec, [record for record in file.records if record.id in used_ids], groups=groups)
     outcome = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule=rule, delta=delta, price=price)
-    # At its own delta, independent of the chosen rule, so that every artifact shows the price of the certificate.
-    certificate = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule="certified", delta=CERTIFICATE_DELTA)
     stages = []
     for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
         single = fit_artifact(file, estimator=key, alpha=alpha, part=used)
-        stages.append(_stage(single, outcome, certificate, stage, pool.uncertainty[:, stage]))
+        stages.append(_stage(single, outcome, stage, pool.uncertainty[:, stage]))
     return CascadeArtifact(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         stages=tuple(stages),
         outcome=outcome,
-        certificate=certificate,
         packages=package_versions(),
     )
 
@@ -212,7 +209,6 @@ def _refuse_others(first: RecordFile, other: RecordFile) -> None:
 def _stage(
     single: CalibrationArtifact,
     outcome: CascadeOutcome,
-    certificate: CascadeOutcome,
     stage: int,
     scores: NDArray[np.float64],
 ) -> CalibrationArtifact:
@@ -220,7 +216,6 @@ def _stage(
     return single.model_copy(
         update={
             "outcome": _stage_outcome(single, outcome, stage, scores),
-            "certificate": _stage_outcome(single, certificate, stage, scores),
         }
     )
 
@@ -248,7 +243,7 @@ def _stage_outcome(
         n_accepted=k,
         n_errors=e,
         # A stage may answer none of the questions left; the exact interval of 0 in 0 is all of [0, 1].
-        interval=clopper_pearson_interval(e, k) if k else (0.0, 1.0),
+        interval=interval(e, k) if k else (0.0, 1.0),
         tie_block=int((scores == share.threshold).sum()),
         **common,
     )

@@ -26,11 +26,11 @@ from .data.questions import RawRow
 from .data.records import RecordFile, read_records, write_records
 from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
-from .evaluation.choice import AUTO, SHARE, choose_estimator
+from .evaluation.choice import AUTO, choose_estimator
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
-from .evaluation.planning import with_labels_needed
+from .evaluation.planning import labels_needed
 from .ledger import Ledger, counted
 from .parts.documents import import_document_rows
 from .parts.page import write_parts_report
@@ -238,13 +238,13 @@ class Records:
     def fit(
         self,
         *,
-        alpha: float,
-        rule: str | Rule = "acrc",
+        alpha: float | Literal["smallest"],
+        rule: str | Rule = "certified",
         estimator: str | None = None,
         delta: float | None = None,
         groups: Groups = "category",
         trust_labels: bool = False,
-        share: float = SHARE,
+        share: float | None = None,
         repeats: Repeats = "once",
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
@@ -258,16 +258,16 @@ class Records:
             rule: Name of a threshold rule, or a rule of your own.
             estimator: Key of the scores; default: semantic entropy, or predictive entropy with options; without
                 log-probabilities graded disagreement, or, if the answer is the vote of the samples, discrete semantic
-                entropy. "auto": the one with the highest AUROC on 30 % of the questions, which the fit does not use.
+                entropy. "auto": the one with the highest AUROC on 20 % of the questions, which the fit does not use.
             delta: Failure probability, for rules that have one.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
-            share: Share of the questions that ``estimator="auto"`` chooses on.
+            share: Rule certified: share of the questions from which thresholds are tested.
             repeats: Whether of equal questions one record is used, or "all".
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
-            the threshold in use and its two promises.
+            the threshold in use and its promise.
 
         Raises:
             UsageError: As `fit_artifact` and `counted`, or nearly no answer is right and many wrong ones contain a
@@ -279,7 +279,8 @@ class Records:
         part, choice = None, None
         if estimator == AUTO:
             name = rule if isinstance(rule, str) else rule.name
-            chosen = choose_estimator(self.file, alpha=alpha, rule=name, delta=delta, groups=groups, share=share)
+            target = 0.1 if alpha == "smallest" else alpha  # for the table alone
+            chosen = choose_estimator(self.file, alpha=target, rule=name, delta=delta, groups=groups)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
 
@@ -292,9 +293,10 @@ class Records:
             groups=groups,
             part=part,
             choice=choice,
+            options={} if share is None else {"share": share},
             repeats=repeats,
         )
-        self.artifact = with_labels_needed(counted(artifact, self.ledger, key))
+        self.artifact = counted(artifact, self.ledger, key)
         self._warn(self.artifact, key)
         return self.artifact
 
@@ -302,7 +304,7 @@ class Records:
         """Log what `calibrate fit` prints in yellow and red."""
         text = verdict_text(artifact)
         red = text.paragraphs[: 1 if artifact.n_accepted else 2] if text.verdict.colour == "red" else ()
-        for line in (fits_line(artifact), unread(key, unread_answers(self.file, key)), *red):
+        for line in (labels_needed(artifact), fits_line(artifact), unread(key, unread_answers(self.file, key)), *red):
             if line is not None:
                 log.warning("calibrate: %s", line)
 

@@ -188,18 +188,17 @@ def counted(artifact: Fitted, ledger: Ledger, score: str) -> Fitted:
         score: Name of its score in the records, for messages.
     """
     stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
-    # Every artifact carries the plain certificate: rule acrc is used with it at hand.
-    own = artifact.outcome
-    proven = own if own.rule == CERTIFIED or getattr(own, "certifies", False) else artifact.certificate
-    settings = [[_settings(stage) for stage in stages], proven.options, artifact.alpha]
+    outcome = artifact.outcome
+    certifies = outcome.rule == CERTIFIED or bool(getattr(outcome, "certifies", False))
+    settings = [[_settings(stage) for stage in stages], outcome.options, artifact.alpha]
     scores = [_units(stage) for stage in stages]
     line = Line.of(
         np.concatenate([u for u, _ in scores]),
         np.concatenate([wrong for _, wrong in scores]),
         settings,
         score=score,
-        rule=proven.rule,
-        delta=_delta(artifact, proven.delta),
+        rule=outcome.rule,
+        delta=_delta(artifact, outcome.delta) if certifies else 0.0,
         undecided=sum(stage.data.n_undecided for stage in stages),
     )
     return artifact.model_copy(update={"spent": ledger.enter([line])})

@@ -6,7 +6,7 @@ from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +20,7 @@ from guardrail.artifact import (
 )
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
+from guardrail.outcome import Feasible, Infeasible
 from guardrail.parts.measure import follow_up_of
 from guardrail.parts.spec import PartsSpec
 from guardrail.sampling.follow_ups import SCORE
@@ -35,13 +35,13 @@ from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
+from .rules.certificate import interval
 from .scoring.ensemble import refuse_overlap
 from .scoring.reach import check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
 from .thresholds import fit
-from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
 from .thresholds.rule import Rule
 
@@ -69,8 +69,6 @@ __all__ = [
     "without_choice",
 ]
 
-DECLARED = ("expect", "largest_group", "seed")
-"""Options of rules that are declared before labels are seen, and stay when an artifact is refitted."""
 CERTIFICATE_DELTA = 0.1
 """Failure probability of the certificate that every artifact carries."""
 
@@ -112,8 +110,8 @@ def fit_artifact(
     records: RecordFile | str | Path,
     *,
     estimator: str,
-    alpha: float,
-    rule: str | Rule = "acrc",
+    alpha: float | Literal["smallest"],
+    rule: str | Rule = "certified",
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
@@ -130,15 +128,15 @@ def fit_artifact(
     Args:
         records: A record file, scored and labelled.
         estimator: Key of the estimator in the file, e.g. "semantic_entropy".
-        alpha: Target error rate among accepted answers, in (0, 1).
-        rule: Threshold rule: one of `calibrate.thresholds.rules`, or one of your own.
+        alpha: Target error rate among accepted answers, in (0, 1); "smallest" as in `calibrate.fit`.
+        rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
-            used, or, by the rules "group_mean" and "group_total", all of them.
+            used, or, by rule "certified_groups", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
         choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
-        options: Options of the rule, e.g. ``{"expect": 0.7}``.
+        options: Options of the rule, e.g. ``{"share": 0.4}``.
         repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
             the one whose id has the smallest hash. "all" uses every record.
 
@@ -191,14 +189,12 @@ def fit_artifact(
         correctness=header.correctness,
         data=_fingerprint(file, used, usable, scored),
         outcome=_fit(calibration, alpha, rule, delta, options or {}),
-        certificate=_fit(calibration, alpha, "certified", CERTIFICATE_DELTA, {}),
         calibration=calibration,
         packages=package_versions(),
         turns=turns_of_records(usable),
         reach=reach,
         choice=choice,
     )
-    artifact = _priced(artifact)
     return artifact if by is None else with_segments(artifact, usable.groups, by)
 
 
@@ -414,7 +410,11 @@ def _cut(outcome: Feasible | Infeasible) -> float:
 
 
 def _fit(
-    scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None, options: Mapping[str, Any]
+    scores: CalibrationScores,
+    alpha: float | Literal["smallest"],
+    rule: str | Rule,
+    delta: float | None,
+    options: Mapping[str, Any],
 ) -> Feasible | Infeasible:
     return fit(
         np.asarray(scores.uncertainty),
@@ -425,18 +425,6 @@ def _fit(
         groups=scores.group,
         **options,
     )
-
-
-def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
-    """The artifact with what rule acrc would answer beside a certificate; nothing for other rules."""
-    scores, price = artifact.calibration, None
-    dependent = scores.group is not None and len(set(scores.group)) < len(scores.group)
-    if artifact.outcome.certifies and not dependent:
-        u, error = np.asarray(scores.uncertainty), np.asarray(scores.error)
-        average = fit(u, error, alpha=artifact.alpha, rule=AVERAGE, diagnose="fast")
-        share = average.acceptance if isinstance(average, Feasible) else 0.0
-        price = Price(average=share if artifact.reach is None else artifact.reach.of_all(share))
-    return artifact.model_copy(update={"price": price})
 
 
 def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
@@ -508,7 +496,7 @@ def turns_of_records(usable: RecordTable) -> tuple[str, ...] | None:
 def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
     if n == 0:
         return None
-    low, high = clopper_pearson_interval(k, n)
+    low, high = interval(k, n)
     return (k / n, low, high)
 
 

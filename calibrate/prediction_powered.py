@@ -23,13 +23,13 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .pipeline import fit_artifact, part_header
+from .rules.certificate import fewest_accepted, interval
 from .scoring.ensemble import refuse_overlap
 from .scoring.metrics import ks_two_sample
 from .scoring.reach import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.scores import Scored, arrays
 from .thresholds import fit
-from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
-from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
+from .thresholds.fitting import DEFAULT_DELTA, check_items, check_open_unit
 
 __all__ = [
     "NAME",
@@ -127,7 +127,7 @@ def fit_prediction_powered(
         that people labelled.
 
     Raises:
-        UsageError: As :func:`calibrate.thresholds.fit`; or lengths that differ, or fewer than two labels by people.
+        UsageError: As :func:`calibrate.fit`; or lengths that differ, or fewer than two labels by people.
     """
     check_open_unit("alpha", alpha)
     delta = DEFAULT_DELTA if delta is None else delta
@@ -283,7 +283,7 @@ def _walk(
     delta: float,
 ) -> _Tested:
     # Twice the floor, because a normal approximation needs more than the exact test's least number.
-    fewest = max(FEWEST_PEOPLE, 2 * zero_error_floor(alpha, delta))
+    fewest = max(FEWEST_PEOPLE, 2 * int(fewest_accepted(0, alpha, delta)))
     threshold = passed = None
     for cut in _cuts(scores):
         below = scores <= cut
@@ -324,7 +324,7 @@ def _outcome(
     delta: float,
 ) -> Feasible | Infeasible:
     """The result in the usual form; a plain fit on the people's labels supplies the diagnostics."""
-    plain = fit(scores[sampled], people, alpha=alpha, rule="fixed_sequence", delta=delta, diagnose="fast")
+    plain = fit(scores[sampled], people, alpha=alpha, rule="fixed_sequence", delta=delta)
     bound = tested.passed or tested.failed
     options: dict[str, Any] = {"people": people.size, "judge_only": int(np.count_nonzero(~sampled))}
     if bound is not None:
@@ -348,7 +348,7 @@ def _outcome(
         threshold=tested.threshold,
         n_accepted=k,
         n_errors=errors,
-        interval=clopper_pearson_interval(errors, k),
+        interval=interval(errors, k),
         tie_block=int(np.count_nonzero(scores[sampled] == tested.threshold)),
         **common,
     )

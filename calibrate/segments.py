@@ -70,7 +70,6 @@ def with_segments(
     by: BySegment,
     *,
     delta: float | None = None,
-    diagnose: Literal["full", "fast"] | None = None,
 ) -> CalibrationArtifact:
     """The artifact with a certificate for each segment, fitted on the questions of that segment.
 
@@ -83,7 +82,6 @@ def with_segments(
         names: Category of each calibration item, in the artifact's order; None for items without one.
         by: How to fit.
         delta: Failure probability; default: the one of the artifact's outcome.
-        diagnose: As in `calibrate.thresholds.fit`.
 
     Raises:
         UsageError: A rule that does not certify, clusters, a reach, or no category with enough labels.
@@ -118,7 +116,7 @@ def with_segments(
 
     def part(name: str | None) -> Feasible | Infeasible:
         mask = np.array([segment == name for segment in place])
-        return fit(u[mask], error[mask], alpha=outcome.alpha, rule=outcome.rule, delta=spent, diagnose=diagnose)
+        return fit(u[mask], error[mask], alpha=outcome.alpha, rule=outcome.rule, delta=spent)
 
     return artifact.model_copy(
         update={
@@ -146,9 +144,7 @@ def _nothing_for_others(outcome: Feasible | Infeasible, n: int, delta: float, se
         diagnostics=Diagnostics(
             base_error=outcome.diagnostics.base_error,
             auroc=None,
-            zero_error_floor=None,
             max_acceptance=0.0,
-            smallest_feasible_alpha=None,
         ),
         certifies=outcome.certifies,
         reason=InfeasibleReason.UNKNOWN_SEGMENT,
@@ -162,12 +158,12 @@ def _nothing_for_others(outcome: Feasible | Infeasible, n: int, delta: float, se
 def segment_rows(artifact: CalibrationArtifact) -> list[SegmentRow]:
     """Each segment on the calibration questions, the one with the highest error under one threshold first.
 
-    One threshold is the artifact's `certificate`, fitted on all questions. Empty without segments.
+    One threshold is that of `one_for_all`. Empty without segments.
     """
     scores = artifact.calibration
     if artifact.segments is None or scores.segment is None:
         return []
-    common = artifact.certificate.threshold if isinstance(artifact.certificate, Feasible) else None
+    common = one_for_all(artifact).threshold
     rows = []
     for name in (*artifact.segments.outcomes, None):
         items = [
@@ -189,6 +185,15 @@ def segment_rows(artifact: CalibrationArtifact) -> list[SegmentRow]:
                 )
             )
     return sorted(rows, key=lambda row: (-(row.one[1] / row.one[0] if row.one[0] else 0.0), row.name))
+
+
+def one_for_all(artifact: CalibrationArtifact) -> Feasible | Infeasible:
+    """One threshold for all questions by the same rule, for comparison; the artifact's own without segments."""
+    own, scores = artifact.segments, artifact.calibration
+    if own is None:
+        return artifact.outcome
+    u, error = np.asarray(scores.uncertainty), np.asarray(scores.error)
+    return fit(u, error, alpha=artifact.alpha, rule=artifact.outcome.rule, delta=own.delta)
 
 
 def _accepted(items: Sequence[tuple[float, int]], threshold: float | None) -> tuple[int, int]:

@@ -33,10 +33,9 @@ from .outcome import (
     Feasible,
     InfeasibleReason,
     Outcome,
-    Price,
     Terms,
     nothing_stopped,
-    promise_lines,
+    promise_line,
     stated,
 )
 from .parts.gate import mean_uncertainty
@@ -294,8 +293,6 @@ class CalibrationArtifact(Persisted):
     """The questions that were used."""
     outcome: Outcome
     """The fitted threshold with its rule, alpha, counts, diagnostics and guarantee, or the reason why there is none."""
-    certificate: Outcome
-    """The certified rule's outcome on the same scores, for every chosen rule: what can be *proved*."""
     calibration: CalibrationScores = Field(repr=False)
     """The scores and errors themselves."""
     packages: dict[str, str]
@@ -314,8 +311,6 @@ class CalibrationArtifact(Persisted):
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
-    price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
-    """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
     parts: PartsGate | None = Field(default=None, exclude_if=lambda parts: parts is None)
     """The gate of the parts of an answer (JSON fields, sentences); None if whole answers are gated. With it,
     ``outcome`` counts answers: accepted are those of which some part is kept, errors those that keep more wrong parts
@@ -375,7 +370,6 @@ class CalibrationArtifact(Persisted):
             correctness=CorrectnessSpec(name="none", version=0),
             data=DataFingerprint(name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0),
             outcome=outcome,
-            certificate=outcome,
             calibration=scores,
             packages={},
             turns=turns,
@@ -444,7 +438,7 @@ class CalibrationArtifact(Persisted):
         return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
 
     def __str__(self) -> str:
-        """The short form, warnings, the threshold in use, and the two promises."""
+        """The short form, warnings, the threshold in use, and the promise."""
         threshold = f"Threshold in use: {self.answer_if}."
         return "\n".join(filter(None, (repr(self), self.warning, self.reversed_score, threshold, *self.promises)))
 
@@ -462,7 +456,6 @@ class CalibrationArtifact(Persisted):
 
     def _repr_html_(self) -> str:
         answered, wrong = self.n_accepted, self.n_errors
-        in_use, other = self.promises
         facts = [
             ("model", f"{self.model.provider}, {self.model.model}"),
             ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
@@ -482,7 +475,7 @@ class CalibrationArtifact(Persisted):
             facts.append(("why", self.outcome.detail))
         if (reversed_score := self.reversed_score) is not None:
             facts.append(("check the score", reversed_score))
-        facts += [("promise", in_use), ("the other", other)]
+        facts += [("promise", line) for line in self.promises]
         title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
         title = title if self.warning is None else f"Calibration artifact. {self.warning}"
         imported = self.estimator.name.startswith("imported:")
@@ -545,11 +538,11 @@ class CalibrationArtifact(Persisted):
         return True if stated is None and (self.outcome.rule == CERTIFIED or self.segments is not None) else stated
 
     @property
-    def promises(self) -> tuple[str, str]:
-        """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it.
+    def promises(self) -> tuple[str, ...]:
+        """The promise in use, in one line.
 
-        With parts: the promise about them; and the share of answers that show something, and of these with a wrong
-        part, because a promise about all answers is also kept by silence.
+        With parts, a second line: the share of answers that show something, and of these with a wrong part, because a
+        promise about all answers is also kept by silence.
         """
         if self.parts is not None:
             shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
@@ -576,16 +569,7 @@ class CalibrationArtifact(Persisted):
             interval,
             scope,
         )
-        return promise_lines(self.alpha, len(self.calibration.error), in_use, self._certificate, self.price)
-
-    @property
-    def _certificate(self) -> Terms:
-        proven = self.certificate
-        confidence = self.confidence(proven.delta or 0.0)
-        if not isinstance(proven, Feasible):
-            return Terms(CERTIFIED, True, confidence, 0.0)
-        share = proven.acceptance if self.reach is None else self.reach.of_all(proven.acceptance)
-        return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
+        return (promise_line(self.alpha, len(self.calibration.error), in_use),)
 
     def confidence(self, delta: float) -> float:
         """Confidence of a promise that fails with probability delta by itself, over all fits on the same labels."""
@@ -637,7 +621,7 @@ class CalibrationArtifact(Persisted):
         part = CalibrationScores(
             uncertainty=tuple(scores.uncertainty[i] for i in places), error=tuple(scores.error[i] for i in places)
         )
-        update = {"outcome": outcome, "certificate": outcome, "calibration": part, "segments": None, "price": None}
+        update = {"outcome": outcome, "calibration": part, "segments": None}
         return self.model_copy(update={**update, "lineage": (*self.lineage, self.digest)})
 
     def refuse_segments(self, where: str) -> Self:
@@ -782,8 +766,6 @@ class CascadeArtifact(Persisted):
     """
     outcome: CascadeOutcome
     """The thresholds in force."""
-    certificate: CascadeOutcome
-    """The certified rule's outcome on the same questions, for every chosen rule."""
     packages: dict[str, str]
     """Versions of the packages that made it."""
     spent: Spent | None = None
@@ -808,21 +790,19 @@ class CascadeArtifact(Persisted):
         return self.outcome.alpha
 
     @property
-    def promises(self) -> tuple[str, str]:
-        """The two promises about the whole system, as `CalibrationArtifact.promises`."""
-        in_use, certificate = (
-            Terms(
-                outcome.rule,
-                outcome.rule == CERTIFIED,
-                1 - max(outcome.delta or 0.0, 0.0 if self.spent is None else self.spent.delta),
-                outcome.acceptance,
-                outcome.n_accepted,
-                outcome.n_errors,
-                outcome.interval,
-            )
-            for outcome in (self.outcome, self.certificate)
+    def promises(self) -> tuple[str, ...]:
+        """The promise about the whole system, as `CalibrationArtifact.promises`."""
+        outcome = self.outcome
+        in_use = Terms(
+            outcome.rule,
+            outcome.rule == CERTIFIED,
+            1 - max(outcome.delta or 0.0, 0.0 if self.spent is None else self.spent.delta),
+            outcome.acceptance,
+            outcome.n_accepted,
+            outcome.n_errors,
+            outcome.interval,
         )
-        return promise_lines(self.alpha, self.outcome.n, in_use, certificate, average="lec_joint")
+        return (promise_line(self.alpha, outcome.n, in_use),)
 
     @property
     def stops_nothing(self) -> bool:

@@ -1,7 +1,7 @@
 """Results of a threshold rule: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
 
 They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy. So do the
-words of the two promises that every place prints about a gate.
+words of the promise that every place prints about a gate.
 """
 
 from __future__ import annotations
@@ -22,14 +22,13 @@ __all__ = [
     "CERTIFIED",
     "Diagnostics",
     "Feasible",
+    "Hint",
     "Infeasible",
     "InfeasibleReason",
-    "LabelsNeeded",
     "Outcome",
-    "Price",
     "Terms",
     "nothing_stopped",
-    "promise_lines",
+    "promise_line",
     "stated",
     "target_text",
 ]
@@ -59,12 +58,24 @@ class Diagnostics(Frozen):
     """Share of wrong answers when everything is accepted (mu)."""
     auroc: float | None
     """P(a wrong answer is less certain than a correct one), ties counting half; None if there is only one class."""
-    zero_error_floor: int | None
-    """Fewest error-free items that support (alpha, delta): ceil(ln delta / ln(1 - alpha)); None without delta."""
     max_acceptance: float
     """The largest share any rule could accept at this alpha: min(1, (1 - mu) / (1 - alpha))."""
-    smallest_feasible_alpha: float | None
-    """Smallest alpha (to three decimals) at which the same rule is feasible on these items; None if there is none."""
+
+
+class Hint(Frozen):
+    """Of an infeasible certificate: the first threshold that it tested, and the error rate that can be certified there.
+
+    Used instead of the target (``--alpha smallest``), it is a fit of its own.
+    """
+
+    threshold: float
+    """The smallest score up to which the declared share of the items lies."""
+    n_accepted: int
+    """Items up to it."""
+    n_errors: int
+    """Wrong answers among them."""
+    bound: float
+    """Exact upper bound of their error rate at level delta."""
 
 
 class _OutcomeBase(Frozen):
@@ -90,11 +101,6 @@ class _OutcomeBase(Frozen):
     def promise(self) -> str:
         """`guarantee`, without an "at most" where the rule is not known to be a certificate."""
         return stated(self.guarantee, certifies=self.certifies or (self.certifies is None and self.rule == CERTIFIED))
-
-    @property
-    def smallest_feasible_alpha(self) -> float | None:
-        """Smallest alpha at which the same rule is feasible on these items; None if there is none or no search ran."""
-        return self.diagnostics.smallest_feasible_alpha
 
     def _target(self) -> str:
         sure = "" if self.delta is None else f", delta = {self.delta:g}"
@@ -174,6 +180,8 @@ class Infeasible(_OutcomeBase):
     """The reason."""
     detail: str
     """The reason in words, with the numbers and what to do next."""
+    hint: Hint | None = None
+    """What can be certified on these items; None for other rules than certified, and where nothing can."""
 
     @property
     def threshold(self) -> None:
@@ -203,7 +211,6 @@ class Infeasible(_OutcomeBase):
         for name in ("rule", "alpha", "delta", "n"):
             yield name, getattr(self, name)
         yield "reason", self.reason.value
-        yield "smallest_feasible_alpha", self.smallest_feasible_alpha
 
     def _repr_html_(self) -> str:
         facts = [("rule", self._target()), ("why", self.detail), self._without_gate()]
@@ -224,31 +231,12 @@ Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]
 """Result of a threshold rule."""
 
 
-# -- The two promises of a gate in words: the one in use, and beside it the one that another rule would make -----------
-# Every place that chooses or uses a threshold prints these two lines, so that they read the same everywhere.
+# -- The promise of a gate in words: every place that chooses or uses a threshold prints this line --------------------
 
 CERTIFIED, AVERAGE = "certified", "acrc"
 """Names of the default certificate and of the default rule, which holds on average."""
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
-
-
-class LabelsNeeded(Frozen):
-    """The number of labels that rule certified would need, by a simulation of questions like the calibrated ones."""
-
-    n: int
-    """Number of labels; the largest number simulated, unless it is enough."""
-    verdict: Literal["enough", "too_few", "never"]
-    """Whether n labels are enough in 80 % of calibrations; "never": no threshold has so low an error rate there."""
-
-
-class Price(Frozen):
-    """Figures of the rule that is not in use, for `promise_lines`. None where they are not needed, or unknown."""
-
-    average: float | None = None
-    """Beside a certificate: share of all measured questions that rule acrc answers; 0 if it finds no threshold."""
-    labels: LabelsNeeded | None = Field(default=None, exclude_if=lambda labels: labels is None)
-    """Where rule certified finds no threshold: the labels that it needs, see `calibrate.evaluation.planning`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -276,36 +264,22 @@ class Terms:
     scope: str = ""
 
 
-def promise_lines(
-    alpha: float, n: int, in_use: Terms, certificate: Terms, price: Price | None = None, *, average: str = AVERAGE
-) -> tuple[str, str]:
-    """The promise in use, and the other promise with its price in answered questions and the flag that selects it.
+def promise_line(alpha: float, n: int, terms: Terms) -> str:
+    """The promise of a gate in one line: what it is, the share that it answers, and what was wrong at calibration.
 
     Args:
         alpha: Target error rate among answers.
         n: Calibration questions.
-        in_use: The rule in use.
-        certificate: The certified rule on the same questions.
-        price: Further figures.
-        average: The rule to name beside a certificate.
+        terms: The rule in use.
     """
-    target, price = percent(alpha), price or Price()
-    labels = _labels(price.labels)
-    return _in_use(target, n, in_use, labels), (
-        _average(target, in_use, price, average)
-        if in_use.certifies
-        else _certificate(target, n, in_use, certificate, labels)
-    )
-
-
-def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
+    target = percent(alpha)
     if not terms.n_accepted:
-        found = f"In use: rule {terms.rule} found no threshold for {target} wrong answers on {n} labels"
-        return f"{found}, so nothing is answered; {labels}." if terms.certifies else f"{found}, so nothing is answered."
+        return f"Rule {terms.rule} found no threshold for {target} wrong answers on {n} labels, so nothing is answered."
     if terms.certifies:
         # The one certificate that does not count every answer once.
-        kind = ", as a mean over groups" if terms.rule == "group_mean" else ""
-        promise = f"a certificate{terms.scope}: {_certain(target, terms.confidence)}{kind}."
+        kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
+        certain = f"at most {target} of the answers given are wrong, with {percent(terms.confidence)} confidence"
+        promise = f"a certificate{terms.scope}: {certain}{kind}."
     elif terms.certifies is None:
         promise = "on average unless it is a certificate, which this older file does not say (fit again)."
     elif terms.rule == AVERAGE:
@@ -317,52 +291,9 @@ def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     return (
-        f"In use: rule {terms.rule}, {promise} It answers {percent(terms.acceptance)} of questions; at calibration "
+        f"Rule {terms.rule}, {promise} It answers {percent(terms.acceptance)} of questions; at calibration "
         f"{wrong} of these answers were wrong{interval}."
     )
-
-
-def _certificate(target: str, n: int, in_use: Terms, terms: Terms, labels: str) -> str:
-    if not terms.n_accepted:
-        return f"Certificate: --rule {terms.rule} finds no threshold on {n} labels; {labels}."
-    return (
-        f"Certificate: with --rule {terms.rule}, {_certain(target, terms.confidence)}. It answers "
-        f"{percent(terms.acceptance)} of questions, {_points(terms.acceptance - in_use.acceptance)}."
-    )
-
-
-def _average(target: str, in_use: Terms, price: Price, average: str) -> str:
-    start = f"On average only: --rule {average}"
-    if price.average is None:
-        return f"{start} may answer more questions, and certifies nothing."
-    if not price.average:
-        return f"{start} finds no threshold, either."
-    if price.average == 1:  # such a gate ends where the model does, so the share of the others says nothing about it
-        return f"{start} answers all questions: it stops nothing, and certifies nothing."
-    return (
-        f"{start} answers {percent(price.average)} of questions, {_points(price.average - in_use.acceptance)}, and "
-        f"{OFTEN_ABOVE} {target} wrong."
-    )
-
-
-def _certain(target: str, confidence: float) -> str:
-    return f"at most {target} of the answers given are wrong, with {percent(confidence)} confidence"
-
-
-def _points(difference: float) -> str:
-    if abs(difference) < 0.0005:
-        return "as many"
-    return f"{percent(abs(difference)).removesuffix(' %')} points {'more' if difference > 0 else 'fewer'}"
-
-
-def _labels(needed: LabelsNeeded | None) -> str:
-    if needed is None:
-        return "`calibrate plan` says how many labels would do"
-    if needed.verdict == "enough":
-        return f"about {needed.n:,} labels would do in 4 of 5 cases"
-    if needed.verdict == "too_few":
-        return f"more than {needed.n:,} labels would be needed"
-    return "more labels would hardly help: use a better score or model, or a larger alpha"
 
 
 _AT_MOST = re.compile(r"\bat most (\d[\d.]*\d(?: ?%)?|\d(?: ?%)?|\w+)", re.IGNORECASE)

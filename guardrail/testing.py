@@ -146,9 +146,7 @@ def make_artifact(
         "n": 1,
         "guarantee": "None: this artifact was made by guardrail.testing and never calibrated.",
         "certifies": False,
-        "diagnostics": Diagnostics(
-            base_error=0.0, auroc=None, zero_error_floor=None, max_acceptance=1.0, smallest_feasible_alpha=None
-        ),
+        "diagnostics": Diagnostics(base_error=0.0, auroc=None, max_acceptance=1.0),
     }
     outcome: Feasible | Infeasible
     if threshold is None:

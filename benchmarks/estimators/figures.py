@@ -12,7 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.thresholds.rule import TOLERANCE, default_min_accept
+from calibrate.thresholds.rule import TOLERANCE, default_k_min
 from guardrail.types import Frozen
 
 __all__ = ["ALPHAS", "Draws", "Figures", "Interval", "acceptance_after_acrc", "draw", "measure_figures", "paired"]
@@ -184,7 +184,7 @@ def acceptance_after_acrc(
 def _last_fine(k: Array, e: Array, present: NDArray[np.bool_], alpha: float) -> NDArray[np.int64]:
     """Return the block that rule `acrc` chooses in each row; -1 if the rule is infeasible."""
     size = k[:, -1:]
-    fewest = np.array([default_min_accept(int(n), alpha) for n in size[:, 0]])[:, None]
+    fewest = np.array([default_k_min(int(n), alpha) for n in size[:, 0]])[:, None]
     candidate = present & (k >= fewest)
     violated = candidate & (e - alpha * k > TOLERANCE - (1 - alpha) * size / (size + 1))
     first = np.where(violated.any(axis=1), np.argmax(violated, axis=1), k.shape[1])

@@ -20,8 +20,8 @@ from ..correctness import ChatLabelJudge, CorrectnessRule, available_rules, make
 from ..data.records import RecordFile, read_records
 from ..evaluation.audit import prepared, refuse_shared
 from ..pipeline import require_same
-from ..thresholds.bounds import binomial_tail
-from ..thresholds.fit import check_open_unit
+from ..rules.certificate import tail
+from ..thresholds.fitting import check_open_unit
 from .frame.app import app
 from .frame.files import keep_inputs
 from .frame.options import RecordsArgument
@@ -162,7 +162,7 @@ def _way_out(rule: CandidateRule, delta: float) -> str:
     missing = rule.n_without / rule.n
     if missing < rule.epsilon:
         needed = rule.n
-        while needed < MOST_NEEDED and binomial_tail(round(missing * needed), needed, rule.epsilon) > delta:
+        while needed < MOST_NEEDED and tail(round(missing * needed), needed, rule.epsilon) > delta:
             needed += 1 + needed // 50
         if needed < MOST_NEEDED:
             lines.append(f"There are too few questions: at this share about {needed} would do.")

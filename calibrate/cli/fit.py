@@ -21,8 +21,7 @@ from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, refuse_untestable
-from ..evaluation.choice import AUTO, SHARE, choose_estimator
-from ..evaluation.planning import with_labels_needed
+from ..evaluation.choice import AUTO, choose_estimator
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
@@ -46,6 +45,7 @@ from .frame.verdicts import (
     print_choice,
     print_early_stopping,
     print_fits,
+    print_labels_needed,
     print_second_look,
     print_unread,
     print_verdict,
@@ -116,9 +116,6 @@ class _Counting:
             help="Use every record of a question that is in the file several times; default: one of each.",
         ),
     ] = False
-    share: Annotated[
-        float, typer.Option(help="With --estimator auto: share of the questions that the choice takes.")
-    ] = SHARE
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +157,7 @@ class _ByRule:
     out: Path
     rule: str
     options: Mapping[str, Any]
-    alpha: float
+    alpha: float | Literal["smallest"]
     delta: float | None
     groups: Groups
     testing: _TestPart
@@ -175,13 +172,12 @@ class _ByRule:
         if key == AUTO:
             chosen = choose_estimator(
                 file,
-                alpha=self.alpha,
+                alpha=0.1 if self.alpha == "smallest" else self.alpha,  # for the table alone
                 rule=self.rule,
                 delta=self.delta,
                 groups=self.groups,
                 part=tuple(part),
                 seed=self.testing.seed,
-                share=self.counting.share,
             )
             print_choice(chosen)
             key, part, choice = chosen.estimator, chosen.rest, chosen.choice
@@ -247,7 +243,14 @@ def _labelled_by_people(out: Path) -> Path:
 @with_flags
 def fit(
     records: RecordsArgument,
-    alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
+    alpha: Annotated[
+        str,
+        typer.Option(
+            "--alpha",
+            "-a",
+            help="Share of wrong answers you accept among those given; smallest: what can be certified.",
+        ),
+    ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
     estimator: Annotated[
@@ -255,22 +258,22 @@ def fit(
         typer.Option(
             "--estimator",
             "-e",
-            help=f"{USUAL} auto: the one with the highest AUROC on 30 % of the questions, which the fit does not use.",
+            help=f"{USUAL} auto: the one with the highest AUROC on 20 % of the questions, which the fit does not use.",
         ),
     ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
-            help="Threshold rule: acrc (the paper's; default), certified (provable), ... Options follow a colon: "
-            "group_total:largest_group=20."
+            help="Threshold rule: certified (default: proved), acrc (the paper's: on average), ... Options follow a "
+            "colon: certified_groups:most=20."
         ),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
-    expect: Annotated[
+    share: Annotated[
         float | None,
         typer.Option(
-            help="Rule certified: share of answers that you expect to be accepted, declared before you see labels. "
-            "Raises acceptance of a strong model; no threshold accepts fewer."
+            help="Rule certified: share of the questions from which thresholds are tested (0.25), declared before you "
+            "see labels: about half of what you expect to be answered. No threshold accepts fewer."
         ),
     ] = None,
     cluster_by_group: Annotated[
@@ -291,18 +294,18 @@ def fit(
 ) -> None:
     """Fit the threshold and write the artifact.
 
-    Choose alpha before you look at results. The artifact always also says what can be certified (90 %
-    confidence) on the same scores, for every rule. Exit code 1 if the questions kept out of the fit refute the promise.
+    Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
 
     Example: calibrate fit records.jsonl --parts json --alpha 0.05 --out artifact.json
     """
     groups: Groups = "cluster" if cluster_by_group else "category"
+    target = _target(alpha)
     if by_parts.parts is not None:
         refuse_with_parts(
             estimator=estimator,
-            expect=expect,
+            share=share,
             by=segments.by,
             human_labels=human_labels,
             count_repeats=counting.count_repeats,
@@ -311,7 +314,7 @@ def fit(
             records,
             out,
             by_parts,
-            alpha=alpha,
+            alpha=_number(target),
             delta=delta,
             rule=rule,
             band_delta=segments.segment_delta,
@@ -322,10 +325,10 @@ def fit(
         )
         return
     refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if name != "parts"})
-    name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
+    name, options = _rule_and_options(rule or "certified", share)
     fitting: _Fitting
     if human_labels is not None:
-        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta, records)
+        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, _number(target), delta, records)
     else:
         beside = [_kept_out(out)] if testing.test_fraction else []
         fitting = _ByRule(
@@ -333,7 +336,7 @@ def fit(
             out=out,
             rule=name,
             options=options,
-            alpha=alpha,
+            alpha=target,
             delta=delta,
             groups=groups,
             testing=testing,
@@ -342,7 +345,7 @@ def fit(
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
     _refuse_conflicts(
-        rule if expect is None else f"{name}:expect",
+        rule if share is None else f"{name}:share",
         human_labels,
         testing,
         segments,
@@ -355,7 +358,6 @@ def fit(
         refuse_broken(file)
     warn_incomplete(file)
     fitted = fitting.fit(file, key)
-    fitted = replace(fitted, artifact=with_labels_needed(fitted.artifact))
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.artifact.save(out)
     if fitted.beside is not None:
@@ -364,11 +366,27 @@ def fit(
     _present(fitted, testing.test or (), out)
 
 
-def _rule_and_options(text: str, expect: float | None) -> tuple[str, dict[str, Any]]:
-    """The rule's name and options, from the text of --rule and from --expect."""
+def _target(text: str) -> float | Literal["smallest"]:
+    """The value of --alpha."""
+    if text == "smallest":
+        return "smallest"
+    try:
+        return float(text)
+    except ValueError:
+        raise UsageError(f"--alpha must be a number in (0, 1) or 'smallest', got {text!r}. Write 0.1.") from None
+
+
+def _number(target: float | Literal["smallest"]) -> float:
+    if target == "smallest":
+        raise UsageError("--alpha smallest is of rule certified for whole answers. Give --alpha as a number, e.g. 0.1.")
+    return target
+
+
+def _rule_and_options(text: str, share: float | None) -> tuple[str, dict[str, Any]]:
+    """The rule's name and options, from the text of --rule and from --share."""
     parsed = parse_rule(text)
     name, options = (parsed, {}) if isinstance(parsed, str) else parsed
-    return name, options if expect is None else {**options, "expect": expect}
+    return name, options if share is None else {**options, "share": share}
 
 
 def _refuse_conflicts(
@@ -417,6 +435,7 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     merged = merged_command(artifact, key, fitted.sources, test_files, out)
     text = verdict_text(artifact, audited, merged, listed(fitted.sources))
     print_verdict(text)
+    print_labels_needed(artifact)
     print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)
     if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious

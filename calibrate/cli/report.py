@@ -19,7 +19,7 @@ from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import question_hashes, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
-from ..thresholds.registry import rules
+from ..thresholds.registry import rule_names
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.next_commands import fit_flags, listed, merged_command
@@ -83,7 +83,7 @@ def report(
     kept_out = parts.n_left_out + (0 if test else len(parts.test))
     explained = kept_out <= (0 if loaded.choice is None else loaded.choice.n)
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
-    if explained and loaded.outcome.rule in rules():
+    if explained and loaded.outcome.rule in rule_names():
         commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")
     fresh: Sequence[Path] = ()
     if test_file is not None:

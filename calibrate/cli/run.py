@@ -35,9 +35,8 @@ from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
-from ..evaluation.choice import AUTO, SHARE, choose_estimator
+from ..evaluation.choice import AUTO, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
-from ..evaluation.planning import with_labels_needed
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
@@ -53,7 +52,7 @@ from ..scoring.scores import (
     with_cache,
 )
 from ..scoring.two_stage import cut_for_scale, make_two_stage
-from ..thresholds.fit import request_for
+from ..thresholds.fitting import request_for
 from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
@@ -80,7 +79,7 @@ from .frame.parts import (
     score_by_parts,
 )
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_choice, print_fits, print_unread, print_verdict
+from .frame.verdicts import conclude, print_choice, print_fits, print_labels_needed, print_unread, print_verdict
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -103,7 +102,7 @@ class RunConfig(Frozen):
     )
     estimator: str | None = Field(
         default=None,
-        description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 30 % of the questions, which the fit "
+        description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 20 % of the questions, which the fit "
         f"does not use. Default: by kind of question. {' '.join(advice())}",
     )
     scorer: str | None = Field(
@@ -122,13 +121,15 @@ class RunConfig(Frozen):
         default=(), description="With parts json: path of a field that an answer may leave out."
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
-    rule: str = Field(default="acrc", description="Threshold rule: acrc (the paper's), certified (provable), ...")
-    delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
-    expect: float | None = Field(
-        default=None,
-        description="Rule certified: share of answers that you expect to be accepted, declared before you see labels.",
+    rule: str = Field(
+        default="certified", description="Threshold rule: certified (proved), acrc (the paper's: on average), ..."
     )
-    share: float = Field(default=SHARE, description="estimator auto: share of the questions that the choice takes.")
+    delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
+    share: float | None = Field(
+        default=None,
+        description="Rule certified: share of the questions from which thresholds are tested (0.25), declared before "
+        "you see labels: about half of what you expect to be answered.",
+    )
     count_repeats: bool = Field(
         default=False, description="Use every record of a question that is asked several times; default: one of each."
     )
@@ -303,7 +304,6 @@ def run(config: Path | None = None, **flags: Any) -> None:
             delta=settings.delta,
             groups=groups,
             seed=settings.seed,
-            share=settings.share,
         )
         print_choice(chosen)
         key, choice = chosen.estimator, chosen.choice
@@ -314,7 +314,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     if test_questions:
         name = (settings.test_questions or settings.questions).name
         test = _records(settings, model, test_questions, _test_path(settings), name, staged)
-    artifact = with_labels_needed(_fitted(settings, records, key, groups, choice))
+    artifact = _fitted(settings, records, key, groups, choice)
     artifact_path = artifact.save(settings.out / "artifact.json")
     repeats: Repeats = "all" if settings.count_repeats else "once"
     audited = None if test is None else audit(artifact, test.records, key, repeats=repeats)
@@ -323,6 +323,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     text = verdict_text(artifact, audited, merged, listed([records.path]))
     print_unread(records, key)
     print_verdict(text)
+    print_labels_needed(artifact)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
@@ -330,7 +331,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
 
 
 _WHOLE_ANSWERS = (
-    *("estimator", "scorer", "expect", "share", "count_repeats", "correctness", "judge_model", "threshold"),
+    *("estimator", "scorer", "share", "count_repeats", "correctness", "judge_model", "threshold"),
     *("tolerance", "trust_labels", "calls", "splits"),
 )
 """Settings that parts do not have."""
@@ -391,7 +392,7 @@ def _fitted(
     settings: RunConfig, records: RecordFile, key: str, groups: Groups, choice: EstimatorChoice | None
 ) -> CalibrationArtifact:
     """Fit, and count the fits on these labels."""
-    options = {} if settings.expect is None else {"expect": settings.expect}
+    options = {} if settings.share is None else {"share": settings.share}
 
     artifact = fit_artifact(
         records,
@@ -453,7 +454,7 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     settings.collect_options().drawing.plan(questions)
     bindings = None if settings.tools is None else read_bindings(settings.tools)
-    options = {} if settings.expect is None else {"expect": settings.expect}
+    options = {} if settings.share is None else {"share": settings.share}
     request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options=options)
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)

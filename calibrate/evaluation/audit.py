@@ -12,7 +12,6 @@ from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
 from guardrail.monitor.risk import log_wealth
 from guardrail.outcome import Feasible
 from guardrail.types import Frozen
@@ -25,11 +24,11 @@ from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, among, table_of
 from ..pipeline import GateCounts, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
+from ..rules.certificate import tail, upper_bound
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
-from ..thresholds.bounds import binomial_tail, clopper_pearson_upper
-from ..thresholds.fit import check_open_unit
+from ..thresholds.fitting import check_open_unit
 from ..thresholds.registry import RULES, certifies
 
 __all__ = [
@@ -111,9 +110,6 @@ class Audit(Frozen):
     """Fisher's exact p-value of "the same share of all answers is wrong as at calibration"."""
     error_p: float | None
     """Fisher's exact p-value of "accepted answers are wrong as often as at calibration"; None without any."""
-    certified: Literal["refuted", "supported", "undecided"] | None
-    """The verdict on the certificate that the artifact of a rule without one carries, on the same fresh records; None
-    if the rule certifies, or if nothing was certified."""
     shift: Shift
     """Acceptance and uncertainty against calibration."""
     seen_before: int
@@ -228,11 +224,7 @@ def audit(
         n_unlabelled=int(np.count_nonzero(accepted)) - judged,
         p_refute=p_refute,
         p_support=p_support,
-        upper=None
-        if not n
-        else _anytime_upper(errors, n, level)
-        if anytime
-        else clopper_pearson_upper(errors, n, level),
+        upper=None if not n else _anytime_upper(errors, n, level) if anytime else upper_bound(errors, n, level),
         needed=needed,
         held_out=GateCounts.count(
             n=labelled,
@@ -245,7 +237,6 @@ def audit(
         if not before.n_accepted or not judged
         else _fisher(before.n_errors, before.n_accepted, errors, judged),
         base_error_p=_base_error_p(artifact, values, label),
-        certified=_certified(artifact, values, label, rate, level, anytime),
         anytime=anytime,
         shift=_shift(artifact, values[~np.isnan(values)], int(np.count_nonzero(accepted))),
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
@@ -305,21 +296,6 @@ def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[n
     return _fisher(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
 
 
-def _certified(
-    artifact: CalibrationArtifact,
-    values: Reals,
-    label: NDArray[np.int8],
-    target: float,
-    level: float,
-    anytime: bool,
-) -> Literal["refuted", "supported", "undecided"] | None:
-    """The verdict of the same test on the certificate's threshold, had it been in use."""
-    if certifies(artifact.outcome.rule) or not isinstance(artifact.certificate, Feasible):
-        return None
-    judged = label[accepts(values, artifact.certificate.threshold) & (label >= 0)]
-    return audit_counts(int(np.count_nonzero(judged == 0)), judged.size, target, level, anytime=anytime)[0]
-
-
 def audit_counts(
     errors: int, n: int, target: float, level: float, *, anytime: bool = False
 ) -> tuple[Literal["refuted", "supported", "undecided"], float, float, int | None]:
@@ -343,7 +319,7 @@ def audit_counts(
 def _p_values(errors: int, n: int, target: float, anytime: bool) -> tuple[float, float]:
     """p-values of "at most the target is wrong" and of "at least the target is wrong"."""
     if not anytime:
-        return _at_least(errors, n, target), binomial_tail(errors, n, target)
+        return _at_least(errors, n, target), float(tail(errors, n, target))
     # 1 / wealth: by Ville's inequality it is ever at most the level with a probability of at most the level. A rate of
     # right answers above 1 - target is bet on alike.
     against = (log_wealth([(1.0, n, errors)], target), log_wealth([(1.0, n, n - errors)], 1 - target))

@@ -30,7 +30,7 @@ from ..pipeline import hashes_of_fit, narrowed_plan
 from ..scoring.ensemble import cut_for_training, refuse_overlap
 from ..scoring.scores import default_estimator, labels_of, taken, usual_estimators, values_of
 from ..scoring.two_stage import WEIGHT
-from ..thresholds.fit import request_for
+from ..thresholds.fitting import request_for
 from ..thresholds.rule import Rule, RuleRequest, prefixes
 from .choice import SHARE
 

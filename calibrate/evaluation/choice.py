@@ -16,7 +16,7 @@ from ..data.split import Groups, one_per_cluster
 from ..scoring.ensemble import cut_for_training, refuse_overlap, training_of
 from ..scoring.metrics import auroc
 from ..scoring.scores import arrays, labels_of, taken, values_of
-from ..thresholds.fit import fit
+from ..thresholds.fitting import fit
 from ..thresholds.registry import RULES
 from .label_checks import AurocInterval, auroc_interval
 
@@ -33,9 +33,9 @@ __all__ = [
 
 AUTO = "auto"
 """The word that a user writes in place of an estimator's name."""
-SHARE = 0.3
+SHARE = 0.2
 """Share of the questions that an estimator is chosen on."""
-FEWEST = 30
+FEWEST = 20
 """Fewest labelled questions to choose on."""
 
 
@@ -81,7 +81,7 @@ def rank_scores(uncertainty: Mapping[str, ArrayLike], error: ArrayLike) -> tuple
         error: 0 or 1, shape (n,), with both values.
 
     Raises:
-        UsageError: As `calibrate.thresholds.fit`.
+        UsageError: As `calibrate.fit`.
     """
     return tuple(sorted(uncertainty, key=lambda name: (-(auroc(uncertainty[name], error) or 0.0), name)))
 
@@ -91,7 +91,7 @@ def rank_estimators(
     keys: Sequence[str],
     *,
     alpha: float,
-    rule: str = "acrc",
+    rule: str = "certified",
     delta: float | None = None,
     groups: Groups = "category",
 ) -> tuple[Ranked, ...]:
@@ -129,7 +129,7 @@ def choose_estimator(
     file: RecordFile,
     *,
     alpha: float,
-    rule: str = "acrc",
+    rule: str = "certified",
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
@@ -202,9 +202,7 @@ def _accepted(records: Sequence[Record], key: str, alpha: float, rule: str, delt
     scored = arrays(taken(records, ~np.isnan(values_of(records, key))), key)
     # Of clusters one record each is left, so every item is a separate group.
     clusters = list(range(len(scored.ids))) if RULES[rule].grouping == "all" else None
-    outcome = fit(
-        scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters, diagnose="fast"
-    )
+    outcome = fit(scored.uncertainty, scored.error, alpha=alpha, rule=rule, delta=delta, groups=clusters)
     return outcome.n_accepted
 
 

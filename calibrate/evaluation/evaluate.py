@@ -25,7 +25,7 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..scoring.metrics import ranking_of
-from ..thresholds.fit import check_items, request_for
+from ..thresholds.fitting import check_items, request_for
 from ..thresholds.groups import Groups, prepare
 from ..thresholds.rule import Prefix, Rule, RuleRequest, ranked_prefixes
 
@@ -202,7 +202,7 @@ def evaluate(
         The evaluation.
 
     Raises:
-        UsageError: As :func:`calibrate.thresholds.fit`; or no rules, alphas or splits, or an impossible split.
+        UsageError: As :func:`calibrate.fit`; or no rules, alphas or splits, or an impossible split.
     """
     scores, labels = check_items(uncertainty, error)
     _check_protocol(scores.size, rules, alphas, n_calibration, splits)

@@ -29,7 +29,7 @@ from ..correctness import Contains, Numeric
 from ..data.records import Record, RecordFile
 from ..data.table import table_of
 from ..scoring.scores import estimator_key, score_records, values_of
-from ..thresholds.fit import check_items, check_open_unit
+from ..thresholds.fitting import check_items, check_open_unit
 
 __all__ = [
     "EXTREME",
@@ -106,7 +106,7 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
         confidence: Coverage, in (0, 1).
 
     Raises:
-        UsageError: As :func:`calibrate.thresholds.fit`, or a confidence outside (0, 1).
+        UsageError: As :func:`calibrate.fit`, or a confidence outside (0, 1).
     """
     check_open_unit("confidence", confidence)
     scores, labels = check_items(uncertainty, error)

@@ -15,13 +15,13 @@ from scipy.optimize import brentq, isotonic_regression
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import as_html, axis, percent
-from guardrail.outcome import Feasible, InfeasibleReason, LabelsNeeded, Price
+from guardrail.outcome import CERTIFIED, Infeasible, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..scoring.metrics import auroc
 from ..scoring.reach import POOL_FACTOR, cut_at
-from ..thresholds.fit import DEFAULT_DELTA, check_open_unit, request_for
+from ..thresholds.fitting import DEFAULT_DELTA, check_open_unit, request_for
 from ..thresholds.registry import planned_rules
 from ..thresholds.rule import Rule, RuleRequest, prefixes
 from .evaluate import Estimate
@@ -37,9 +37,9 @@ __all__ = [
     "PlanRow",
     "ReachRow",
     "error_probabilities",
+    "labels_needed",
     "plan",
     "plan_reach",
-    "with_labels_needed",
 ]
 
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
@@ -360,11 +360,11 @@ def _sentence(alpha: float, target: float, ceiling: float, needed: Sequence[Need
 
 
 MOST_SIMULATED = 20_000
-"""Largest calibration set for which `with_labels_needed` simulates: larger ones take minutes."""
+"""Largest calibration set for which `labels_needed` simulates: larger ones take minutes."""
 
 
-def with_labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, seed: int = 0) -> CalibrationArtifact:
-    """The artifact with the number of labels that rule certified needs, if it finds no threshold on those it has.
+def labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, seed: int = 0) -> str | None:
+    """How many labels rule certified would need where it found no threshold, in one sentence; None where it found one.
 
     The calibration questions are the pilot, and the target is that of `plan`: half of the ceiling, in 80 % of
     calibrations. Up to 13 times the labels are simulated. Where the labels are too few even without an error, they are
@@ -375,35 +375,32 @@ def with_labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, 
         repetitions: Simulated calibrations at each size.
         seed: Same seed, same number.
     """
-    certificate, scores = artifact.certificate, artifact.calibration
+    outcome, scores = artifact.outcome, artifact.calibration
     n = len(scores.error)
-    if isinstance(certificate, Feasible) or n > MOST_SIMULATED or certificate.delta is None:
-        return artifact
-    if certificate.reason is InfeasibleReason.TOO_FEW_ITEMS:
-        return artifact
+    if not isinstance(outcome, Infeasible) or outcome.rule != CERTIFIED or outcome.delta is None:
+        return None
+    if n > MOST_SIMULATED or outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
+        return None
     try:
         pilot = Pilot.of(np.asarray(scores.uncertainty), np.asarray(scores.error, dtype=np.int64))
     except UsageError:  # too few questions, or none is wrong: no population can be made of them
-        return artifact
+        return None
     sizes = [math.ceil(n * factor) for factor in (1, 1.5, 2, 3, 5, 8, 13)]
     simulated = plan(
-        certificate.alpha,
-        certificate.delta,
+        outcome.alpha,
+        outcome.delta,
         pilot=pilot,
-        rules=["certified"],
+        rules=[CERTIFIED],
         sizes=sizes,
         repetitions=repetitions,
         seed=seed,
     )
     (needed,) = simulated.needed
     if simulated.oracle_acceptance == 0:
-        labels = LabelsNeeded(n=sizes[-1], verdict="never")
-    elif needed.n is None:
-        labels = LabelsNeeded(n=_rounded(sizes[-1]), verdict="too_few")
-    else:
-        labels = LabelsNeeded(n=_rounded(needed.n), verdict="enough")
-    price = (artifact.price or Price()).model_copy(update={"labels": labels})
-    return artifact.model_copy(update={"price": price})
+        return "More labels would hardly help: use a better score or model, or a larger alpha."
+    if needed.n is None:
+        return f"More than {_rounded(sizes[-1]):,} labels would be needed."
+    return f"About {_rounded(needed.n):,} labels would do in 4 of 5 cases."
 
 
 def _rounded(n: int) -> int:

@@ -16,8 +16,8 @@ from guardrail.parts.spec import PartFigures, PartsGate
 
 from ..data.records import RecordFile
 from ..data.split import one_per_cluster, one_per_question
-from ..thresholds.betting import betting_p
-from ..thresholds.bounds import binomial_tail
+from ..rules.capital import p_capital
+from ..rules.certificate import tail
 from .answers import MeasuredParts, label_parts, measure_records
 from .figures import kept_of
 from .fit import held_out_parts, require_same_parts, thresholds_of
@@ -102,8 +102,8 @@ def _share_tested(
         excess = np.where(shown, excess / np.maximum(K, 1), 0.0)
         most, least, share = 1 - alpha, alpha, float((W[shown] / K[shown]).mean())
     read = excess[reading_order(parts.ids)][:, None]
-    against = float(betting_p(-read, least, level)[0])
-    supports = float(betting_p(read, most, level)[0])
+    against = float(p_capital(-read, least, level)[0])
+    supports = float(p_capital(read, most, level)[0])
     return against, supports, f"{percent(share)} of what is kept is wrong, and the target is {percent(alpha)}"
 
 
@@ -111,9 +111,9 @@ def _broken_tested(gate: PartsGate, K: Reals, W: Reals, alpha: float) -> tuple[f
     broken = int((gate.allowed < W).sum())
     n = int((K > 0).sum()) if gate.rule == "clean_shown" else K.size
     of = "answers that show something" if gate.rule == "clean_shown" else "answers"
-    against = 1.0 if broken == 0 else float(1 - binomial_tail(broken - 1, n, alpha))
+    against = 1.0 if broken == 0 else float(1 - tail(broken - 1, n, alpha))
     words = f"{broken} of {n} {of} are broken ({percent(broken / n)}), and the target is {percent(alpha)}"
-    return against, float(binomial_tail(broken, n, alpha)), words
+    return against, float(tail(broken, n, alpha)), words
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from guardrail.parts.spec import PartFigures
 
 from ..data.part_columns import PartColumns
-from ..thresholds.bounds import clopper_pearson_interval
+from ..rules.certificate import interval
 from .rules import AnswerParts
 
 __all__ = ["CurvePoint", "PathRow", "curve", "kept_of", "length_bands", "part_figures", "path_rows"]
@@ -65,7 +65,7 @@ def part_figures(
         kept=int(K.sum()),
         kept_wrong=int(W.sum()),
         wrong_per_answer=float((W[K > 0] / K[K > 0]).mean()) if shown else None,
-        broken_interval=clopper_pearson_interval(broken, shown) if shown else None,
+        broken_interval=interval(broken, shown) if shown else None,
         **({} if recalled is None else recalled),
     )
 

@@ -23,8 +23,8 @@ from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, refuse_fitted, turns_of_records, unlike
+from ..rules.certificate import interval
 from ..spec_syntax import parse_rule
-from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import (
     MeasuredParts,
     key_of_parts,
@@ -305,7 +305,6 @@ def fit_parts_artifact(
         correctness=data.correctness,
         data=_fingerprint(file, used, data),
         outcome=outcome,
-        certificate=outcome,
         calibration=CalibrationScores(uncertainty=(), error=()),
         packages=package_versions(),
         turns=turns_of_records(data.records),
@@ -472,15 +471,13 @@ def _outcome(gate: PartsGate, found: Found, parts: AnswerParts) -> Feasible | In
         "diagnostics": Diagnostics(
             base_error=float(everything),
             auroc=None,
-            zero_error_floor=None if delta is None else zero_error_floor(gate.alpha, delta),
             max_acceptance=1.0,
-            smallest_feasible_alpha=None,
         ),
     }
     if found.threshold is None or not figures.shown:
         reason = found.reason or InfeasibleReason.RISK_NEVER_LOW_ENOUGH
         return Infeasible(reason=reason, detail=found.detail or "No part is kept at this threshold.", **common)
-    low, high = clopper_pearson_interval(figures.broken, figures.shown)
+    low, high = interval(figures.broken, figures.shown)
     first = parts.first_kept()
     return Feasible(
         threshold=found.threshold,

@@ -34,9 +34,9 @@ from guardrail.parts.gate import measured
 from guardrail.parts.spec import too_many
 
 from ..data.part_columns import ragged_places
-from ..thresholds.betting import LARGEST_STAKE, betting_p
-from ..thresholds.bounds import binomial_tail, zero_error_floor
-from ..thresholds.fit import check_open_unit
+from ..rules.capital import LARGEST_STAKE, p_capital
+from ..rules.certificate import fewest_accepted, tail
+from ..thresholds.fitting import check_open_unit
 from ..thresholds.rule import TOLERANCE
 
 __all__ = [
@@ -259,7 +259,7 @@ def tolerated(n: int, alpha: float, delta: float | None) -> int:
     """
     if delta is None:
         return math.floor(alpha * (n + 1) + TOLERANCE) - 1
-    return int(np.searchsorted(np.asarray(binomial_tail(np.arange(n), n, alpha)), delta, side="right")) - 1
+    return int(np.searchsorted(np.asarray(tail(np.arange(n), n, alpha)), delta, side="right")) - 1
 
 
 def clean_answers(parts: AnswerParts, *, alpha: float, delta: float | None, allowed: int = 0) -> Found:
@@ -290,7 +290,7 @@ def clean_answers(parts: AnswerParts, *, alpha: float, delta: float | None, allo
     )
     c = tolerated(parts.n, alpha, delta)
     if c < 0:
-        needed = math.ceil(1 / alpha - 1 - TOLERANCE) if delta is None else zero_error_floor(alpha, delta)
+        needed = math.ceil(1 / alpha - 1 - TOLERANCE) if delta is None else int(fewest_accepted(0, alpha, delta))
         return Found(
             None,
             guarantee,
@@ -330,7 +330,7 @@ def start_shown(unlabelled: AnswerParts, n: int, *, alpha: float, delta: float, 
     Returns:
         None if too few answers are ever shown.
     """
-    needed = float(zero_error_floor(alpha, delta))
+    needed = float(int(fewest_accepted(0, alpha, delta)))
     if other:
         needed += 2 * math.sqrt(needed)
     shown = np.sort(unlabelled.first_kept())
@@ -368,7 +368,7 @@ def clean_shown(
 
     def p_values(thresholds: Reals) -> Reals:
         k, e = np.searchsorted(shown, thresholds, "right"), np.searchsorted(bad, thresholds, "right")
-        return np.where(k > 0, np.asarray(binomial_tail(e, k, alpha)), 1.0)
+        return np.where(k > 0, np.asarray(tail(e, k, alpha)), 1.0)
 
     return _fixed_sequence(parts, "clean_shown", guarantee, start, grid, p_values, alpha, delta)
 
@@ -437,7 +437,7 @@ def wrong_share(
     """Share of wrong parts among all parts kept, or its mean over the answers of which something is kept.
 
     Formula: ``Z_i = W_i - alpha K_i``, at most ``(1 - alpha) cap``; per answer it is divided by K_i and at most
-    1 - alpha. A threshold is bad iff E[Z] > 0, and `calibrate.thresholds.betting.betting_p` tests that. Thresholds are
+    1 - alpha. A threshold is bad iff E[Z] > 0, and `calibrate.rules.capital.p_capital` tests that. Thresholds are
     tested in ascending order from ``start`` until the first failure.
 
     Guarantee: with probability 1 - delta over calibrations, without asymptotics, for any dependence within answers and
@@ -489,7 +489,7 @@ def wrong_share(
             excess = np.where(kept > 0, excess / np.maximum(kept, 1), 0.0)
         read = np.zeros((len(names), thresholds.size))
         np.add.at(read, rank[units], excess)
-        return betting_p(read, (1 - alpha) * most, delta, planned)
+        return p_capital(read, (1 - alpha) * most, delta, planned)
 
     return _fixed_sequence(parts, "wrong_share", guarantee, start, grid, p_values, alpha, delta)
 

@@ -9,7 +9,7 @@ from guardrail.notebook import percent
 from guardrail.parts.spec import PartsGate, Procedure
 
 from ..data.part_columns import PartColumns
-from ..thresholds.bounds import clopper_pearson_interval
+from ..rules.certificate import interval
 from .figures import length_bands, path_rows
 from .rules import AnswerParts
 
@@ -64,7 +64,7 @@ def path_warnings(
         return []
     lines = []
     for row in path_rows(parts, limits, columns):
-        if row.kept and clopper_pearson_interval(row.kept_wrong, row.kept)[0] > gate.alpha:
+        if row.kept and interval(row.kept_wrong, row.kept)[0] > gate.alpha:
             share = percent(row.kept_wrong / row.kept)
             lines.append(
                 f"Of the kept values of {row.path}, {share} are wrong: the promise is about all parts together. If "

@@ -15,8 +15,8 @@ from guardrail.errors import require
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 
+from ..rules.certificate import interval
 from ..scoring.metrics import RiskCoverage, risk_coverage_curve
-from ..thresholds.bounds import clopper_pearson_interval
 
 __all__ = ["NARROW", "Draw", "Figure", "Items", "Palette", "fitting", "render", "risk_coverage", "score_histogram"]
 
@@ -45,7 +45,6 @@ class Items:
 def risk_coverage(
     items: Items,
     outcome: Feasible | Infeasible,
-    certificate: Feasible | Infeasible,
     test: Items | None = None,
     name: str = "risk",
 ) -> Figure:
@@ -54,7 +53,6 @@ def risk_coverage(
     Args:
         items: The calibration items.
         outcome: The fitted threshold: a filled circle. Nothing is marked when it is infeasible.
-        certificate: The certified threshold: a diamond.
         test: Items that were not fitted on: a second, dashed curve, and a square where the threshold ends on them.
         name: Prefix of the ids in the SVG; unique on a page.
     """
@@ -91,7 +89,6 @@ def risk_coverage(
             zorder=5,
         )
         _mark(axes, colour, outcome, "o", "threshold in use")
-        _mark(axes, colour, certificate, "D", "certified")
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         if test is not None:
@@ -185,7 +182,7 @@ def _band(
     """Pointwise 95 % Clopper-Pearson band at a selection of thresholds."""
     at = np.linspace(0, coverage.size - 1, min(_BAND_POINTS, coverage.size)).round().astype(int)
     counts = [(round(n * float(coverage[i])), round(n * float(coverage[i]) * float(risk[i]))) for i in at]
-    bounds = np.array([clopper_pearson_interval(errors, k) for k, errors in counts])
+    bounds = np.array([interval(errors, k) for k, errors in counts])
     return bounds[:, 0], bounds[:, 1]
 
 

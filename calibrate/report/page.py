@@ -26,7 +26,8 @@ from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
 from ..scoring.scores import arrays, labels_of, taken, values_of
-from ..thresholds.registry import certifies, compared_rules, rules, swept_rules
+from ..segments import one_for_all
+from ..thresholds.registry import certifies, compared_rules, rule_names, swept_rules
 from . import sentences
 from .content import (
     FEW_NOTE,
@@ -93,7 +94,7 @@ def compare_rules(
 
 def _compared(artifact: CalibrationArtifact) -> list[RuleSpec]:
     own, delta = artifact.outcome.rule, artifact.outcome.delta
-    if own not in rules():
+    if own not in rule_names():
         return list(compared_rules())
     spec: RuleSpec = own if delta is None or artifact.segments is not None else (own, {"delta": delta})
     return [spec, *(name for name in compared_rules() if name != own)]
@@ -104,7 +105,7 @@ def sweep(
 ) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
     pool = arrays(records, estimator)
-    names = [name for name in (artifact.outcome.rule, *swept_rules()) if name in rules()]
+    names = [name for name in (artifact.outcome.rule, *swept_rules()) if name in rule_names()]
     alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
     return evaluate(
         pool.uncertainty,
@@ -271,9 +272,9 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
         other = Items(pool.uncertainty, pool.error)
     spec = artifact.estimator
     # With a threshold for each segment the figures, which show all questions, show one threshold for all.
-    shown = artifact.outcome if artifact.segments is None else artifact.certificate
+    shown = one_for_all(artifact)
     return {
-        "risk-coverage": risk_coverage(items, shown, artifact.certificate, other),
+        "risk-coverage": risk_coverage(items, shown, other),
         "scores": score_histogram(items, shown.threshold if isinstance(shown, Feasible) else None, spec.unit),
     }
 
@@ -322,7 +323,6 @@ def _render(page: _Page, estimator: str) -> str:
         "promises": page.artifact.promises,
         "headline": sentences.headline(page.artifact, page.test),
         "audited": [] if page.test is None else sentences.audited(page.test),
-        "certificate": sentences.certificate(page.artifact),
         "facts": sentences.facts(page.artifact),
         "caveats": sentences.caveats(page.artifact),
         "steps": sentences.next_steps(page.artifact, page.test, page.merged),

@@ -7,7 +7,7 @@ from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice, Reach
 from guardrail.notebook import percent
-from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty import list_estimators, make_estimator
@@ -17,7 +17,7 @@ from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
 from ..segments import segment_rows
-from ..thresholds.fit import FRESH_LABELS, USEFUL_AUROC
+from ..thresholds.fitting import FRESH_LABELS, USEFUL_AUROC
 from ..thresholds.registry import certifies
 
 __all__ = [
@@ -28,7 +28,6 @@ __all__ = [
     "audited",
     "auroc_of",
     "caveats",
-    "certificate",
     "cut_off_answers",
     "describe_auroc",
     "describe_spec",
@@ -105,7 +104,7 @@ class VerdictText:
         verdict: The verdict.
         in_use: See `threshold_in_use`.
         paragraphs: Its reasons, the headline first.
-        promises: The promise in use, and the other (`CalibrationArtifact.promises`).
+        promises: The promise in use (`CalibrationArtifact.promises`).
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
         early_stopping: See `no_early_stopping`.
@@ -117,7 +116,7 @@ class VerdictText:
     verdict: ArtifactVerdict
     in_use: str
     paragraphs: tuple[str, ...]
-    promises: tuple[str, str]
+    promises: tuple[str, ...]
     steps: tuple[str, ...]
     opening: str | None
     early_stopping: str | None
@@ -323,31 +322,6 @@ def _without(artifact: CalibrationArtifact) -> str:
     return "Without the gate" if artifact.reach is None else "Of everything within reach"
 
 
-def certificate(artifact: CalibrationArtifact) -> str:
-    """The certificate in one sentence."""
-    certified = artifact.certificate
-    confidence = "" if certified.delta is None else f" with {_confidence(artifact, certified.delta)} confidence"
-    if isinstance(certified, Infeasible):
-        return (
-            f"Nothing can be certified at {percent(certified.alpha)}{confidence} on these {certified.n} questions "
-            f"({certified.reason.value.replace('_', ' ')})."
-        )
-    share = certified.acceptance if artifact.reach is None else artifact.reach.of_all(certified.acceptance)
-    if artifact.segments is not None:
-        return (
-            "For comparison: one threshold for all questions certifies an error rate of at most "
-            f"{percent(certified.alpha)}{confidence} for the most certain {percent(share)}, over all segments together."
-        )
-    same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= certified.threshold
-    tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
-    if isinstance(artifact.outcome, Infeasible):
-        tail = ""
-    return (
-        f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(share)} ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
-    )
-
-
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
     """Results of the gate on questions kept out of the fit, in one sentence."""
     start = f"On {counts.n} questions kept out of the fit the model answers {_share(counts.acceptance)}"
@@ -395,11 +369,9 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {outcome.detail}")]
     rows += [
         ("promise", promise(artifact)),
-        ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
         ("most any rule accepts", percent(diagnostics.max_acceptance)),
-        ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
         ("digest", artifact.digest),
     ]
@@ -537,8 +509,6 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
             f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
             "--retry-failed` asks again."
         )
-    if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
-        steps.append("Label more questions if you need a proof: nothing can be certified on these.")
     return steps
 
 
@@ -578,12 +548,10 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             f"misleads: use another estimator. {FRESH_LABELS}"
         )
     few = InfeasibleReason.TOO_FEW_ITEMS
-    if any(isinstance(each, Infeasible) and each.reason is few for each in (artifact.outcome, artifact.certificate)):
+    if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is few:
         return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
-    needed = None if artifact.price is None else artifact.price.labels
-    more = "" if needed is not None and needed.verdict == "never" else ", or label more"
     return (
-        f"Use another estimator{more}: {start}. On these questions {artifact.estimator.name} does not rank "
+        f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
         f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 
@@ -753,12 +721,8 @@ def advice(audit: Audit, merged: str = MERGED) -> list[str]:
     steps = [f"Calibrate on these questions as well{alone}, then test on others: {merged}"]
     if audit.cause == "labels":
         steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
-    if audit.cause == "chance" and audit.certified in ("supported", "undecided"):
-        steps.insert(
-            0,
-            "Use rule certified (--rule certified), which accepts less: the calibration questions support it, and "
-            "these questions do not refute it.",
-        )
+    if audit.cause == "chance" and audit.rule == AVERAGE:
+        steps.insert(0, "Use rule certified (--rule certified), which accepts less and fails with probability delta.")
     return steps
 
 

@@ -12,7 +12,7 @@ from guardrail.monitor import RiskMonitor
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..thresholds.bounds import clopper_pearson_interval
+from ..rules.certificate import interval
 from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
 
 if TYPE_CHECKING:
@@ -142,7 +142,7 @@ def refuse_open_as_wrong(missing: Missing) -> None:
 
 def _interval(audits: Sequence[ReviewedItem], rates: Set[float]) -> tuple[float, float]:
     if len(rates) == 1:
-        return clopper_pearson_interval(sum(not item.correct for item in audits), len(audits))
+        return interval(sum(not item.correct for item in audits), len(audits))
     monitor = RiskMonitor(0.5, min_audit_rate=min(rates))  # the interval depends on neither alpha nor delta
     counts: defaultdict[float, list[int]] = defaultdict(lambda: [0, 0])
     for item in audits:
@@ -150,6 +150,6 @@ def _interval(audits: Sequence[ReviewedItem], rates: Set[float]) -> tuple[float,
         counts[item.chance][1] += not item.correct
     tallies = tuple((rate, audited, wrong) for rate, (audited, wrong) in sorted(counts.items()))
     monitor.state = monitor.state.model_copy(update={"tallies": tallies})
-    interval = monitor.interval()
-    assert interval is not None
-    return interval[1], interval[2]
+    measured = monitor.interval()
+    assert measured is not None
+    return measured[1], measured[2]

@@ -16,7 +16,7 @@ from scipy import special
 from guardrail.errors import UsageError
 from guardrail.gate import RiskCoverage, risk_coverage
 
-from ..thresholds.fit import check_items
+from ..thresholds.fitting import check_items
 from ..thresholds.rule import Prefix, prefixes
 
 __all__ = [

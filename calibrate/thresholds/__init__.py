@@ -1,12 +1,6 @@
-"""Threshold rules: from scores and errors to ``Feasible`` or ``Infeasible``. A family of rules a file.
+"""From labelled scores to a threshold: `fit` runs a rule of `calibrate.rules` and explains what it found."""
 
-``fit`` is the one call; ``rules`` lists the names, ``Rule`` is what one of your own derives from;
-``conformal_selection`` works on a batch and yields no threshold.
-"""
-
-from .fit import DEFAULT_DELTA, fit
-from .registry import rules
+from .fitting import DEFAULT_DELTA, fit
 from .rule import Rule
-from .selection import Selection, conformal_selection
 
-__all__ = ["DEFAULT_DELTA", "Rule", "Selection", "conformal_selection", "fit", "rules"]
+__all__ = ["DEFAULT_DELTA", "Rule", "fit"]

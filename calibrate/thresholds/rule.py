@@ -15,13 +15,11 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any, ClassVar, Literal
+from types import MappingProxyType
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-
-from guardrail.errors import UsageError
-from guardrail.outcome import InfeasibleReason
 
 __all__ = [
     "TOLERANCE",
@@ -29,9 +27,8 @@ __all__ = [
     "Prefix",
     "Rule",
     "RuleRequest",
-    "check_min_accept",
-    "default_min_accept",
-    "min_accept_of",
+    "default_k_min",
+    "k_min_of",
     "prefixes",
     "ranked_prefixes",
 ]
@@ -92,6 +89,16 @@ class Prefix:
     def excess(self, alpha: float) -> NDArray[np.float64]:
         """C_k = e_k - alpha k at every block end, in items."""
         return self.e - alpha * self.k
+
+    def items(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Scores and labels of the items, least uncertain first; labels in an order of their own within a block."""
+        if self.grouped is not None:
+            return np.repeat(self.score, self.size), self.grouped.error
+        wrong = np.diff(self.e, prepend=0)
+        labels = np.zeros(self.n, dtype=np.int64)
+        place = np.arange(self.n) - np.repeat(self.k - self.size, self.size)
+        labels[place < np.repeat(wrong, self.size)] = 1
+        return np.repeat(self.score, self.size), labels
 
     @cached_property
     def auroc(self) -> float | None:
@@ -164,28 +171,28 @@ class RuleRequest:
 class Rule(ABC):
     """A threshold rule: a pure function of the block ends to one of them, or to None."""
 
-    name: ClassVar[str]
+    name: str
     """As the user writes it."""
-    uses_delta: ClassVar[bool] = False
+    uses_delta: bool = False
     """Whether the rule takes a failure probability."""
-    uses_alpha: ClassVar[bool] = True
+    uses_alpha: bool = True
     """Whether the choice depends on alpha at all."""
-    grouping: ClassVar[Literal["none", "one_each", "all"]] = "none"
+    grouping: Literal["none", "one_each", "all"] = "none"
     """What the rule does with items that share a group: nothing (then they are refused), use one item of each group,
     or read all items by group (``Prefix.grouped``)."""
-    defaults: ClassVar[Mapping[str, Any]] = {}
+    defaults: Mapping[str, Any] = MappingProxyType({})
     """Options and their defaults."""
-    certifies: ClassVar[bool] = False
+    certifies: bool = False
     """Whether the rule keeps the error rate among accepted answers at alpha with probability 1 - delta, at finite n."""
-    population: ClassVar[Literal["accepted", "all"]] = "accepted"
+    population: Literal["accepted", "all"] = "accepted"
     """What alpha is a share of: accepted answers, or all questions."""
-    promise: ClassVar[str] = "see its documentation"
+    promise: str = "see its documentation"
     """What the rule promises, in a few words, for tables; the whole sentence is `guarantee`."""
-    in_report: ClassVar[bool] = False
+    in_report: bool = False
     """Whether reports and ``calibrate evaluate`` compare the rule when no rules are named."""
-    in_sweep: ClassVar[bool] = False
+    in_sweep: bool = False
     """Whether the report's figure over several alphas shows the rule when it is not the artifact's."""
-    in_plan: ClassVar[bool] = False
+    in_plan: bool = False
     """Whether ``calibrate plan`` simulates the rule when no rules are named."""
 
     @abstractmethod
@@ -211,17 +218,9 @@ class Rule(ABC):
         """Whether some block end satisfies the rule; overridden where that is cheaper than selecting one."""
         return self.select(prefix, request) is not None
 
-    def alpha_floor(self, prefix: Prefix, request: RuleRequest) -> float:
-        """An alpha below which the rule is certainly infeasible on these items; 0 when nothing cheap is known."""
-        return 0.0
 
-    def explain(self, prefix: Prefix, request: RuleRequest) -> tuple[InfeasibleReason, str] | None:
-        """Why this rule failed, where it can say more than the general diagnosis; None otherwise."""
-        return None
-
-
-def default_min_accept(n: int, alpha: float) -> int:
-    """k_min = max(ceil(ln .05 / ln(1 - alpha)), ceil(.05 n)): the fewest items a threshold may accept.
+def default_k_min(n: int, alpha: float) -> int:
+    """k_min = max(ceil(ln .05 / ln(1 - alpha)), ceil(.05 n)): the fewest items that rule acrc may accept.
 
     Fixed before looking at labels. The first term is the number of error-free items that would reject "the error
     rate is alpha" at 5 %; the second keeps the family fixed as n grows.
@@ -230,22 +229,7 @@ def default_min_accept(n: int, alpha: float) -> int:
     return max(math.ceil(math.log(0.05) / math.log1p(-alpha) - 1e-9), math.ceil(0.05 * n - 1e-9), 1)
 
 
-def min_accept_of(n: int, request: RuleRequest) -> int:
-    """The ``min_accept`` of a request: as given, or the default for n and alpha."""
-    min_accept = request.options["min_accept"]
-    return default_min_accept(n, request.alpha) if min_accept is None else int(min_accept)
-
-
-def check_min_accept(rule: str, request: RuleRequest) -> None:
-    """Refuse a ``min_accept`` that is not a positive whole number (None means the default).
-
-    Raises:
-        UsageError: Otherwise.
-    """
-    min_accept = request.options["min_accept"]
-    # A bool is an int in Python: True would count as one item and restore the paper's literal rule.
-    if min_accept is not None and (isinstance(min_accept, bool) or not isinstance(min_accept, int) or min_accept < 1):
-        raise UsageError(
-            f"min_accept of rule {rule!r} must be a whole number of items, at least 1, got {min_accept!r}. "
-            "Leave it out for max(ceil(ln .05 / ln(1 - alpha)), ceil(.05 n))."
-        )
+def k_min_of(n: int, request: RuleRequest) -> int:
+    """The ``k_min`` of a request: as given, or the default for n and alpha."""
+    given = request.options["k_min"]
+    return default_k_min(n, request.alpha) if given is None else int(given)

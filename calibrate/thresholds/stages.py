@@ -20,8 +20,8 @@ from guardrail.gate import accepts
 from guardrail.notebook import sure
 from guardrail.outcome import InfeasibleReason
 
-from .bounds import binomial_tail, clopper_pearson_interval, zero_error_floor
-from .fit import DEFAULT_DELTA, check_open_unit
+from ..rules.certificate import fewest_accepted, interval, tail
+from .fitting import DEFAULT_DELTA, check_open_unit
 from .rule import TOLERANCE
 
 __all__ = ["RULES", "PathCounts", "StageRule", "Thresholds", "fit_stages", "outcome_at", "path_of"]
@@ -217,7 +217,7 @@ def _under_lec(walked: PathCounts, alpha: float, delta: float) -> NDArray[np.boo
 def _tested(walked: PathCounts, alpha: float, delta: float) -> NDArray[np.bool_]:
     """Points before the first failed test, from the start on."""
     ahead = walked.answered >= _start(walked.n, alpha, delta)
-    failed = ahead & (binomial_tail(walked.wrong, walked.answered, alpha) > delta)
+    failed = ahead & (tail(walked.wrong, walked.answered, alpha) > delta)
     # Everything from the first failure on is lost, even a point that passes alone: the sequence is fixed.
     return ahead & ~np.logical_or.accumulate(failed)
 
@@ -243,17 +243,21 @@ def _start(n: int, alpha: float, delta: float) -> int:
     Just before it the test has a level far below delta: of 35 answers none may be wrong at alpha = delta = .1, which a
     rate of alpha passes with probability .025; of 38 one may be, with .095.
     """
-    floor = zero_error_floor(alpha, delta)
+    floor = int(fewest_accepted(0, alpha, delta))
     least = math.ceil(START * n)
     if least <= floor:
-        return floor
+        return int(floor)
     k = np.arange(least - 1, min(n, least + math.ceil(3 / alpha)) + 1)
     errors = np.arange(least)
     # The number of error counts that pass at each k, for all k at once; it grows by one where one more error is
     # allowed.
-    passing = (np.asarray(binomial_tail(errors[:, None], k[None, :], alpha)) <= delta).sum(axis=0)
+    passing = (np.asarray(tail(errors[:, None], k[None, :], alpha)) <= delta).sum(axis=0)
     more = np.flatnonzero(passing[1:] > passing[0])
     return int(k[1 + more[0]]) if more.size else least
+
+
+def _without_errors(alpha: float, delta: float) -> int:
+    return int(fewest_accepted(0, alpha, delta))
 
 
 @dataclass(frozen=True, slots=True)
@@ -273,7 +277,7 @@ class StageRule:
 
 
 RULES: Final[dict[str, StageRule]] = {
-    "certified": StageRule(_tested, _certified_guarantee, zero_error_floor, price=0.1, certifies=True),
+    "certified": StageRule(_tested, _certified_guarantee, _without_errors, price=0.1, certifies=True),
     "lec_joint": StageRule(
         _under_lec, _lec_guarantee, lambda alpha, delta: math.ceil(1 / alpha - 1e-9), price=0.0, certifies=False
     ),
@@ -319,7 +323,7 @@ def outcome_at(
         n=len(u),
         guarantee=guarantee,
         stages=stages,
-        interval=clopper_pearson_interval(e, k) if k else None,
+        interval=interval(e, k) if k else None,
         reason=reason,
         detail=detail,
     )

@@ -13,8 +13,8 @@ from calibrate import collect_records, label_records, make_rule, read_records, s
 from calibrate.cascade import fit_cascade
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile
+from calibrate.rules.certificate import interval
 from calibrate.scoring.names import estimator_key
-from calibrate.thresholds.bounds import clopper_pearson_interval
 from guardrail import Cascade, Scorer, plan_for
 from guardrail.artifact import CascadeArtifact
 from guardrail.uncertainty import Estimator, make_estimator
@@ -95,7 +95,7 @@ def report(result: System, alpha: float, last: str) -> list[str]:
     """The lines that the examples print."""
     n = sum(result.answered.values())
     given = n - result.answered[last]
-    low, high = clopper_pearson_interval(result.wrong, given) if given else (0.0, 1.0)
+    low, high = interval(result.wrong, given) if given else (0.0, 1.0)
     lines = [f"{name:<28}{count / n:>6.1%} of {n} questions" for name, count in result.answered.items()]
     wrong = f"{result.wrong / given:.1%}" if given else "none"
     return [

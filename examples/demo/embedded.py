@@ -73,9 +73,9 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
     guard = Guardrail(model=model, artifact=out / "artifact.json")
     verdicts = _gate(guard, test)
     tested = _as_records(test, verdicts, task)
-    strict = fit_artifact(records, estimator=task.estimator, alpha=ALPHA, rule="certified")
-    gated, certified = (held_out(gate, tested, task.estimator) for gate in (artifact, strict))
-    verdict_panel(artifact, _everything(tested), gated, certified)
+    average = fit_artifact(records, estimator=task.estimator, alpha=ALPHA, rule="acrc")
+    gated, on_average = (held_out(gate, tested, task.estimator) for gate in (artifact, average))
+    verdict_panel(artifact, average, _everything(tested), gated, on_average)
     _show_examples(tested, verdicts)
     _show_chain(guard, test)
     comparison = compare_rules(artifact, records.records, task.estimator)
@@ -101,7 +101,7 @@ def certified_with(labels: int, share: float, records: Sequence[Record], estimat
     within = np.flatnonzero(u <= cut_at(u, share))
     for _ in range(draws):
         drawn = rng.choice(within, labels, replace=False)
-        outcome = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified", diagnose="fast")
+        outcome = fit(u[drawn], scored.error[drawn], alpha=ALPHA, rule="certified")
         total += float((u <= outcome.threshold).mean()) if isinstance(outcome, Feasible) else 0.0
     return total / draws
 

@@ -42,7 +42,7 @@ from calibrate.correctness import TokenF1
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question, read_questions
 from calibrate.report.figures import Palette, render
-from calibrate.thresholds.bounds import clopper_pearson_interval
+from calibrate.rules.certificate import interval
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact
 
@@ -419,7 +419,7 @@ def _text(page: str, pattern: str) -> str:
 
 def rate(errors: int, total: int) -> tuple[float, float, float] | None:
     """Return a share with its 95 % interval; None if the total is 0."""
-    return (errors / total, *clopper_pearson_interval(errors, total)) if total else None
+    return (errors / total, *interval(errors, total)) if total else None
 
 
 def picture(loop: Loop, path: Path) -> Path:

@@ -46,29 +46,34 @@ def outcome_line(outcome: Outcome) -> str:
 
 
 def verdict_panel(
-    artifact: CalibrationArtifact, everything: GateCounts, gated: GateCounts, certified: GateCounts
+    artifact: CalibrationArtifact,
+    average: CalibrationArtifact,
+    everything: GateCounts,
+    gated: GateCounts,
+    on_average: GateCounts,
 ) -> None:
     """Print the error before and after the gate, its cost, and the promise.
 
     Args:
         artifact: The artifact in use.
+        average: The artifact of a rule that holds on average.
         everything: The test questions without a gate.
         gated: The test questions through the guard.
-        certified: The same through the gate of the certificate.
+        on_average: The same through the gate of the average rule.
     """
     error = gated.error_rate
     colour = "green" if error is not None and error[1] <= artifact.alpha else "red"
     table = Table(show_edge=False, expand=True, box=SIMPLE_HEAD)
-    for column in ("", "no gate", f"guard, rule {artifact.outcome.rule}", "guard at the certificate"):
+    for column in ("", "no gate", f"guard, rule {artifact.outcome.rule}", f"rule {average.outcome.rule}"):
         table.add_column(column, no_wrap=True)
-    rows = (everything, gated, certified)
+    rows = (everything, gated, on_average)
     table.add_row(f"error among answers (aim: {artifact.alpha:.0%})", *(share(row.error_rate) for row in rows))
     table.add_row("acceptance: questions answered", *(share(row.acceptance) for row in rows))
     table.add_row("power: right answers kept", *(share(row.power) for row in rows))
     heading = f"{gated.n:,} test questions through the guard"
     CONSOLE.print(Panel(table, title=heading, title_align="left", border_style=colour, padding=(1, 1)))
-    for name, outcome in ((artifact.outcome.rule, artifact.outcome), ("certificate", artifact.certificate)):
-        CONSOLE.print(f"[bold]{name}[/]  {outcome_line(outcome)}")
+    for outcome in (artifact.outcome, average.outcome):
+        CONSOLE.print(f"[bold]{outcome.rule}[/]  {outcome_line(outcome)}")
         CONSOLE.print(Text(f"  promises: {outcome.promise}", style="dim"))
 
 

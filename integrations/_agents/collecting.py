@@ -116,9 +116,7 @@ def is_collecting(artifact: CalibrationArtifact) -> bool:
 def _uncalibrated(
     model: ModelIdentity, plan: SamplingPlan, prompt: PromptWrapping, estimator: EstimatorSpec
 ) -> CalibrationArtifact:
-    figures = Diagnostics(
-        base_error=0.0, auroc=None, zero_error_floor=None, max_acceptance=0.0, smallest_feasible_alpha=None
-    )
+    figures = Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0)
     outcome = Infeasible(
         reason=InfeasibleReason.NOT_CALIBRATED,
         detail="this tool has no artifact yet, so a person decides about every call.",

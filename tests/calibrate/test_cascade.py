@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 from calibrate.cascade import fit_cascade, matched
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.rules.certificate import fewest_accepted, tail
 from calibrate.scoring.ensemble import training_of
-from calibrate.thresholds.bounds import binomial_tail, zero_error_floor
 from calibrate.thresholds.stages import _start, _walked, fit_stages, path_of
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
@@ -129,9 +129,9 @@ def test_models_without_errors_are_certified(n: int, alpha: float, delta: float)
 def test_the_first_test_uses_more_than_half_of_delta(n: int, alpha: float, delta: float) -> None:
     """Exactly: at an error rate of alpha everywhere, whether anything is accepted is decided by the first test."""
     start = _start(n, alpha, delta)
-    levels = np.atleast_1d(binomial_tail(np.arange(start), np.full(start, start), alpha))
+    levels = np.atleast_1d(tail(np.arange(start), np.full(start, start), alpha))
     assert delta / 2 < max(level for level in levels if level <= delta)
-    assert start <= max(0.1 * n, zero_error_floor(alpha, delta)) + 1 + 1.5 / alpha
+    assert start <= max(0.1 * n, int(fewest_accepted(0, alpha, delta))) + 1 + 1.5 / alpha
 
 
 def test_infeasible_says_why() -> None:

@@ -222,7 +222,7 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
 @pytest.mark.parametrize(
     "flags",
     [
-        ("--rule", "acrc:min_accept=7"),
+        ("--rule", "acrc:k_min=7"),
         ("-e", "auto", "--rule", "acrc"),
         ("--rule", "certified", "--expect", "0.8", "--delta", "0.2"),
         ("--rule", "certified", "--delta", "0.0123456789"),

@@ -33,8 +33,8 @@ from calibrate.reviews import (
     waiting,
 )
 from calibrate.reviews.pool import settled
+from calibrate.rules.certificate import interval
 from calibrate.thresholds import fit
-from calibrate.thresholds.bounds import clopper_pearson_interval
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -191,7 +191,7 @@ def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
         sample, _ = thinned(stream(rng, 500))
         u = np.array([reviewed_item.verdict.uncertainty.value for reviewed_item in sample])
         error = np.array([not reviewed_item.correct for reviewed_item in sample], dtype=int)
-        outcome = fit(u, error, alpha=0.15, rule="fixed_sequence", delta=0.1, diagnose="fast")
+        outcome = fit(u, error, alpha=0.15, rule="fixed_sequence", delta=0.1)
         if isinstance(outcome, Feasible):
             answered += 1
             broken += 0.3 * outcome.threshold > 0.15
@@ -222,7 +222,7 @@ def test_the_interval_counts_what_nobody_decided_both_ways() -> None:
     assert (result.audited, result.wrong, result.undecided) == (11, 1, 1)
     assert result.estimate == pytest.approx(1 / 11)
     assert result.low == 0.0  # of 0 among 11
-    assert result.high == clopper_pearson_interval(1, 11)[1]
+    assert result.high == interval(1, 11)[1]
     assert accepted_error(ReviewPool((items[-1], *items[:3]), {}, 0)) is None  # the oldest is the open one
 
 
@@ -247,7 +247,7 @@ def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
             continue
         u = rng.random(len(error))
         for kind, end in (("with", len(error)), ("without", len(error) - still_open.any())):
-            outcome = fit(u[:end], error[:end], alpha=alpha, rule="certified", delta=0.1, diagnose="fast")
+            outcome = fit(u[:end], error[:end], alpha=alpha, rule="certified", delta=0.1)
             accepted[kind] += isinstance(outcome, Feasible)
             estimates[kind].append(float(error[:end].mean()))
     limit = int(stats.binom.ppf(1 - 1e-4, runs, 0.1))

@@ -44,7 +44,7 @@ def drawn(seed: int) -> tuple[CalibrationArtifact, list[str]]:
     names = [name for name, n in SIZES.items() for _ in range(n)]
     u = rng.random(len(names))
     error = (rng.random(len(names)) < np.array([SLOPES[name] for name in names]) * u).astype(int)
-    outcome = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+    outcome = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA)
     calibration = CalibrationScores(uncertainty=tuple(u.tolist()), error=tuple(error.tolist()))
     return BASE.model_copy(update={"outcome": outcome, "certificate": outcome, "calibration": calibration}), names
 
@@ -57,8 +57,8 @@ def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_seg
         def fails(outcome: Any, name: str) -> bool:
             return isinstance(outcome, Feasible) and SLOPES[name] * outcome.threshold / 2 > ALPHA
 
-        divided = with_segments(artifact, names, BySegment(), diagnose="fast").segments
-        alone = with_segments(artifact, names, BySegment(share="each"), diagnose="fast").segments
+        divided = with_segments(artifact, names, BySegment()).segments
+        alone = with_segments(artifact, names, BySegment(share="each")).segments
         assert divided is not None
         assert alone is not None
         together += any(fails(outcome, name) for name, outcome in divided.outcomes.items())

@@ -14,8 +14,8 @@ pytest.importorskip("openai")
 from benchmarks.loop import CASES, SKIPPED, over_seeds
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
+from calibrate.rules.certificate import tail
 from calibrate.scoring.reach import POOL_FACTOR
-from calibrate.thresholds.bounds import binomial_tail
 from examples.demo import loop
 from guardrail.__main__ import main
 from guardrail.review import ReviewStore
@@ -116,7 +116,7 @@ def test_the_embedded_model_keeps_the_promise_once_and_over_20_seeds(tmp_path: P
     pytest.importorskip("torch")
     outcome = loop.demo(tmp_path)
     errors = sum(not exchange.correct for exchange in outcome.answers)
-    assert binomial_tail(len(outcome.answers) - errors, len(outcome.answers), 1 - outcome.artifact.alpha) > 0.001
+    assert tail(len(outcome.answers) - errors, len(outcome.answers), 1 - outcome.artifact.alpha) > 0.001
     assert len(outcome.answers) > 0.4 * len(outcome.guarded)
     assert sum(not exchange.correct for exchange in outcome.observed) > 0.25 * len(outcome.observed)  # without the gate
     assert loop.picture(outcome, tmp_path / "loop.png").read_bytes().startswith(b"\x89PNG")

@@ -124,12 +124,10 @@ def artifact(
         "rule": "acrc",
         "alpha": 0.1,
         "delta": None,
-        "options": {"min_accept": 29, "envelope": False, "diagnose": "full"},
+        "options": {"k_min": 29, "envelope": False, "diagnose": "full"},
         "n": 4,
         "guarantee": "Asymptotic and on average over calibrations.",
-        "diagnostics": Diagnostics(
-            base_error=0.25, auroc=1.0, zero_error_floor=None, max_acceptance=0.875, smallest_feasible_alpha=0.05
-        ),
+        "diagnostics": Diagnostics(base_error=0.25, auroc=1.0, max_acceptance=0.875, smallest_feasible_alpha=0.05),
     }
     if threshold is None:
         outcome: Feasible | Infeasible = no_certificate().model_copy(update={"rule": "acrc"})
@@ -315,12 +313,10 @@ def no_certificate() -> Infeasible:
         rule="certified",
         alpha=0.1,
         delta=0.1,
-        options={"min_accept": None},
+        options={"k_min": None},
         n=4,
         guarantee="With probability at least 0.9 over calibrations.",
-        diagnostics=Diagnostics(
-            base_error=0.25, auroc=1.0, zero_error_floor=22, max_acceptance=0.875, smallest_feasible_alpha=None
-        ),
+        diagnostics=Diagnostics(base_error=0.25, auroc=1.0, zero_error_floor=22, max_acceptance=0.875),
         reason=InfeasibleReason.TOO_FEW_ITEMS,
         detail="4 items are too few: 22 error-free ones are needed.",
     )
@@ -921,7 +917,7 @@ def write_evaluation(path: Path) -> None:
     some = Estimate(value=0.5, se=0.125)
     row = EvaluationRow(
         rule="acrc",
-        options={"min_accept": 1},
+        options={"k_min": 1},
         alpha=0.1,
         delta=None,
         splits=10,

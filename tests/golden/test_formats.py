@@ -428,7 +428,7 @@ def test_results_for_programs_are_read(folder: Path) -> None:
     plan = Plan.model_validate_json((folder / "plan.json").read_text(encoding="utf-8"))
     assert (plan.needed[0].n, plan.rows[0].acceptance.se) == (120, 0.125)
     evaluation = Evaluation.model_validate_json((folder / "evaluation.json").read_text(encoding="utf-8"))
-    assert (evaluation.auroc, evaluation.table()[0]["options"]) == (0.75, "min_accept=1")
+    assert (evaluation.auroc, evaluation.table()[0]["options"]) == (0.75, "k_min=1")
     table = Page.model_validate_json((folder / "estimator-table.json").read_text(encoding="utf-8"))
     assert (table.resamples, table.files) == (1000, ())
 

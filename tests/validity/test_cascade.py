@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.thresholds.bounds import binomial_tail
+from calibrate.rules.certificate import tail
 from calibrate.thresholds.stages import RULES, PathCounts, _walked, fit_stages
 
 ALPHA, DELTA, RUNS, N = 0.15, 0.1, 150, 400
@@ -152,7 +152,7 @@ def certified(walked: PathCounts) -> np.ndarray:
 
 def each_point_alone(walked: PathCounts) -> np.ndarray:
     """Every point that passes its own test, wherever it lies: not a valid rule."""
-    return np.asarray(binomial_tail(walked.wrong, walked.answered, HIGH)) <= DELTA
+    return np.asarray(tail(walked.wrong, walked.answered, HIGH)) <= DELTA
 
 
 SHARES = [
@@ -176,7 +176,7 @@ def test_negative_control_tests_in_no_sequence_fail_the_exact_checker() -> None:
 def test_negative_control_stages_that_are_certified_one_by_one_exceed_delta() -> None:
     """Three stages answer a third of 300 questions each, wrong with probability .101: delta is spent three times."""
     errors = np.arange(101)
-    passes = np.asarray(binomial_tail(errors, np.full(101, 100), 0.1)) <= DELTA
+    passes = np.asarray(tail(errors, np.full(101, 100), 0.1)) <= DELTA
     once = float(stats.binom.pmf(errors, 100, 0.101)[passes].sum())
     assert once <= DELTA
     assert 1 - (1 - once) ** 3 > 1.5 * DELTA

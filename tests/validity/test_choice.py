@@ -31,9 +31,7 @@ def failures(*, apart: bool) -> int:
         scores: Columns = {str(i): rng.random(N) for i in range(CANDIDATES)}
         chosen_on, fitted_on = (slice(0, cut), slice(cut, N)) if apart else (slice(0, N), slice(0, N))
         best = rank_scores({name: column[chosen_on] for name, column in scores.items()}, error[chosen_on])[0]
-        outcome = fit(
-            scores[best][fitted_on], error[fitted_on], alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast"
-        )
+        outcome = fit(scores[best][fitted_on], error[fitted_on], alpha=ALPHA, delta=DELTA, rule="certified")
         failed += isinstance(outcome, Feasible)
     return failed
 

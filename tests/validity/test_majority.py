@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from calibrate.dataframe import from_frame
-from calibrate.thresholds.bounds import clopper_pearson_interval
+from calibrate.rules.certificate import interval
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.testing import ScriptedChat
@@ -57,7 +57,7 @@ def given_out(artifact: CalibrationArtifact, answers: dict[str, list[str]]) -> l
 
 def error_bounds(answers: Sequence[str]) -> tuple[float, float]:
     """The 99.9 % interval of the error rate: two tests at level .001 raise a false alarm in 1 of 500 runs."""
-    return clopper_pearson_interval(sum(answer != "yes" for answer in answers), len(answers), confidence=0.999)
+    return interval(sum(answer != "yes" for answer in answers), len(answers), confidence=0.999)
 
 
 def test_the_vote_keeps_what_was_calibrated(artifact: CalibrationArtifact) -> None:

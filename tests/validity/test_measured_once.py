@@ -83,7 +83,7 @@ def thresholds(kinds: tuple[Kind, ...], n: int) -> list[tuple[float | None, floa
         measured = [kind for kind in drawn if rng.random() >= kind.empty]
         scores = np.array([kind.score for kind in measured])
         errors = np.array([rng.random() < kind.wrong for kind in measured]).astype(np.int64)
-        out = fit(scores, errors, alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
+        out = fit(scores, errors, alpha=ALPHA, delta=DELTA, rule="certified")
         fits.append((out.threshold if isinstance(out, Feasible) else None, 1 - len(measured) / n))
     return fits
 

@@ -25,8 +25,8 @@ from calibrate.parts.rules import (
     start_wrong_share,
     wrong_share,
 )
-from calibrate.thresholds.betting import betting_p
-from calibrate.thresholds.bounds import binomial_tail
+from calibrate.rules.capital import p_capital
+from calibrate.rules.certificate import tail
 from guardrail.parts.gate import kept, measured
 
 ALPHA, DELTA = 0.1, 0.1
@@ -170,7 +170,7 @@ def parts_as_independent(some: AnswerParts, start: float) -> float | None:
     best = None
     for tau in some.scores[some.scores >= start]:
         kept_parts, wrong = some.counts(np.array([tau]))
-        if binomial_tail(int(wrong.sum()), int(kept_parts.sum()), ALPHA) > DELTA:
+        if tail(int(wrong.sum()), int(kept_parts.sum()), ALPHA) > DELTA:
             break
         best = float(tau)
     return best
@@ -331,7 +331,7 @@ def by_length(rng: np.random.Generator, n: int, order: str) -> bool:
     if order == "hash":
         return wrong_share(some, alpha=ALPHA, delta=DELTA, per="part", start=0.99).threshold is not None
     kept_parts, wrong = some.counts(np.array([0.99]))
-    return bool(betting_p(wrong - ALPHA * kept_parts, (1 - ALPHA) * CAP, DELTA)[0] <= DELTA)
+    return bool(p_capital(wrong - ALPHA * kept_parts, (1 - ALPHA) * CAP, DELTA)[0] <= DELTA)
 
 
 def test_the_order_must_not_depend_on_length() -> None:

@@ -60,7 +60,7 @@ def false_certificates(calibration: NDArray[np.float64], served: NDArray[np.floa
         drawn = rng.integers(POOL, size=LABELS)
         drawn = drawn[~np.isnan(calibration[drawn])]
         scores = calibration[drawn] + (WRONG[drawn] if learns else 0)
-        outcome = fit(scores, WRONG[drawn], alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
+        outcome = fit(scores, WRONG[drawn], alpha=ALPHA, delta=DELTA, rule="certified")
         if isinstance(outcome, Feasible):
             answered = accepts(served, outcome.threshold)
             failures += bool(WRONG[answered].mean() > ALPHA)

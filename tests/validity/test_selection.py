@@ -38,7 +38,7 @@ def false_certificates(spent: Sequence[float]) -> int:
     for _ in range(RUNS):
         error = (rng.random(N) < ALPHA).astype(np.int64)
         failed += any(
-            isinstance(fit(rng.random(N), error, alpha=ALPHA, delta=delta, rule="certified", diagnose="fast"), Feasible)
+            isinstance(fit(rng.random(N), error, alpha=ALPHA, delta=delta, rule="certified"), Feasible)
             for delta in spent
         )
     return failed
@@ -74,7 +74,7 @@ def false_of_repeated(n_questions: int, times: int, repeats: Repeats) -> int:
     for _ in range(RUNS):
         error = np.repeat((rng.random(n_questions) < ALPHA).astype(np.int64), times)
         u = np.repeat(rng.random(n_questions), times) + 1e-9 * rng.random(n_questions * times)
-        outcome = fit(u[kept], error[kept], alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
+        outcome = fit(u[kept], error[kept], alpha=ALPHA, delta=DELTA, rule="certified")
         failed += isinstance(outcome, Feasible)
     return failed
 

@@ -10,7 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.fitting import request_for
 from calibrate.thresholds.rule import prefixes
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.ties import TieBreakParams

@@ -63,7 +63,7 @@ def violations(*, failures_left_out: bool) -> tuple[int, int]:
         if failures_left_out:
             drawn = drawn[~failed[drawn]]
         errors = (rng.random(len(drawn)) < WRONG[drawn]).astype(np.int64)
-        out = fit(u[drawn], errors, alpha=ALPHA, delta=DELTA, rule="certified", diagnose="fast")
+        out = fit(u[drawn], errors, alpha=ALPHA, delta=DELTA, rule="certified")
         if isinstance(out, Feasible):
             # A question is accepted iff u <= t, with d = 1 where a sample fails: the first call accepts those whose
             # F0(c) + w is at most t without drawing, and nothing else with a failed sample is accepted.

@@ -61,7 +61,7 @@ def test_undecided_answers_keep_the_promise_only_if_they_count_as_wrong(populati
     failed = feasible = 0
     for _ in range(RUNS):
         scored = arrays(pool.take(rng.integers(len(places), size=N)), "score")
-        outcome = fit(scored.uncertainty, scored.error, alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+        outcome = fit(scored.uncertainty, scored.error, alpha=ALPHA, rule="certified", delta=DELTA)
         if isinstance(outcome, Feasible):
             feasible += 1
             failed += bool(rate_up_to[int(outcome.threshold * SIZE)] > ALPHA)
@@ -92,7 +92,7 @@ ORDERS: dict[str, Callable[[NDArray[np.bool_]], NDArray[np.float64]]] = {
 
 def certified(u: NDArray[np.float64], error: NDArray[np.int64]) -> tuple[float, float]:
     """Threshold and accepted share; -1 and 0 without a threshold."""
-    outcome = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+    outcome = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA)
     return (outcome.threshold, float(np.mean(u <= outcome.threshold))) if isinstance(outcome, Feasible) else (-1.0, 0.0)
 
 

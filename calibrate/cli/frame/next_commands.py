@@ -5,22 +5,19 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ...data.column_store import share_ids
 from ...data.records import RecordHeader, with_other_ids
-from ...evaluation.choice import AUTO, SHARE
-from ...pipeline import DECLARED
+from ...evaluation.choice import AUTO
 from ...scoring.scores import usual_key
 from ...spec_syntax import estimator_flags, rule_text
-from ...thresholds.fit import request_for
-from ...thresholds.registry import rule_named, rules
+from ...thresholds.fitting import request_for
+from ...thresholds.registry import rule_named, rule_names
 
 __all__ = ["fit_flags", "listed", "merged_command", "next_step"]
 
@@ -78,10 +75,12 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's."""
     outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
-    flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha!r}"]
+    flags = [
+        f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {outcome.options.get('alpha', artifact.alpha)}"
+    ]
     if choice is not None and choice.share not in (None, SHARE):
         flags.append(f"--share {choice.share!r}")
-    is_builtin = outcome.rule in rules()
+    is_builtin = outcome.rule in rule_names()
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
@@ -100,17 +99,6 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
 def _rule_text(outcome: Feasible | Infeasible) -> str:
     """A rule with the options that its defaults do not give."""
     rule, options = rule_named(outcome.rule), outcome.options
-    delta = outcome.delta if rule.uses_delta else None
-    given: dict[str, Any] = {}
-    # An option that was declared decides others, as `expect` decides `min_accept`: those are not given.
-    for names in (DECLARED, tuple(rule.defaults)):
-        try:
-            _, request = request_for(rule, alpha=outcome.alpha, delta=delta, options=given)
-            usual = rule.resolve(outcome.n, request)
-            chosen = {name: options[name] for name in names if name in usual and name in options}
-            more = given | {name: value for name, value in chosen.items() if value != usual[name]}
-            request_for(rule, alpha=outcome.alpha, delta=delta, options=more)
-        except UsageError:  # of an older version, whose options this one reads otherwise
-            break
-        given = more
-    return rule_text(outcome.rule, given)
+    _, request = request_for(rule, alpha=outcome.alpha, delta=outcome.delta if rule.uses_delta else None, options={})
+    usual = rule.resolve(outcome.n, request)
+    return rule_text(outcome.rule, {name: options[name] for name in usual if options.get(name) != usual[name]})

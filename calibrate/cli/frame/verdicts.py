@@ -16,6 +16,7 @@ from guardrail.uncertainty.registry import advice
 from ...data.records import Record, RecordFile
 from ...evaluation.choice import SHARE, Chosen
 from ...evaluation.label_checks import suspicious, unread_answers
+from ...evaluation.planning import labels_needed
 from ...ledger import Ledger
 from ...pipeline import GateCounts
 from ...report.content import estimator_rows
@@ -28,6 +29,7 @@ __all__ = [
     "print_choice",
     "print_early_stopping",
     "print_fits",
+    "print_labels_needed",
     "print_second_look",
     "print_tested_segments",
     "print_unread",
@@ -80,6 +82,12 @@ def print_fits(artifact: CalibrationArtifact | CascadeArtifact, ledger: Ledger) 
         print_line(text, "yellow")
     if ledger.unwritten is not None:
         print_line(f"{ledger.unwritten} cannot be written, so later fits will not count this one.", "yellow")
+
+
+def print_labels_needed(artifact: CalibrationArtifact) -> None:
+    """Print how many labels would do where a certificate found no threshold."""
+    if (text := labels_needed(artifact)) is not None:
+        print_line(f"{text} (--rule acrc needs fewer and certifies nothing.)")
 
 
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:

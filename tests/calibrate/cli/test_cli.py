@@ -329,10 +329,10 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         ("self_consistency", 4),
     ]
     shown = run(
-        *("evaluate", records_path, "-a", "0.15", "-e", "semantic_entropy", "--rule", "acrc:min_accept=1"),
+        *("evaluate", records_path, "-a", "0.15", "-e", "semantic_entropy", "--rule", "acrc:k_min=1"),
         *("--rule", "acrc", "--n-calibration", "60", "--n-calibration", "120", "--splits", "3"),
     )
-    assert shown.count("acrc:min_accept=1") == 2
+    assert shown.count("acrc:k_min=1") == 2
     assert "fitted on 60 of 240" in shown
     assert "fitted on 120 of 240" in shown
     assert shown.endswith("--estimator semantic_entropy --alpha 0.15")

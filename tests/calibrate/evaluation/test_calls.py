@@ -14,7 +14,7 @@ from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation import calls
 from calibrate.evaluation.calls import Score, calls_beside_fit, calls_of_part, certified_once, contradiction, ordered
 from calibrate.scoring.scores import score_records
-from calibrate.thresholds.fit import request_for
+from calibrate.thresholds.fitting import request_for
 from guardrail.errors import UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan

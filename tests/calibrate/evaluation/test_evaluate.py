@@ -23,7 +23,8 @@ from calibrate.evaluation.evaluate import (
     evaluate,
 )
 from calibrate.report.content import few
-from calibrate.thresholds import fit, rules
+from calibrate.thresholds import fit
+from calibrate.thresholds.registry import rule_names
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
@@ -112,13 +113,13 @@ def test_means_of_few_splits_are_marked() -> None:
 
 def test_all_rules_see_the_same_splits_whatever_their_company() -> None:
     u, e = pool()
-    specs: list[RuleSpec] = ["lec", "anchored", ("acrc", {"min_accept": 1}), ("clopper_pearson", {"delta": 0.05})]
+    specs: list[RuleSpec] = ["lec", "anchored", ("acrc", {"k_min": 1}), ("clopper_pearson", {"delta": 0.05})]
     together = evaluate(u, e, rules=specs, alphas=[0.1, 0.2], n_calibration=150, splits=5)
     for i, spec in enumerate(specs):
         alone = evaluate(u, e, rules=[spec], alphas=[0.1, 0.2], n_calibration=150, splits=5)
         assert alone.rows == together.rows[2 * i : 2 * i + 2]
     assert [row.alpha for row in together.rows] == [0.1, 0.2] * 4
-    assert together.rows[4].options == {"min_accept": 1}
+    assert together.rows[4].options == {"k_min": 1}
     assert (together.rows[2].delta, together.rows[6].delta) == (0.1, 0.05)
 
 
@@ -178,11 +179,11 @@ def test_groups_that_do_not_fit() -> None:
 
 def test_tables() -> None:
     u, e = pool()
-    specs: list[RuleSpec] = ["lec", ("acrc", {"min_accept": 1})]
+    specs: list[RuleSpec] = ["lec", ("acrc", {"k_min": 1})]
     result = evaluate(u, e, rules=specs, alphas=[0.15], n_calibration=150, splits=5)
     rows = list(csv.DictReader(io.StringIO(result.to_csv())))
     assert [row["rule"] for row in rows] == ["lec", "acrc"]
-    assert rows[1]["options"] == "min_accept=1"
+    assert rows[1]["options"] == "k_min=1"
     assert rows[1]["scer"] == rows[1]["scer_se"] == ""
     assert result.rows[0].scer is not None
     assert float(rows[0]["scer"]) == result.rows[0].scer.value
@@ -279,5 +280,5 @@ def test_real_model_outputs(file: str, published: dict[str, tuple[float, float]]
 
 
 def test_every_rule_runs() -> None:
-    result = evaluate(*pool(), rules=rules(), alphas=[0.2], n_calibration=200, splits=2)
-    assert [row.rule for row in result.rows] == list(rules())
+    result = evaluate(*pool(), rules=rule_names(), alphas=[0.2], n_calibration=200, splits=2)
+    assert [row.rule for row in result.rows] == list(rule_names())

@@ -24,7 +24,7 @@ KEYS = ("semantic_entropy", "self_consistency")
     ("text", "spec"),
     [
         ("acrc", "acrc"),
-        ("acrc:min_accept=1", ("acrc", {"min_accept": 1})),
+        ("acrc:k_min=1", ("acrc", {"k_min": 1})),
         ("acrc:monotone=false,correction=true", ("acrc", {"monotone": False, "correction": True})),
         ("fixed_quantile:q=0.3", ("fixed_quantile", {"q": 0.3})),
         ("x: a = none , b=word", ("x", {"a": None, "b": "word"})),
@@ -36,7 +36,7 @@ def test_rules_as_text(text: str, spec: object) -> None:
         assert parse_rule(rule_text(*spec)) == spec
 
 
-@pytest.mark.parametrize("text", ["acrc:", "acrc:min_accept", "acrc:min_accept=", "acrc:=1", "acrc:a=1,a=2"])
+@pytest.mark.parametrize("text", ["acrc:", "acrc:k_min", "acrc:k_min=", "acrc:=1", "acrc:a=1,a=2"])
 def test_rules_that_cannot_be_read(text: str) -> None:
     with pytest.raises(UsageError, match="rule 'acrc:"):
         parse_rule(text)

@@ -159,7 +159,7 @@ def test_a_pilot_predicts_what_votes_with_ties_certify() -> None:
     rng, realised, predicted = np.random.default_rng(0), [], []
     for _ in range(20):
         chosen = rng.permutation(500)
-        outcome = fit(u[chosen[:250]], e[chosen[:250]], alpha=0.15, rule="certified", diagnose="fast")
+        outcome = fit(u[chosen[:250]], e[chosen[:250]], alpha=0.15, rule="certified")
         realised.append(float((u <= outcome.threshold).mean()) if isinstance(outcome, Feasible) else 0.0)
         pilot = Pilot.of(u[chosen[-100:]], e[chosen[-100:]])
         row = plan(0.15, pilot=pilot, rules=["certified"], sizes=[250], repetitions=10).rows[0]

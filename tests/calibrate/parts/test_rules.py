@@ -22,7 +22,7 @@ from calibrate.parts.rules import (
     tolerated,
     wrong_share,
 )
-from calibrate.thresholds.betting import betting_p
+from calibrate.rules.capital import p_capital
 from guardrail.errors import UsageError
 from guardrail.outcome import InfeasibleReason
 
@@ -66,12 +66,12 @@ def test_p_values_of_the_method() -> None:
     """.9 * .1/.9 = .1 is the gain of a right answer: 1.1**-24 = .1015 and 1.1**-25 = .0923."""
     for n, p in ((24, 0.1015), (25, 0.0923)):
         excess = np.full((n, 1), -0.1)
-        assert betting_p(excess, 0.9, 0.1)[0] == pytest.approx(p, abs=5e-5)
+        assert p_capital(excess, 0.9, 0.1)[0] == pytest.approx(p, abs=5e-5)
         found = wrong_share(wholly(*[False] * n), alpha=0.1, delta=0.1, per="answer", start=0.0)
         assert (found.threshold is not None) == (p <= 0.1)
     tenth_wrong = np.full((60, 1), -0.1)
     tenth_wrong[9] = 0.9
-    assert betting_p(tenth_wrong, 0.9, 0.1)[0] == pytest.approx(0.0362, abs=5e-5)
+    assert p_capital(tenth_wrong, 0.9, 0.1)[0] == pytest.approx(0.0362, abs=5e-5)
 
 
 @pytest.mark.parametrize(("share", "needed"), [(1.0, 25), (0.5, 48), (0.25, 94)])

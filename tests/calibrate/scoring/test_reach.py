@@ -304,7 +304,7 @@ def _failures(label: str) -> tuple[int, float]:
             chosen = places[:300]
         else:
             chosen = rng.choice(places, 300, replace=False)
-        outcome = fit(u[chosen], error[chosen].astype(int), alpha=ALPHA, rule="certified", delta=DELTA, diagnose="fast")
+        outcome = fit(u[chosen], error[chosen].astype(int), alpha=ALPHA, rule="certified", delta=DELTA)
         if isinstance(outcome, Feasible):
             t = outcome.threshold
             bad, good = MU * stats.norm.cdf(t - GAP), (1 - MU) * stats.norm.cdf(t)

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate import evaluate, fit, label_records, make_rule, plan, rules
+from calibrate import evaluate, fit, label_records, make_rule, plan, rule_names
 from calibrate.cli import app
 from calibrate.correctness import Label, available_rules
 from calibrate.correctness.registry import RULES as CORRECTNESS
@@ -84,7 +84,7 @@ def run(*arguments: object) -> str:
 
 
 def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
-    assert first_block in rules()
+    assert first_block in rule_names()
     result = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=first_block)
     assert isinstance(result, Feasible)
     assert (result.threshold, result.n_accepted, result.delta, result.guarantee) == (0.1, 2, 0.1, "Nothing at 0.2.")
@@ -123,7 +123,7 @@ def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path,
 
 def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None:
     mine = FirstBlock()
-    assert mine.name not in rules()
+    assert mine.name not in rule_names()
     result = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=mine)
     assert isinstance(result, Feasible)
     assert (result.rule, result.threshold, result.delta) == ("first_block", 0.1, 0.1)

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
+from calibrate.rules.capital import p_capital
 from calibrate.thresholds import fit
-from calibrate.thresholds.betting import betting_p
 from calibrate.thresholds.groups import Groups, one_of_each
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
@@ -19,7 +19,7 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 def test_betting_by_hand() -> None:
     # Published beside the method, alpha and delta .1: 24 and 25 right answers, and 60 of which only the tenth is wrong.
     def p_value(wrong: list[int]) -> float:
-        return float(betting_p((np.array(wrong) - 0.1)[:, None], 0.9, 0.1)[0])
+        return float(p_capital((np.array(wrong) - 0.1)[:, None], 0.9, 0.1)[0])
 
     assert p_value([0] * 24) == pytest.approx(0.1015, abs=5e-5)
     assert p_value([0] * 25) == pytest.approx(0.0923, abs=5e-5)
@@ -46,7 +46,7 @@ def test_betting_is_the_bettor_who_goes_from_group_to_group() -> None:
     rng = np.random.default_rng(3)
     excess = np.where(rng.random((120, 9)) < 0.7, rng.random((120, 9)) * rng.integers(0, 2, (120, 9)) - 0.1, 0.0)
     expected = [one_by_one(column, 0.9, 0.1) for column in excess.T]
-    assert betting_p(excess, 0.9, 0.1) == pytest.approx(expected)
+    assert p_capital(excess, 0.9, 0.1) == pytest.approx(expected)
 
 
 def clean(groups: int, size: int = 2) -> tuple[list[float], list[int], list[int]]:

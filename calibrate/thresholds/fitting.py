@@ -3,66 +3,60 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from guardrail.errors import UsageError, did_you_mean
-from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import Diagnostics, Feasible, Hint, Infeasible, InfeasibleReason
 
-from .bounds import clopper_pearson_interval, zero_error_floor
+from ..rules.certificate import fewest_accepted, interval, smallest
+from ..rules.counts import Feasible as Threshold
 from .groups import Groups, prepare
 from .registry import rule_named
-from .rule import TOLERANCE, Prefix, Rule, RuleRequest, default_min_accept
+from .rule import TOLERANCE, Prefix, Rule, RuleRequest, default_k_min
 
 __all__ = ["DEFAULT_DELTA", "FRESH_LABELS", "USEFUL_AUROC", "check_items", "check_open_unit", "fit", "request_for"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
-SEARCH_LIMIT: Final = 20_000
-"""Largest n at which the smallest feasible alpha is searched by default."""
 USEFUL_AUROC: Final = 0.6
 """Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
-FRESH_LABELS: Final = "Fit another score on fresh labels: a second fit on these is a selection, and is paid for."
+FRESH_LABELS: Final = "Fit another score on fresh labels: to choose a score by these labels breaks the promise."
 """What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
-_GRID = 1_000
-"""Alphas are searched in thousandths."""
 
 
 def fit(
     uncertainty: ArrayLike,
     error: ArrayLike,
     *,
-    alpha: float,
-    rule: str | Rule = "acrc",
+    alpha: float | Literal["smallest"],
+    rule: str | Rule = "certified",
     delta: float | None = None,
     groups: Sequence[Hashable] | Literal["ignore"] | None = None,
-    diagnose: Literal["full", "fast"] | None = None,
     **options: Any,
 ) -> Feasible | Infeasible:
     """Choose the threshold of a gate that accepts iff ``uncertainty <= threshold``.
 
     Pure: the same items in any order give the same outcome (with repeated groups, which item of a group is used depends
     on the order within the group). Only block ends (the last of a run of equal scores) are candidates, so ties are
-    accepted or rejected together. O(n log n), plus, for ``cp_simultaneous`` and ``certified``, a dynamic programme over
-    the block ends, which is cached.
+    accepted or rejected together. O(n log n).
 
     Args:
         uncertainty: Scores, shape (n,), finite; higher is less certain.
         error: 1 where the answer is wrong, 0 where it is correct, shape (n,).
-        alpha: Target error rate among accepted answers, in (0, 1).
-        rule: One of :func:`rules`, or a :class:`calibrate.Rule` of your own; what each promises is in its class's
-            docstring and in docs/guarantees.md.
+        alpha: Target error rate among accepted answers, in (0, 1); or "smallest", of rule certified: the first
+            threshold that the walk would test, with the exact bound of its error rate (`calibrate.rules.smallest`).
+        rule: One of :func:`rules`, or a :class:`calibrate.Rule` of your own; what each promises is in the docstring of
+            its function in `calibrate.rules` and in docs/guarantees.md.
         delta: Failure probability of rules that have one; 0.1 when left out.
         groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
-            "certified" and "one_per_group" then use one item a group (counts are of those; the options tell how many
-            items there were), "group_mean" and "group_total" all of them, and every other rule is refused. "ignore"
-            treats items as independent all the same.
-        diagnose: "full" searches the smallest feasible alpha, "fast" leaves it None; None means full up to 20,000
-            items. Recorded in the outcome's options.
-        **options: Options of the rule, e.g. ``min_accept=1``.
+            "certified" then uses one item a group (counts are of those; the options tell how many items there were),
+            "certified_groups" all of them, and every other rule is refused. "ignore" treats items as independent all
+            the same.
+        **options: Settings of the rule, e.g. ``share=.4``, declared before labels are seen.
 
     Returns:
         ``Feasible`` with the threshold, or ``Infeasible`` with the reason.
@@ -71,49 +65,72 @@ def fit(
         UsageError: Misuse: no items, lengths that differ, a score that is not finite, a label other than 0 or 1,
             alpha or delta outside (0, 1), an unknown rule or option, delta for a rule without one, or repeated groups.
     """
-    chosen, request = request_for(rule, alpha=alpha, delta=delta, options=options)
+    tested = 0.5 if alpha == "smallest" else alpha  # any alpha: the first tested threshold does not depend on it
+    chosen, request = request_for(rule, alpha=tested, delta=delta, options=options)
     scores, labels = check_items(uncertainty, error)
     # Type first: comparing an array of ids with a string would not give one truth value.
     ignored = isinstance(groups, str) and groups == "ignore"
     grouped = None if groups is None or ignored else Groups.of(groups, scores.size)
     prefix, request = prepare(chosen, request, scores, labels, grouped)
-    if diagnose not in (None, "full", "fast"):
-        raise UsageError(f"diagnose must be 'full' or 'fast', got {diagnose!r}. Leave it out for the default.")
-    return _outcome(prefix, chosen, request, diagnose, ignored=ignored)
+    if alpha == "smallest":
+        return _smallest(prefix, chosen, request)
+    index = chosen.select(prefix, request)
+    resolved = chosen.resolve(prefix.n, request) | ({"groups": "ignore"} if ignored else {})
+    return _outcome(prefix, chosen, request, index, resolved)
 
 
 def _outcome(
-    prefix: Prefix, rule: Rule, request: RuleRequest, diagnose: Literal["full", "fast"] | None, *, ignored: bool
+    prefix: Prefix, rule: Rule, request: RuleRequest, index: int | None, options: dict[str, Any]
 ) -> Feasible | Infeasible:
-    index = rule.select(prefix, request)
-    mode = diagnose or ("full" if prefix.n <= SEARCH_LIMIT else "fast")
-    resolved = rule.resolve(prefix.n, request) | {"diagnose": mode} | ({"groups": "ignore"} if ignored else {})
-    diagnostics = _diagnostics(prefix, rule, request, feasible=index is not None, search=mode == "full")
+    base = prefix.errors / prefix.n
     common = {
         "rule": rule.name,
         "alpha": request.alpha,
         "delta": request.delta,
-        "options": resolved,
+        "options": options,
         "n": prefix.n,
         "guarantee": rule.guarantee(request),
-        "diagnostics": diagnostics,
+        # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted.
+        "diagnostics": Diagnostics(
+            base_error=base, auroc=prefix.auroc, max_acceptance=min(1.0, (1.0 - base) / (1.0 - request.alpha))
+        ),
         "certifies": rule.certifies,
     }
     if index is None:
-        why, detail = _reason(prefix, rule, request, diagnostics.smallest_feasible_alpha)
-        if prefix.auroc is not None and prefix.auroc < 1 - USEFUL_AUROC:
-            detail = f"Wrong answers have the lower scores. If these are confidences, pass 1 - confidence. {detail}"
-        return Infeasible(reason=why, detail=detail, **common)
+        hint = _hint(prefix, rule, request)
+        reason, detail = _reason(prefix, rule, request, hint)
+        return Infeasible(reason=reason, detail=detail, hint=hint, **common)
     k, e = int(prefix.k[index]), int(prefix.e[index])
     return Feasible(
         threshold=float(prefix.score[index]),
         n_accepted=k,
         n_errors=e,
-        interval=clopper_pearson_interval(e, k),
+        interval=interval(e, k),
         # At index 0 a look to the left would wrap round to the last block.
         tie_block=k - int(prefix.k[index - 1]) if index else k,
         **common,
     )
+
+
+def _smallest(prefix: Prefix, rule: Rule, request: RuleRequest) -> Feasible | Infeasible:
+    """The first threshold that rule certified would test, with the bound of its error rate as alpha."""
+    if rule.name != "certified":
+        raise UsageError(f"alpha='smallest' is of rule 'certified', got rule {rule.name!r}. Give alpha as a number.")
+    hint = _hint(prefix, rule, request)
+    options = rule.resolve(prefix.n, request) | {"alpha": "smallest"}
+    if hint is None:
+        return _outcome(prefix, rule, request, None, options)
+    index = int(np.searchsorted(prefix.score, hint.threshold))
+    return _outcome(prefix, rule, request.at(hint.bound), index, options)
+
+
+def _hint(prefix: Prefix, rule: Rule, request: RuleRequest) -> Hint | None:
+    if rule.name != "certified":
+        return None
+    first = smallest(*prefix.items(), request.level, share=request.options["share"])
+    if not isinstance(first, Threshold) or first.bound is None:
+        return None
+    return Hint(threshold=first.threshold, n_accepted=first.k, n_errors=first.e, bound=first.bound)
 
 
 def request_for(
@@ -209,121 +226,48 @@ def _numbers(name: str, values: ArrayLike) -> NDArray[np.float64]:
 # -- Figures and sentences of every fit: what could have been accepted, and why nothing was ----------------------------
 
 
-def _diagnostics(prefix: Prefix, rule: Rule, request: RuleRequest, *, feasible: bool, search: bool) -> Diagnostics:
-    """The figures of one fit.
-
-    Args:
-        prefix: Block ends.
-        rule: The rule that ran.
-        request: What it was asked.
-        feasible: Whether it found a threshold.
-        search: Whether to look for the smallest feasible alpha.
-    """
-    base = prefix.errors / prefix.n
-    return Diagnostics(
-        base_error=base,
-        auroc=prefix.auroc,
-        zero_error_floor=None if request.delta is None else zero_error_floor(request.alpha, request.delta),
-        # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted.
-        max_acceptance=min(1.0, (1.0 - base) / (1.0 - request.alpha)),
-        smallest_feasible_alpha=_smallest_feasible_alpha(prefix, rule, request, feasible=feasible) if search else None,
-    )
-
-
-def _smallest_feasible_alpha(prefix: Prefix, rule: Rule, request: RuleRequest, *, feasible: bool) -> float | None:
-    """Smallest alpha in thousandths at which the rule is feasible on these items, by bisection.
-
-    A rule whose feasibility is not monotone in alpha (a default ``min_accept`` shrinks as alpha grows) gets an alpha
-    at which it is feasible while one thousandth less is not. The answer never contradicts the fit: it is above alpha
-    exactly when the fit was infeasible (up to rounding to thousandths). None when even .999 is infeasible, and for a
-    rule that ignores alpha.
-    """
-    if not rule.uses_alpha:
-        return None
-
-    def holds(thousandths: int) -> bool:
-        return rule.feasible(prefix, request.at(thousandths / _GRID))
-
-    low = math.floor(rule.alpha_floor(prefix, request) * _GRID + TOLERANCE)
-    # alpha itself was shown feasible, so it is the upper end and rounds up; infeasible, it is the lower end and rounds
-    # down.
-    if feasible:
-        high = min(_GRID - 1, math.ceil(request.alpha * _GRID - TOLERANCE))
-        return _bisect(holds, min(low, high - 1), high) / _GRID
-    low = max(low, math.floor(request.alpha * _GRID + TOLERANCE))
-    bracket = _gallop(holds, low)
-    return None if bracket is None else _bisect(holds, *bracket) / _GRID
-
-
-def _gallop(holds: Callable[[int], bool], low: int) -> tuple[int, int] | None:
-    """An infeasible and a feasible number of thousandths, found by growing steps; None if none is feasible."""
-    step = 1
-    while low < _GRID - 1:
-        high = min(_GRID - 1, low + step)
-        if holds(high):
-            return low, high
-        # Growing steps: an alpha just above is bracketed tightly, and a distant one takes few more tests.
-        low, step = high, 4 * step
-    return None
-
-
-def _bisect(holds: Callable[[int], bool], low: int, high: int) -> int:
-    """Smallest feasible number above an infeasible (or excluded) one; ``high`` is feasible."""
-    while high - low > 1:
-        middle = (low + high) // 2
-        if holds(middle):
-            high = middle
-        else:
-            low = middle
-    return high
-
-
-def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | None) -> tuple[InfeasibleReason, str]:
+def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, hint: Hint | None) -> tuple[InfeasibleReason, str]:
     """Why the rule found nothing: the number of accepted items that came closest, and one next step.
 
-    Asked in this order: does the rule know (:meth:`Rule.explain`); would the same number of items without a single
-    error do; would a cut inside a block of ties do, errors spread evenly; otherwise the risk is never low enough.
+    Asked in this order: would the same number of items without a single error do; would a cut inside a block of ties
+    do, errors spread evenly; otherwise the risk is never low enough.
     """
-    explanation = rule.explain(prefix, request)
-    if explanation is not None:
-        return explanation
     n, alpha = prefix.n, request.alpha
     # A rule that fails on error-free, untied items lacks items: no labels and no other score could help.
-    if not rule.feasible(_untied(n, np.zeros(n)), request):
+    if rule.select(_untied(n, np.zeros(n)), request) is None:
         return InfeasibleReason.TOO_FEW_ITEMS, _too_few(n, rule, request)
-    if prefix.k.size < n and rule.feasible(_untied(n, _spread_evenly(prefix)), request):
+    upside_down = prefix.auroc is not None and prefix.auroc < 1 - USEFUL_AUROC
+    start = (
+        "Wrong answers have the lower scores. If these are confidences, pass 1 - confidence. " if upside_down else ""
+    )
+    if prefix.k.size < n and rule.select(_untied(n, _spread_evenly(prefix)), request) is not None:
         block = int(prefix.size.argmax())
         return InfeasibleReason.TIE_BLOCK_TOO_LARGE, (
-            f"The scores have {prefix.k.size} distinct values; {int(prefix.size[block])} of {n} items "
+            f"{start}The scores have {prefix.k.size} distinct values; {int(prefix.size[block])} of {n} items "
             f"({prefix.size[block] / n:.0%}) share the score {prefix.score[block]:g} and must be accepted or rejected "
             f"together: {_around(prefix, block)}. A cut inside the block would do. Use a finer uncertainty score (more "
-            f"samples, or a continuous estimator). {FRESH_LABELS}"
+            f"samples, or a continuous score). {FRESH_LABELS}"
         )
-    best = _closest(prefix, rule, request, smallest)
-    k, e = int(prefix.k[best]), int(prefix.e[best])
+    if hint is not None:
+        said = (
+            f"{alpha:g} cannot be certified: of the {hint.n_accepted} most certain items ({hint.n_accepted / n:.0%}) "
+            f"{hint.n_errors} are wrong. For these {hint.bound:.2g} can (--alpha smallest). "
+        )
+        rate = hint.n_errors / hint.n_accepted
+    else:
+        # With fewer than k_min items at_least points past the end, and the last block end stands in.
+        first = min(prefix.at_least(default_k_min(n, alpha)), prefix.k.size - 1)
+        best = first + int((prefix.e[first:] / prefix.k[first:]).argmin())
+        k, e = int(prefix.k[best]), int(prefix.e[best])
+        said, rate = f"Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). ", e / k
     return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
-        f"No threshold satisfies rule {rule.name!r} at alpha = {alpha:g}: overall {prefix.errors} of {n} answers are "
-        f"wrong ({prefix.errors / n:.1%}). Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). "
-        + _next_step(prefix, request, e / k, smallest)
+        f"{start}No threshold satisfies rule {rule.name!r} at alpha = {alpha:g}: overall {prefix.errors} of {n} "
+        f"answers are wrong ({prefix.errors / n:.1%}). {said}{_next_step(prefix, request, rate)}"
     )
 
 
-def _closest(prefix: Prefix, rule: Rule, request: RuleRequest, smallest: float | None) -> int:
-    """Index of the block end that came closest: the rule's choice at the smallest alpha at which it finds one.
-
-    Where that alpha is unknown: the lowest error rate among block ends that accept enough items to show anything. A
-    single clean item at the start is the lowest rate of most untied scores, and means nothing.
-    """
-    index = None if smallest is None else rule.select(prefix, request.at(smallest))
-    if index is not None:
-        return index
-    # With fewer than k_min items at_least points past the end, and the last block end stands in.
-    first = min(prefix.at_least(default_min_accept(prefix.n, request.alpha)), prefix.k.size - 1)
-    return first + int((prefix.e[first:] / prefix.k[first:]).argmin())
-
-
-def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: float | None) -> str:
-    """The next step that helps most: a score that ranks errors, then labels, then another target."""
+def _next_step(prefix: Prefix, request: RuleRequest, rate: float) -> str:
+    """The next step that helps most: a score that ranks errors, then labels, then a better score."""
     # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
     if prefix.auroc is not None and prefix.auroc < USEFUL_AUROC:
         auroc = f"AUROC {prefix.auroc:.2f}, and 0.5 is guessing"
@@ -332,8 +276,6 @@ def _next_step(prefix: Prefix, request: RuleRequest, rate: float, smallest: floa
         return f"Use another uncertainty score: this one hardly tells right from wrong ({auroc}). {FRESH_LABELS}"
     if rate <= request.alpha:
         return "Label more questions: that rate is within the target, but the items are too few to show it."
-    if smallest is not None:
-        return f"Ask for alpha = {smallest:g} or more, where this rule finds a threshold on these items."
     return f"Use a better uncertainty score. {FRESH_LABELS}"
 
 
@@ -353,7 +295,7 @@ def _spread_evenly(prefix: Prefix) -> NDArray[np.float64]:
 def _too_few(n: int, rule: Rule, request: RuleRequest) -> str:
     needed = f"Even without a single error {n} items are too few for rule {rule.name!r} at alpha = {request.alpha:g}"
     if request.delta is not None:
-        floor = zero_error_floor(request.alpha, request.delta)
+        floor = int(fewest_accepted(0, request.alpha, request.delta))
         needed += f" and delta = {request.delta:.3g}: one threshold alone takes {floor} error-free accepted items"
     return needed + ". Label more questions."
 
