@@ -41,12 +41,7 @@ TIED = 20
 """Different values of the tied scores."""
 HEAVY = 3
 """Seeds of a setting whose calls take a gigabyte each."""
-OURS: tuple[tuple[str, dict[str, Any]], ...] = (
-    ("certified", {}),
-    ("cp_simultaneous", {}),
-    ("fixed_sequence", {}),
-    ("bonferroni", {"points": 100, "holm": True}),
-)
+OURS: tuple[tuple[str, dict[str, Any]], ...] = (("certified", {}),)
 
 Array = NDArray[np.float64]
 

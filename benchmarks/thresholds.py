@@ -1,6 +1,6 @@
 """Speed of the threshold rules, as multiples of sorting the scores in the same run: `python -m benchmarks.thresholds`.
 
-Cold is the first fit at (n, alpha, delta), with the dynamic programme of `cp_simultaneous`; warm repeats it. Both
+Cold is the first fit at (n, alpha, delta); warm repeats it. Both
 figures include validation, sorting and diagnosis ("fast": without the search for the smallest feasible alpha).
 """
 
@@ -37,8 +37,6 @@ BUDGETS = {
     ("clopper_pearson", 1_000_000): Budget(None, 12),
     ("certified", 1_000): Budget(0.2, None),
     ("certified", 1_000_000): Budget(5, None),
-    ("cp_simultaneous", 1_000): Budget(0.5, None),
-    ("cp_simultaneous", 1_000_000): Budget(60, None),
 }
 
 

@@ -551,7 +551,7 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is few:
         return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     return (
-        f"Use another estimator, or label more: {start}. On these questions {artifact.estimator.name} does not rank "
+        f"Use another estimator: {start}. On these questions {artifact.estimator.name} does not rank "
         f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 

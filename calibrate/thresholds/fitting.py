@@ -237,9 +237,7 @@ def _reason(prefix: Prefix, rule: Rule, request: RuleRequest, hint: Hint | None)
     if rule.select(_untied(n, np.zeros(n)), request) is None:
         return InfeasibleReason.TOO_FEW_ITEMS, _too_few(n, rule, request)
     upside_down = prefix.auroc is not None and prefix.auroc < 1 - USEFUL_AUROC
-    start = (
-        "Wrong answers have the lower scores. If these are confidences, pass 1 - confidence. " if upside_down else ""
-    )
+    start = "Wrong answers have the lower scores. If they are confidences, pass 1 - confidence. " if upside_down else ""
     if prefix.k.size < n and rule.select(_untied(n, _spread_evenly(prefix)), request) is not None:
         block = int(prefix.size.argmax())
         return InfeasibleReason.TIE_BLOCK_TOO_LARGE, (

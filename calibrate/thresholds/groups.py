@@ -118,7 +118,7 @@ def prepare(
         return replace(prefix, grouped=_items_of(groups, uncertainty, error, seed)), counted
     raise UsageError(
         f"rule {rule.name!r} takes items to be independent, but {n} items come from {distinct} groups. Use "
-        "rule='certified' (one item a group), 'group_mean' or 'group_total' (all items), keep one item a group "
-        "yourself, or pass groups='ignore' to calibrate as if they were independent (the promise of a rule that makes "
+        "rule='certified' (one item a group) or 'certified_groups' (all items), keep one item a group yourself, "
+        "or pass groups='ignore' to calibrate as if they were independent (the promise of a rule that makes "
         "one then does not hold)."
     )

@@ -38,7 +38,7 @@ def test_the_repaired_rule_meets_the_coqa_headline() -> None:
     for population in POPULATIONS[:2]:
         assert population.dataset == "CoQA"
         binormal = Binormal(population.accuracy, population.auroc["WSE"])
-        outcomes = [fit(*binormal.draw(rng, 1_000), alpha=0.15) for _ in range(600)]
+        outcomes = [fit(*binormal.draw(rng, 1_000), alpha=0.15, rule="acrc") for _ in range(600)]
         thresholds = [outcome.threshold for outcome in outcomes if isinstance(outcome, Feasible)]
         rates.append(fmean(binormal.scer(threshold) for threshold in thresholds))
         shares.append(sum(binormal.acceptance(threshold) for threshold in thresholds) / 600)

@@ -12,7 +12,7 @@ from calibrate.correctness import Exact, label_records
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import RecordFile, read_records, write_records
-from calibrate.evaluation.planning import with_labels_needed
+from calibrate.evaluation.planning import labels_needed
 from calibrate.scoring.scores import score_records, supported
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make_estimator as make
@@ -47,7 +47,7 @@ def whole_forecasts() -> None:
 def _short_forecasts(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """A fit without a certificate simulates 60 calibrations at each of seven sizes, a fifth of the time of commands."""
     if "whole_forecasts" not in request.fixturenames:
-        monkeypatch.setitem(with_labels_needed.__kwdefaults__ or {}, "repetitions", 3)
+        monkeypatch.setitem(labels_needed.__kwdefaults__ or {}, "repetitions", 3)
 
 
 def outline(_: object, stream: IO[bytes], *, format: str, **__: object) -> None:

@@ -135,15 +135,15 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     assert {name: len(read_records(part).records) for name, part in parts.items()} == {"answer": 1, "transfer": 40}
     assert read_records(parts["transfer"]).header.n_questions == 40
     estimator = make("self_consistency", judge=ToolCallJudge())
-    artifact = fit_action(parts["transfer"], estimator, alpha=0.1)
+    artifact = fit_action(parts["transfer"], estimator, alpha=0.1, rule="acrc")
     assert sum(record.correct is False for record in read_records(parts["transfer"]).records) == 10
     assert artifact.threshold == 0.0  # all agree; the wrong ones are those that do not
     assert artifact.plan.bindings == bindings_for([transfer, balance])
     assert artifact.prompt.system == SYSTEM
     # Another fit on the labels of the part is counted; the same scores under another name are the same fit.
-    same = fit_action(parts["transfer"], make("primary_disagreement", judge=ToolCallJudge()), alpha=0.1)
+    same = fit_action(parts["transfer"], make("primary_disagreement", judge=ToolCallJudge()), alpha=0.1, rule="acrc")
     assert same.spent == artifact.spent
-    second = fit_action(parts["transfer"], estimator, alpha=0.2)
+    second = fit_action(parts["transfer"], estimator, alpha=0.2, rule="acrc")
     assert second.spent is not None
     assert (second.spent.fits, second.spent.delta) == (2, 0.2)
 
@@ -161,11 +161,13 @@ def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: 
     plan = plan_for([estimator], n=2, bindings=bindings_for([transfer]))
     path = tmp_path / "steps.records.jsonl"
     collect_steps(steps, ScriptedChat(script=script), plan, path, system=None)
-    artifact = fit_action(path, estimator, alpha=0.4)
+    artifact = fit_action(path, estimator, alpha=0.4, rule="acrc")
     conversations = tuple(f"conversation {k}" for k in range(4))
     assert tuple(sorted(artifact.calibration.group or ())) == conversations
     assert (artifact.data.n_used, artifact.outcome.n) == (4, 4)
-    assert fit_action(path, estimator, alpha=0.4, groups="category").outcome.n == 12  # only when it is asked for
+    assert (
+        fit_action(path, estimator, alpha=0.4, rule="acrc", groups="category").outcome.n == 12
+    )  # only when it is asked for
 
 
 def test_steps_that_do_not_fit_the_prompt_are_refused_before_anything_is_asked(tmp_path: Path) -> None:

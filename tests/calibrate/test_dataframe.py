@@ -111,8 +111,8 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     again = calibrate.label_records(by_hand.records, Exact())
     assert [r.correct for r in records.file.records] == [r.correct for r in again]
     assert [r.scores[USUAL] for r in records.file.records] == [r.scores[USUAL] for r in again]
-    artifact = records.fit(alpha=0.1)
-    assert artifact.outcome == fit_artifact(records.file, estimator=USUAL, alpha=0.1).outcome
+    artifact = records.fit(alpha=0.1, rule="acrc")
+    assert artifact.outcome == fit_artifact(records.file, estimator=USUAL, alpha=0.1, rule="acrc").outcome
     assert artifact.estimator.name == USUAL  # no log-probabilities were logged
     assert artifact.outcome.n == 60
     evaluation = records.evaluate(splits=3)
@@ -123,7 +123,7 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     areas = [cell.evaluation.auroc or 0 for cell in compared.ranked]
     assert areas == sorted(areas, reverse=True)
     fitted, test = records.split(0.5)
-    fitted.fit(alpha=0.1)
+    fitted.fit(alpha=0.1, rule="acrc")
     written = fitted.report(tmp_path / "report.html", test=test, splits=0)
     page = written[0].read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
@@ -135,21 +135,21 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
 
 def test_an_estimator_is_chosen_on_records_that_the_fit_does_not_use(tmp_path: Path) -> None:
     records = columns(rows(120)).score(KEY, "num_sets").label("exact")
-    artifact = records.fit(alpha=0.1, estimator="auto")
+    artifact = records.fit(alpha=0.1, rule="acrc", estimator="auto")
     assert artifact.choice is not None
     assert artifact.outcome.n == 84
     assert records.evaluate(splits=2).n == 84  # as in the report: of the records that are fitted
     assert records.report(tmp_path / "report.html", splits=0)[0].is_file()
-    named = records.fit(alpha=0.1, estimator="num_sets")
+    named = records.fit(alpha=0.1, rule="acrc", estimator="num_sets")
     assert records.evaluate(splits=2) == records.evaluate(splits=2, estimator="num_sets")
     assert (named.choice, named.outcome.n) == (None, 120)
 
 
 def test_new_scores_or_labels_void_the_fit() -> None:
     records = columns(rows()).score(KEY).label("exact")
-    records.fit(alpha=0.1)
+    records.fit(alpha=0.1, rule="acrc")
     assert records.label("token_f1", threshold=0.9).artifact is None
-    records.fit(alpha=0.1)
+    records.fit(alpha=0.1, rule="acrc")
     assert records.score("num_sets").artifact is None
     with pytest.raises(UsageError, match=r"nothing is fitted.*fit\(alpha=\.\.\.\) first"):
         records.report("report.html")
@@ -160,7 +160,7 @@ def test_new_scores_or_labels_void_the_fit() -> None:
 def test_a_guard_with_the_logged_model_loads_the_artifact() -> None:
     log = rows()
     model = ScriptedChat(script={row["q"]: [row["said"], *row["out"]] for row in log})
-    artifact = columns(log, model=model).score(KEY).label("exact").fit(alpha=0.1)
+    artifact = columns(log, model=model).score(KEY).label("exact").fit(alpha=0.1, rule="acrc")
     guard = Guardrail(model=model, artifact=artifact)
     assert guard.invoke("question 3").content == "3"
     assert not guard.assess("question 4").accepted
@@ -174,7 +174,7 @@ def test_scores_of_ones_own() -> None:
     ours, theirs = (imported.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
     assert ours == 0.07
     assert theirs == pytest.approx(0.07)
-    artifact = Records(imported).label("exact").fit(alpha=0.2, estimator="imported:u")
+    artifact = Records(imported).label("exact").fit(alpha=0.2, rule="acrc", estimator="imported:u")
     assert "no guard can compute this score" in artifact._repr_html_()
 
 
@@ -221,8 +221,8 @@ def test_what_notebooks_show() -> None:
     log = [*rows(), {"q": "<b>bold</b>", "gold": ["x"], "out": ["x", "x"], "said": "x"}]
     log.insert(0, log.pop())
     records = columns(log).score(KEY).label("exact")
-    artifact = records.fit(alpha=0.1)
-    bad = calibrate.fit([0.1, 0.2], [1, 1], alpha=0.1)
+    artifact = records.fit(alpha=0.1, rule="acrc")
+    bad = calibrate.fit([0.1, 0.2], [1, 1], alpha=0.1, rule="acrc")
     assert isinstance(bad, Infeasible)
     planned = calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2)
     evaluation, compared = records.evaluate(splits=2), records.compare(alpha=0.1, splits=2)
@@ -246,7 +246,7 @@ def test_what_notebooks_show() -> None:
 def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
     figures = pytest.importorskip("matplotlib.figure")
     records = columns(rows()).score(KEY).label("exact")
-    artifact = records.fit(alpha=0.2)
+    artifact = records.fit(alpha=0.2, rule="acrc")
     assert isinstance(artifact.outcome, Feasible)
     axes = list(figures.Figure().subplots(2, 4).flat)
     assert artifact.plot(axes[0]) is axes[0]
@@ -266,7 +266,11 @@ def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
     _, names = axes[2].get_legend_handles_labels()
     assert names == ["right", "wrong"]
     others: list[Any] = [
-        *(calibrate.fit([0.1], [1], alpha=0.1), records.evaluate(splits=2), records.compare(alpha=0.2, splits=2)),
+        *(
+            calibrate.fit([0.1], [1], alpha=0.1, rule="acrc"),
+            records.evaluate(splits=2),
+            records.compare(alpha=0.2, splits=2),
+        ),
         calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2),
     ]
     for ax, plotted in zip(axes[3:], others, strict=False):
@@ -282,7 +286,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingDependencyError, match=r"narwhals is not installed.*acrc-guardrail\[calibrate\]"):
         from_frame(object())
     with pytest.raises(MissingDependencyError, match=r"matplotlib\.pyplot is not.*acrc-guardrail\[calibrate\]"):
-        calibrate.fit([0.1], [1], alpha=0.1).plot()
+        calibrate.fit([0.1], [1], alpha=0.1, rule="acrc").plot()
 
 
 def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
@@ -290,7 +294,7 @@ def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
     frame = [{"q": f"{i}", "right": i % 10 != 0, "sure": c, "doubt": 1 - c} for i, c in enumerate(sure)]
 
     def fitted(score: str | ScoreColumn) -> CalibrationArtifact:
-        return from_frame(frame, question="q", correct="right", score=score).fit(alpha=0.1)
+        return from_frame(frame, question="q", correct="right", score=score).fit(alpha=0.1, rule="acrc")
 
     of_confidence, of_doubt = fitted(ScoreColumn("c", "sure", confidence=True)), fitted("doubt")
     of_certainty = fitted(ScoreColumn("c", "sure", certain=True))
@@ -299,9 +303,11 @@ def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
     assert of_doubt.answer_if == f"answer if doubt <= {of_doubt.threshold:g}"
     assert of_confidence.answer_if in of_confidence._repr_html_().replace("&gt;", ">")
     assert {f"Threshold in use: {of_doubt.answer_if}.", *of_doubt.promises} <= set(str(of_doubt).splitlines())
-    own = columns(rows()).score(KEY).label("exact").fit(alpha=0.1)
+    own = columns(rows()).score(KEY).label("exact").fit(alpha=0.1, rule="acrc")
     assert own.answer_if == f"answer if {KEY} <= {own.threshold:.6g} nats"
-    assert columns(rows()).score(KEY).label("exact").fit(alpha=0.001).answer_if.startswith("answer nothing")
+    assert (
+        columns(rows()).score(KEY).label("exact").fit(alpha=0.001, rule="acrc").answer_if.startswith("answer nothing")
+    )
 
 
 def test_a_comparison_and_an_evaluation_print_as_tables() -> None:
@@ -321,37 +327,37 @@ def test_fit_stops_on_labels_that_look_broken() -> None:
     sentences = [{**row, "said": f"It is {row['gold'][0]}, as all know."} for row in rows()]
     records = columns(sentences).score(KEY).label("exact")
     with pytest.raises(UsageError, match=r"rule exact calls nearly no answer right.*label\('numeric'\)"):
-        records.fit(alpha=0.1)
+        records.fit(alpha=0.1, rule="acrc")
     assert records.artifact is None
-    assert records.fit(alpha=0.1, trust_labels=True).threshold is None
-    assert columns(sentences).score(KEY).label("numeric").fit(alpha=0.1).n_accepted > 0
+    assert records.fit(alpha=0.1, rule="acrc", trust_labels=True).threshold is None
+    assert columns(sentences).score(KEY).label("numeric").fit(alpha=0.1, rule="acrc").n_accepted > 0
 
 
 def test_records_that_cannot_be_fitted_yet_name_the_python_call() -> None:
     graded = [{"q": f"q{i}", "said": "x", "ok": i % 3 > 0, "reference": "x", "confidence": i / 60} for i in range(60)]
     unscored = from_frame(graded, question="q", answer="said", correct="ok")
     with pytest.raises(UsageError, match=r"no scores yet. Call score\(\) first") as caught:
-        unscored.fit(alpha=0.1)
+        unscored.fit(alpha=0.1, rule="acrc")
     message = str(caught.value)
     assert "calibrate score" not in message
     assert 'confidence="confidence"' in message, "the column that was not read"
     assert 'references="reference"' in message
     unlabelled = from_frame(graded, question="q", answer="said", score="confidence")
     with pytest.raises(UsageError, match=r"no labels yet. Call label\(\) first.*correct=\"COLUMN\"") as caught:
-        unlabelled.fit(alpha=0.1)
+        unlabelled.fit(alpha=0.1, rule="acrc")
     assert "calibrate label" not in str(caught.value)
 
 
 def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
     graded = [{"id": f"r{i}", "confidence": i / 200, "correct": (i * 7) % 200 < i} for i in range(200)]
-    upside_down = from_frame(graded, score="confidence").fit(alpha=0.3)
+    upside_down = from_frame(graded, score="confidence").fit(alpha=0.3, rule="acrc")
     assert upside_down.reversed_score is not None
     for shown in (str(upside_down), upside_down._repr_html_().replace("&quot;", '"')):
         assert "Check the score: wrong answers have the lower scores (AUROC 0." in shown
         assert 'from_frame(..., confidence="COLUMN")' in shown
-    upright = from_frame(graded, confidence="confidence").fit(alpha=0.3)
+    upright = from_frame(graded, confidence="confidence").fit(alpha=0.3, rule="acrc")
     as_column = ScoreColumn("confidence", "confidence", confidence=True)
-    assert from_frame(graded, score=as_column).fit(alpha=0.3).threshold == upright.threshold
+    assert from_frame(graded, score=as_column).fit(alpha=0.3, rule="acrc").threshold == upright.threshold
     assert upright.reversed_score is None
     assert "Check the score" not in str(upright)
 
@@ -370,7 +376,7 @@ def test_the_cut_off_of_a_scorer_is_in_its_own_direction(unit: Literal["probabil
     def sure(question: str, answer: str) -> float:
         return int(answer) / 200
 
-    artifact = from_frame(graded).score(sure).fit(alpha=0.3)
+    artifact = from_frame(graded).score(sure).fit(alpha=0.3, rule="acrc")
     assert artifact.threshold is not None
     limit = 1 - artifact.threshold if unit == "probability" else -artifact.threshold
     shown = artifact.answer_if.removeprefix("answer if score:sure@1 gives ").removesuffix(" or more")
@@ -382,7 +388,7 @@ def test_the_cut_off_of_a_scorer_is_in_its_own_direction(unit: Literal["probabil
 
 def test_a_score_of_a_column_names_the_way_to_a_guard() -> None:
     graded = [{"question": f"{i}", "confidence": i / 200, "correct": (i * 7) % 200 < i} for i in range(200)]
-    artifact = from_frame(graded, confidence="confidence").fit(alpha=0.3)
+    artifact = from_frame(graded, confidence="confidence").fit(alpha=0.3, rule="acrc")
     with pytest.raises(ArtifactMismatchError, match=r"@scorer and fit on it \(docs/scores.md\)"):
         from_spec(artifact.estimator)
     assert "calibrate score --scorer MODULE:NAME" in str(unguardable(artifact))
@@ -397,13 +403,13 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     records = columns([row | {"said": "elm"} if row["said"].endswith("no") else row for row in rows()])
     records.score(USUAL, KEY).label("exact")
     assert logged() == ""
-    records.fit(alpha=0.5)
+    records.fit(alpha=0.5, rule="acrc")
     assert "calibrate: This gate stops nothing: its threshold accepts each of the 60" in logged()
     records.fit(alpha=0.02, rule="certified")
     shown = logged()
     assert "calibrate: No safe threshold was found" in shown
     assert "calibrate: Why: Even without a single error 60 items are too few" in shown
-    records.fit(alpha=0.2, estimator=KEY)
+    records.fit(alpha=0.2, rule="acrc", estimator=KEY)
     shown = logged()
     assert "calibrate: These labels have carried 2 fits" in shown
     assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown

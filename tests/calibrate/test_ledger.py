@@ -112,16 +112,15 @@ def test_what_is_the_same_fit_and_what_is_another_one() -> None:
     others: list[dict[str, Any]] = [
         {"alpha": 0.2},
         {"delta": 0.05},
-        {"rule": "fixed_sequence"},
-        {"options": {"expect": 0.5}},
+        {"options": {"share": 0.5}},
         {"part": file.records[:150]},
         {"key": OTHERS[0]},
     ]
     for number, settings in enumerate(others, start=2):
         assert fits(fitted(file, ledger, **settings)) == number, settings
     third = fitted(file, ledger)
-    assert third.confidence(0.1) == pytest.approx(1 - 0.65)  # six at .1 and one at .05
-    assert "with 35 % confidence" in third.promises[0]
+    assert third.confidence(0.1) == pytest.approx(1 - 0.55)  # five at .1 and one at .05
+    assert "with 45 % confidence" in third.promises[0]
 
 
 def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
@@ -224,7 +223,7 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
     [
         ("--rule", "acrc:k_min=7"),
         ("-e", "auto", "--rule", "acrc"),
-        ("--rule", "certified", "--expect", "0.8", "--delta", "0.2"),
+        ("--rule", "certified", "--share", "0.4", "--delta", "0.2"),
         ("--rule", "certified", "--delta", "0.0123456789"),
     ],
 )

@@ -191,7 +191,7 @@ def test_a_certified_rule_on_the_sample_keeps_its_promise() -> None:
         sample, _ = thinned(stream(rng, 500))
         u = np.array([reviewed_item.verdict.uncertainty.value for reviewed_item in sample])
         error = np.array([not reviewed_item.correct for reviewed_item in sample], dtype=int)
-        outcome = fit(u, error, alpha=0.15, rule="fixed_sequence", delta=0.1)
+        outcome = fit(u, error, alpha=0.15, rule="certified", delta=0.1)
         if isinstance(outcome, Feasible):
             answered += 1
             broken += 0.3 * outcome.threshold > 0.15

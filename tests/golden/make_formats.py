@@ -49,7 +49,7 @@ from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
 from guardrail.monitor.canary import BASELINE
-from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason, LabelsNeeded, Price
+from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 from guardrail.parts.part import Part, PartVerdict
 from guardrail.parts.spec import PartScores, PartsGate, PartsSpec, Procedure
 from guardrail.prompting import PromptWrapping
@@ -127,7 +127,7 @@ def artifact(
         "options": {"k_min": 29, "envelope": False, "diagnose": "full"},
         "n": 4,
         "guarantee": "Asymptotic and on average over calibrations.",
-        "diagnostics": Diagnostics(base_error=0.25, auroc=1.0, max_acceptance=0.875, smallest_feasible_alpha=0.05),
+        "diagnostics": Diagnostics(base_error=0.25, auroc=1.0, max_acceptance=0.875),
     }
     if threshold is None:
         outcome: Feasible | Infeasible = no_certificate().model_copy(update={"rule": "acrc"})
@@ -153,7 +153,6 @@ def artifact(
             questions=tuple(f"{i}{i}" * 8 for i in range(3, 9)),
         ),
         outcome=outcome,
-        certificate=no_certificate(),
         calibration=CalibrationScores(uncertainty=(0.25, 0.5, 0.75, 1.5), error=(0, 0, 0, 1)),
         packages={"acrc-guardrail": "0.1.0"},
         turns=("human", "human,ai,human"),
@@ -172,8 +171,6 @@ def majority_artifact() -> CalibrationArtifact:
         update={
             "plan": plan,
             "outcome": older.outcome.model_copy(update={"certifies": False}),
-            "certificate": older.certificate.model_copy(update={"certifies": True}),
-            "price": Price(average=0.75, labels=LabelsNeeded(n=230, verdict="enough")),
         }
     )
 
@@ -316,7 +313,7 @@ def no_certificate() -> Infeasible:
         options={"k_min": None},
         n=4,
         guarantee="With probability at least 0.9 over calibrations.",
-        diagnostics=Diagnostics(base_error=0.25, auroc=1.0, zero_error_floor=22, max_acceptance=0.875),
+        diagnostics=Diagnostics(base_error=0.25, auroc=1.0, max_acceptance=0.875),
         reason=InfeasibleReason.TOO_FEW_ITEMS,
         detail="4 items are too few: 22 error-free ones are needed.",
     )
@@ -352,20 +349,10 @@ def cascade() -> CascadeArtifact:
         interval=(0.0, 0.7075),
         **common,
     )
-    certificate = CascadeOutcome(
-        rule="certified",
-        delta=0.1,
-        stages=(StageShare(threshold=None, n_accepted=0, n_errors=0),) * 2,
-        interval=None,
-        reason=InfeasibleReason.TOO_FEW_ITEMS,
-        detail="4 items are too few.",
-        **common,
-    )
     return CascadeArtifact(
         created=CREATED,
         stages=(first, second),
         outcome=outcome,
-        certificate=certificate,
         packages={"acrc-guardrail": "0.1.0"},
     )
 

@@ -254,9 +254,7 @@ def saved_cascade(tmp_path: Path, *thresholds: float | None) -> str:
         rule="lec_joint", alpha=0.1, delta=None, n=200, guarantee="", stages=shares, interval=None,
         reason=None if any(at is not None for at in thresholds) else InfeasibleReason.TOO_FEW_ITEMS,
     )  # fmt: skip
-    cascade = CascadeArtifact(
-        created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, certificate=outcome, packages={}
-    )
+    cascade = CascadeArtifact(created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, packages={})
     return str(cascade.save(tmp_path / "cascade.json"))
 
 

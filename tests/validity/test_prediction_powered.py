@@ -46,7 +46,7 @@ def test_error_rate_is_seldom_above_alpha(shape: str) -> None:
         outcome = fit_prediction_powered(u, judge, people, alpha=alpha, delta=DELTA)
         failed += bad(outcome, shape)
         feasible += isinstance(outcome, Feasible)
-        misled += bad(fit(u, judge, alpha=alpha, rule="anchored", delta=DELTA), shape)
+        misled += bad(fit(u, judge, alpha=alpha, rule="certified", delta=DELTA), shape)
     limit = stats.binom.isf(FALSE_ALARM, RUNS, DELTA)
     assert failed <= limit
     assert misled > limit  # negative control: the judge's labels alone

@@ -75,11 +75,8 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's."""
     outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
-    flags = [
-        f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {outcome.options.get('alpha', artifact.alpha)}"
-    ]
-    if choice is not None and choice.share not in (None, SHARE):
-        flags.append(f"--share {choice.share!r}")
+    target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
+    flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]
     is_builtin = outcome.rule in rule_names()
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
@@ -101,4 +98,6 @@ def _rule_text(outcome: Feasible | Infeasible) -> str:
     rule, options = rule_named(outcome.rule), outcome.options
     _, request = request_for(rule, alpha=outcome.alpha, delta=outcome.delta if rule.uses_delta else None, options={})
     usual = rule.resolve(outcome.n, request)
-    return rule_text(outcome.rule, {name: options[name] for name in usual if options.get(name) != usual[name]})
+    return rule_text(
+        outcome.rule, {name: options[name] for name in usual if name in options and options[name] != usual[name]}
+    )

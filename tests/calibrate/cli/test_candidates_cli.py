@@ -35,7 +35,7 @@ def folder(labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     old, fresh = split(labelled.records, test_fraction=0.5, seed=3)
     for name, part in (("old.jsonl", old), ("fresh.jsonl", fresh)):
         write_records(Path(name), part_header(labelled.header, part), part)
-    fit_artifact(read_records(Path("old.jsonl")), estimator=KEY, alpha=0.1).save("artifact.json")
+    fit_artifact(read_records(Path("old.jsonl")), estimator=KEY, alpha=0.1, rule="acrc").save("artifact.json")
     return tmp_path
 
 

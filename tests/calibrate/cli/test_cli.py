@@ -61,7 +61,7 @@ def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(tmp_path: Path)
     assert "primary" in run("collect", questions, "--model", MODEL, "--out", records, *fixed[:4], code=2)
     run("score", records)
     run("label", records, "--rule", "exact")
-    run("fit", records, "--alpha", "0.15", "--out", artifact)
+    run("fit", "--rule", "acrc", records, "--alpha", "0.15", "--out", artifact)
     plan = CalibrationArtifact.load(artifact).plan
     assert (plan.primary, plan.temperature, plan.top_p) == ("sampled", 1.0, 1.0)
     assert "1 sampled answer and 10 samples at temperature 1" in run("inspect", artifact)
@@ -80,7 +80,7 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     shown = run("label", records, "--rule", "exact")
     right = sum(bool(record.correct) for record in read_records(records).records)
     assert f"Rule exact: {right} of 240 answers are right" in shown
-    shown = run("fit", records, "--alpha", "0.15", "--out", artifact, "--test-fraction", "0.3")
+    shown = run("fit", "--rule", "acrc", records, "--alpha", "0.15", "--out", artifact, "--test-fraction", "0.3")
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.data.n_questions == 168
     assert "May answer, within limits" in shown
@@ -111,7 +111,7 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
 
 def test_a_gate_that_stops_nothing_says_so_everywhere(records_path: Path, tmp_path: Path) -> None:
     artifact, page = tmp_path / "a.json", tmp_path / "report.html"
-    shown = run("fit", records_path, "--alpha", "0.9", "--out", artifact)
+    shown = run("fit", "--rule", "acrc", records_path, "--alpha", "0.9", "--out", artifact)
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.stops_nothing
     assert loaded.warning is not None
@@ -128,7 +128,7 @@ def test_a_gate_that_stops_nothing_says_so_everywhere(records_path: Path, tmp_pa
 
 
 def test_the_warning_is_red_on_a_terminal(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = fit_artifact(records_path, estimator="semantic_entropy", alpha=0.9)
+    artifact = fit_artifact(records_path, estimator="semantic_entropy", alpha=0.9, rule="acrc")
     terminal = VisibleConsole(force_terminal=True, color_system="standard", file=io.StringIO(), width=100)
     monkeypatch.setattr("calibrate.cli.frame.verdicts.console", terminal)
     print_verdict(verdict_text(artifact))
@@ -139,18 +139,29 @@ def test_the_warning_is_red_on_a_terminal(records_path: Path, monkeypatch: pytes
 def test_without_a_certificate_the_labels_that_would_do_are_named(records_path: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
     shown = run("fit", records_path, "--alpha", "0.02", "--rule", "certified", "--out", artifact)
-    price = CalibrationArtifact.load(artifact).price
-    assert price is not None
-    assert price.labels is not None
-    assert "In use: rule certified found no threshold for 2 % wrong answers" in shown
-    assert price.labels.verdict == "never"  # one answer in 50 is wrong even where the model is most certain
-    assert "so nothing is answered; more labels would hardly help" in shown
-    assert "On average only: --rule acrc" in shown
+    assert "Rule certified found no threshold for 2 % wrong answers" in shown
+    assert "so nothing is answered" in shown
+    # One answer in 50 is wrong even where the model is most certain.
+    assert "More labels would hardly help: use a better score or model, or a larger alpha. (--rule acrc" in shown
 
 
 def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    arguments = ("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.15", "--splits", "2")
+    arguments = (
+        "run",
+        "--rule",
+        "acrc",
+        "--questions",
+        questions,
+        "--model",
+        MODEL,
+        "--out",
+        out,
+        "--alpha",
+        "0.15",
+        "--splits",
+        "2",
+    )
     shown = run(*arguments, "--price", "0.0005")
     forecast = (
         "1. Asking: 240 questions x 11 calls = 2,640 calls, 1.32 at 0.0005 a call; about 3 min if a call takes 1 s, "
@@ -179,7 +190,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert again.outcome == first.outcome
     assert again.spent is not None
     assert again.spent.fits == 1  # the same fit
-    assert "2 fits have used these labels" in run(*arguments[:-1], "0", "--rule", "fixed_sequence")
+    assert "2 fits have used these labels" in run(*arguments[:-1], "0", "--share", "0.4")
 
 
 def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None:
@@ -192,7 +203,7 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
         f"questions: {questions}\ntest_questions: {test}\nmodel: {MODEL}\nout: {tmp_path / 'out'}\nalpha: 0.9\n"
         "estimator: self_consistency:exact\ncorrectness: exact\nsplits: 0\n"
     )
-    shown = run("run", settings, "--alpha", "0.15")
+    shown = run("run", "--rule", "acrc", settings, "--alpha", "0.15")
     assert "On 60 questions kept out of the fit" in shown
     artifact = CalibrationArtifact.load(tmp_path / "out" / "artifact.json")
     assert artifact.alpha == 0.15
@@ -200,7 +211,7 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     assert artifact.estimator.judge.name == "exact"
     references = [json.loads(row) | {"references": ["another"]} for row in rows[100:]]
     test.write_text("".join(json.dumps(row) + "\n" for row in references), encoding="utf-8")
-    shown = run("run", settings, "--alpha", "0.15", "--out", tmp_path / "wrong", code=1)
+    shown = run("run", "--rule", "acrc", settings, "--alpha", "0.15", "--out", tmp_path / "wrong", code=1)
     assert "Refuted by the test questions" in shown
     assert "Compare the label rules and references" in shown
     assert "Refuted" in (tmp_path / "wrong" / "report.html").read_text(encoding="utf-8")
@@ -228,7 +239,17 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     questions, out = tmp_path / "q.jsonl", tmp_path / "out"
     questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")
     common = (
-        *("run", "--questions", questions, "--model", "python:tests.calibrate.fakes:faq", "--out", out),
+        *(
+            "run",
+            "--rule",
+            "acrc",
+            "--questions",
+            questions,
+            "--model",
+            "python:tests.calibrate.fakes:faq",
+            "--out",
+            out,
+        ),
         *("--alpha", "0.3", "--test-fraction", "0", "--splits", "0", "--n", "4"),
     )
     shown = run(*common, "--correctness", "exact")
@@ -277,7 +298,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
 
 def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_path: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "a.json", tmp_path / "r.html"
-    fit = ("fit", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
+    fit = ("fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
     shown = run(*fit, "--test-fraction", "0.3")
     artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
     assert artifact.choice is not None
@@ -298,7 +319,7 @@ def test_a_rule_is_given_with_its_parameters_or_as_a_function(records_path: Path
     assert "is given twice" in run("label", records_path, "--rule", "token_f1(threshold=0.7)", "--threshold", 1, code=2)
     own = "tests.calibrate.correctness.test_correctness:starts_alike"
     assert f"Rule python (function {own}" in run("label", records_path, "--rule", f"python:{own}")
-    run("fit", records_path, "--alpha", "0.3", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    run("fit", "--rule", "acrc", records_path, "--alpha", "0.3", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
     assert CalibrationArtifact.load(tmp_path / "a.json").correctness.params["function"] == own
 
 
@@ -381,13 +402,17 @@ def test_plan(tmp_path: Path) -> None:
 def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
     turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
     write_records(records_path, labelled.header, turned)
-    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    shown = run(
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+    )
     assert "Is the score upside down?" in shown
     assert "the labels may be reversed" in shown
     write_records(records_path, labelled.header, labelled.records)
-    shown = run("fit", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
+    shown = run("fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
     assert "perplexity does not rank this model's errors" in shown
-    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    shown = run(
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+    )
     assert "rank this model's errors" not in shown
     assert "reversed" not in shown
 
@@ -395,16 +420,22 @@ def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled:
 def test_fit_lists_labels_for_a_second_look(records_path: Path, labelled: RecordFile, tmp_path: Path) -> None:
     certain = min(labelled.records, key=lambda record: (record.scores["semantic_entropy"].value or 0.0, record.id))
     assert certain.correct
-    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    shown = run(
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+    )
     assert f"{certain.id}, labelled wrong" not in shown
     mislabelled = [r.model_copy(update={"correct": False}) if r.id == certain.id else r for r in labelled.records]
     write_records(records_path, labelled.header, mislabelled)
-    shown = run("fit", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    shown = run(
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+    )
     assert f"{certain.id}, labelled wrong: answered {certain.answer!r}, reference {certain.references[0]!r}" in shown
 
 
 def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: Path) -> None:
-    shown = run("fit", records_path, "--alpha", "0.15", "--cluster-by-group", "--out", tmp_path / "a.json")
+    shown = run(
+        "fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--cluster-by-group", "--out", tmp_path / "a.json"
+    )
     assert "one question of each of 3 groups is used" in shown
     assert "Abstains on everything" in shown
     assert "Why:" in shown
@@ -413,11 +444,15 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
 @pytest.mark.parametrize(
     ("arguments", "code", "fragment"),
     [
-        (("fit", "RECORDS", "--alpha", "15"), 2, "Write 0.15 for 15 %"),
-        (("fit", "missing.jsonl", "--alpha", "0.1"), 2, "no record file at missing.jsonl"),
-        (("fit", "RECORDS", "--alpha", "0.1", "--test", "x", "--test-fraction", "0.5"), 2, "exclude each other"),
+        (("fit", "--rule", "acrc", "RECORDS", "--alpha", "15"), 2, "Write 0.15 for 15 %"),
+        (("fit", "--rule", "acrc", "missing.jsonl", "--alpha", "0.1"), 2, "no record file at missing.jsonl"),
         (
-            ("fit", "RECORDS", "--alpha", "0.1", "-e", "max_softmax"),
+            ("fit", "--rule", "acrc", "RECORDS", "--alpha", "0.1", "--test", "x", "--test-fraction", "0.5"),
+            2,
+            "exclude each other",
+        ),
+        (
+            ("fit", "--rule", "acrc", "RECORDS", "--alpha", "0.1", "-e", "max_softmax"),
             2,
             "calibrate score RECORDS --estimator max_softmax",
         ),
@@ -468,7 +503,7 @@ def test_labels_that_people_gave(records_path: Path, tmp_path: Path) -> None:
     shown = run("label", records_path, "--labels", labels)
     assert "150 of 200 answers are right (75 %)" in shown
     assert "40 not labelled: no label in people.csv" in shown
-    run("fit", records_path, "--alpha", "0.2", "--out", tmp_path / "a.json")
+    run("fit", "--rule", "acrc", records_path, "--alpha", "0.2", "--out", tmp_path / "a.json")
     artifact = CalibrationArtifact.load(tmp_path / "a.json")
     assert artifact.correctness.name == "given"
     assert artifact.data.n_unlabelled == 40
@@ -478,23 +513,37 @@ def test_labels_that_people_gave(records_path: Path, tmp_path: Path) -> None:
 def test_an_unfinished_collection_is_pointed_out(records_path: Path, tmp_path: Path) -> None:
     lines = records_path.read_bytes().splitlines(keepends=True)
     records_path.write_bytes(b"".join(lines[:150]))
-    shown = run("fit", records_path, "--alpha", "0.15", "--out", tmp_path / "a.json")
+    shown = run("fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--out", tmp_path / "a.json")
     assert "Only 149 of 240 questions are in" in shown
 
 
 def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path: Path) -> None:
     artifact, other = tmp_path / "a.json", tmp_path / "other.jsonl"
     run("label", records_path, "--rule", "token_f1", "--out", other)
-    shown = run("fit", records_path, "--alpha", "0.15", "--test", other, "--out", tmp_path / "b.json", code=2)
+    shown = run(
+        "fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--test", other, "--out", tmp_path / "b.json", code=2
+    )
     assert "correctness rule" in shown
     assert not (tmp_path / "b.json").exists()
     unlabelled = tmp_path / "unlabelled.jsonl"
     file = read_records(records_path)
     write_records(unlabelled, file.header, [record.model_copy(update={"correct": None}) for record in file.records])
-    refused = run("fit", records_path, "--alpha", "0.15", "--test", unlabelled, "--out", tmp_path / "b.json", code=2)
+    refused = run(
+        "fit",
+        "--rule",
+        "acrc",
+        records_path,
+        "--alpha",
+        "0.15",
+        "--test",
+        unlabelled,
+        "--out",
+        tmp_path / "b.json",
+        code=2,
+    )
     assert "no fresh record has a label" in refused
     assert not ledger_of(records_path).exists()  # a fit that is refused does not count
-    run("fit", records_path, "--alpha", "0.15", "--out", artifact)
+    run("fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--out", artifact)
     assert ledger_of(records_path).exists()
     shown = run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
     assert not (tmp_path / "r.html").exists()

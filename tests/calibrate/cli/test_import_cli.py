@@ -80,7 +80,7 @@ def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> Non
     run("import", source, "--out", out, "--model", "m", "--provider", "scripted")
     run("score", out)
     run("label", out, "--rule", "exact")
-    run("fit", out, "--alpha", "0.1", "--estimator", "discrete_semantic_entropy", "--out", artifact)
+    run("fit", "--rule", "acrc", out, "--alpha", "0.1", "--estimator", "discrete_semantic_entropy", "--out", artifact)
     assert "3 samples at temperature 0.7, top_p 0.9, of which the most frequent is the answer" in run(
         "inspect", artifact
     )
@@ -90,7 +90,7 @@ def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> Non
 
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
-    shown = run("fit", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
+    shown = run("fit", "--rule", "acrc", imported, "--alpha", "0.15", "--test-fraction", "0.3", "--out", artifact)
     assert "For evaluation only: no guard can use it" in shown
     assert "May answer, within limits" not in shown
     loaded = CalibrationArtifact.load(artifact)
@@ -121,7 +121,7 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
         run("import", tmp_path / f"{name}.csv", "--out", files[-1], *maps, "--model", "m")
     first, other, fresh = files
     artifact, page = tmp_path / "a.json", tmp_path / "p.html"
-    shown = run("fit", first, other, "--alpha", "0.15", "--out", artifact)
+    shown = run("fit", "--rule", "acrc", first, other, "--alpha", "0.15", "--out", artifact)
     assert shown.endswith(f"Next: calibrate report {first} {other} --artifact {artifact}")
     assert CalibrationArtifact.load(artifact).data.n_questions == 200
     shown = run("report", first, other, "--artifact", artifact, "--test", fresh, "--out", page, "--splits", "0")
@@ -143,18 +143,18 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
     write_records(other, second.header, repeated)
     # `fit` stops where answers are not on file and the two labels of a question differ.
     for command, code in (
-        (("fit", "--alpha", "0.15"), 2),
+        (("fit", "--rule", "acrc", "--alpha", "0.15"), 2),
         (("evaluate", "-a", ".15", "--rule", "lec", "--splits", "1"), 0),
     ):
         shown = run(command[0], first, other, *command[1:], code=code)
         assert "100 questions are in two of the files under other ids, e.g. 'c0' and 'c100', and count twice." in shown
-    shown = run("fit", first, first, "--alpha", "0.15", "--out", artifact, code=2)
+    shown = run("fit", "--rule", "acrc", first, first, "--alpha", "0.15", "--out", artifact, code=2)
     assert "record 'c0' is in two of the files" in shown
 
 
 def test_an_artifact_on_imported_scores_is_refused_at_run_time(imported: Path, tmp_path: Path) -> None:
     artifact = tmp_path / "a.json"
-    run("fit", imported, "--alpha", "0.15", "--out", artifact)
+    run("fit", "--rule", "acrc", imported, "--alpha", "0.15", "--out", artifact)
     loaded = CalibrationArtifact.load(artifact)
     refused = "calibrated on 'imported:stated': scores that came from a file, which a guard cannot compute"
     with pytest.raises(ArtifactMismatchError, match=refused):
@@ -183,7 +183,7 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     run("label", out, "--rule", "exact")
     command = run("score", out).rpartition("Next: calibrate ")[2]
     following = shlex.split(command)
-    assert following == ["fit", str(out), "--alpha", "0.1"]
+    assert following == ["fit", "--rule", "acrc", str(out), "--alpha", "0.1"]
     assert "Wrote" in run(*following, "--out", artifact)
     assert CalibrationArtifact.load(artifact).estimator.name == "graded_disagreement"  # it reads the column greedy
     assert run("label", out, "--rule", "exact").endswith(command)
@@ -276,7 +276,7 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
 
 
 def test_scores_and_grades_alone_have_nothing_to_look_at_twice(imported: Path) -> None:
-    shown = run("fit", imported, "--alpha", "0.2", "--out", imported.with_suffix(".json"))
+    shown = run("fit", "--rule", "acrc", imported, "--alpha", "0.2", "--out", imported.with_suffix(".json"))
     assert "Have a second look" in shown
     assert ", neither answer nor reference on file" in shown
     questions = [repr(record.question) for record in read_records(imported).records]
@@ -289,7 +289,7 @@ def test_a_reversed_score_asks_for_no_second_look(tmp_path: Path) -> None:
     out = tmp_path / "r.jsonl"
     maps = ("--map", "score=stated:stated", "--map", "correct=ok")
     run("import", confidences(tmp_path / "c.csv"), "--out", out, *maps)
-    shown = run("fit", out, "--alpha", "0.2", "--out", tmp_path / "a.json")
+    shown = run("fit", "--rule", "acrc", out, "--alpha", "0.2", "--out", tmp_path / "a.json")
     assert "Is the score upside down?" in shown
     assert "second look" not in shown
 
@@ -310,7 +310,7 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
     assert "--provider and --model as `guardrail doctor --model MODEL` shows them" in shown
     run("score", out, "-e", "graded_disagreement")
     run("label", out, "--rule", "exact")
-    shown = run("fit", out, "--alpha", "0.3", "--out", artifact)
+    shown = run("fit", "--rule", "acrc", out, "--alpha", "0.3", "--out", artifact)
     assert "No guard will load this artifact: the answers were imported without naming their model." in shown
     # The box breaks a long path.
     assert f"`calibrate identify {out} --model MODEL`".replace(" ", "") in shown.replace(" ", "")
@@ -319,7 +319,7 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
     shown = run("identify", out, "--model", "python:tests.calibrate.fakes:model")
     assert "The answers are of provider scripted, model scripted." in shown
     assert shown.endswith(f"Next: calibrate fit {out} --alpha 0.1")
-    shown = run("fit", out, "--alpha", "0.3", "--out", artifact)
+    shown = run("fit", "--rule", "acrc", out, "--alpha", "0.3", "--out", artifact)
     assert "No guard" not in shown
     assert "have carried" not in shown  # the same fit
     assert Guardrail(model=fakes.model(), artifact=artifact).assess("plant 1?").uncertainty.measured

@@ -230,7 +230,7 @@ def test_undecided_answers_count_as_wrong_until_somebody_decides(
     assert 20 < n < 60
     assert f"{n} of 120 answers are undecided and count as wrong until a person or a judge labels them" in shown
     assert f"Next: calibrate label {records} --undecided --interactive; or go on without: calibrate fit" in shown
-    shown = run("fit", records, "--alpha", 0.3, "--out", tmp_path / "a.json")
+    shown = run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", tmp_path / "a.json")
     assert f"{n} of 120 answers are undecided and count as wrong" in shown
     artifact = CalibrationArtifact.load(tmp_path / "a.json")
     decided = [record for record in file.records if record.correct is not None]
@@ -355,13 +355,13 @@ def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     run("import", tmp_path / "own.jsonl", "--out", records)
     run("score", records, "--estimator", "discrete_semantic_entropy")
     run("label", records, "--rule", "exact")
-    shown = run("fit", records, "--alpha", 0.3, "--out", out, code=2)
+    shown = run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", out, code=2)
     assert "look broken: rule exact calls nearly no answer right, and 40 of the 40 wrong answers contain" in shown
     assert f"`calibrate label {records} --rule contains`" in shown
     assert not out.exists()
-    run("fit", records, "--alpha", 0.3, "--out", out, "--trust-labels")
+    run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", out, "--trust-labels")
     run("label", records)
-    assert "look broken" not in run("fit", records, "--alpha", 0.3, "--out", out)
+    assert "look broken" not in run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", out)
 
 
 def test_a_run_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -57,8 +57,8 @@ def test_help_and_tables_say_which_estimator_nobody_should_choose(capsys: pytest
     assert sentence in " ".join(capsys.readouterr().out.split())
 
 
-def test_a_rule_takes_options_and_an_expected_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """150 conversations of two right answers: options reach the artifact, and a missing one says what to write."""
+def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """150 conversations of two right answers: options reach the artifact."""
     monkeypatch.chdir(tmp_path)
     rows = [f"q{g}-{i}?,a{i},1,g{g},{0.9 - g / 1000}" for g in range(150) for i in range(2)]
     Path("log.csv").write_text("\n".join(["question,answer,correct,group,conf", *rows]) + "\n")
@@ -67,13 +67,20 @@ def test_a_rule_takes_options_and_an_expected_share(tmp_path: Path, monkeypatch:
         return " ".join(CliRunner().invoke(calibrate.cli.app, list(arguments), env={"COLUMNS": "300"}).output.split())
 
     run("import", "log.csv", "--map", "confidence=conf:conf", "--out", "log.jsonl")
-    fit = ("fit", "log.jsonl", "-e", "imported:conf", "--alpha", "0.1", "--cluster-by-group", "--trust-labels")
-    assert "group_total:largest_group=20" in run(*fit, "--rule", "group_total", "--out", "none.json")
-    assert not Path("none.json").exists()
-    said = run(*fit, "--rule", "group_total:largest_group=2", "--out", "total.json")
-    assert "none has more than 2 questions" in said
-    total = CalibrationArtifact.load("total.json")
-    assert total.outcome.options["largest_group"] == 2
-    run(*fit, "--rule", "certified", "--expect", "0.6", "--out", "expected.json")
-    assert CalibrationArtifact.load("expected.json").outcome.options["k_min"] == 90  # .6 of 150 conversations
-    assert "as a mean over groups" in run(*fit, "--rule", "group_mean", "--out", "mean.json")
+    fit = (
+        "fit",
+        "--rule",
+        "acrc",
+        "log.jsonl",
+        "-e",
+        "imported:conf",
+        "--alpha",
+        "0.1",
+        "--cluster-by-group",
+        "--trust-labels",
+    )
+    run(*fit, "--rule", "certified_groups:most=2", "--out", "total.json")
+    assert CalibrationArtifact.load("total.json").outcome.options["most"] == 2
+    run(*fit, "--share", "0.4", "--out", "share.json")
+    assert CalibrationArtifact.load("share.json").outcome.options["share"] == 0.4
+    assert "as a mean over groups" in run(*fit, "--rule", "certified_groups", "--out", "mean.json")

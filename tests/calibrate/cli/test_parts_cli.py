@@ -624,7 +624,7 @@ def test_in_python_a_fit_of_whole_answers_names_that_of_parts() -> None:
     )
     records.parts("json").score().label()
     with pytest.raises(UsageError, match=r"scored by the parts of answers.*parts\(\)\.fit\(alpha=\.\.\.\)"):
-        records.fit(alpha=0.1)
+        records.fit(alpha=0.1, rule="acrc")
 
 
 def test_collect_asks_the_model_about_sentences(tmp_path: Path) -> None:

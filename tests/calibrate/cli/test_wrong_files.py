@@ -59,7 +59,11 @@ def test_a_csv_file_with_another_separator(tmp_path: Path, separator: str) -> No
 def test_an_excel_file(tmp_path: Path, name: str, out: str) -> None:
     path = tmp_path / name
     path.write_bytes(b"PK\x03\x04" + bytes(100))
-    for command in (("import", path), ("collect", path, "--model", "python:x:y"), ("fit", path, "--alpha", "0.1")):
+    for command in (
+        ("import", path),
+        ("collect", path, "--model", "python:x:y"),
+        ("fit", "--rule", "acrc", path, "--alpha", "0.1"),
+    ):
         shown = refused(*command)
         assert f"{path} is an Excel file." in shown
         assert f"pandas.read_excel({name!r}).to_csv({out!r}, index=False)" in shown
@@ -67,7 +71,7 @@ def test_an_excel_file(tmp_path: Path, name: str, out: str) -> None:
 
 def test_a_csv_file_given_to_fit(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv")
-    for command in (("fit", path, "--alpha", "0.1"), ("score", path), ("label", path)):
+    for command in (("fit", "--rule", "acrc", path, "--alpha", "0.1"), ("score", path), ("label", path)):
         shown = refused(*command)
         assert f"{path} is a table with the columns prompt,gold,gen1,gen2,sure, not a record file." in shown
         assert f"calibrate import {path} --map question=COLUMN" in shown

@@ -143,7 +143,7 @@ def test_a_fit_is_that_of_the_records(records_path: Path) -> None:
     part, rest = split(file.records, test_fraction=0.4)
     ours, theirs = split(plain.records, test_fraction=0.4)
     assert content(file, KEY, part=part) == content(plain, KEY, part=ours)
-    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=ours)
+    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, rule="acrc", part=ours)
     assert held_out(artifact, rest, KEY) == held_out(artifact, theirs, KEY)
 
 
@@ -403,7 +403,7 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
         )
         assert ours == theirs
     groups = split(plain.records, test_fraction=0.5)
-    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=groups[0])
+    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, rule="acrc", part=groups[0])
     fresh = split(records, test_fraction=0.5)[1]
     assert audit(artifact, fresh, KEY) == audit(artifact, groups[1], KEY)
     for calibrations in ((None, None), (file, plain)):
@@ -413,7 +413,7 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
         ]
         assert isinstance(both[0], str)  # the questions of the fit are among them
         assert both[0] == both[1]
-    whole = fit_artifact(plain, estimator=KEY, alpha=0.2)
+    whole = fit_artifact(plain, estimator=KEY, alpha=0.2, rule="acrc")
     looked = []
     for some in (records, plain.records):
         part = Part("calibration", some, at_calibration(whole))
@@ -433,7 +433,7 @@ def test_questions_of_the_fit_are_found_by_columns(records_path: Path) -> None:
     plain, (_, records) = read_records(records_path), in_columns(records_path)
     assert question_hashes(records).tolist() == question_hashes(plain.records).tolist()
     fitted, rest = split(plain.records, test_fraction=0.4)
-    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, part=fitted)
+    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, rule="acrc", part=fitted)
     assert len(artifact.data.hashes) == len(fitted)
     for groups in (None, [plain.records[0].group]):  # clusters belong to the part as a whole
         scores = artifact.calibration.model_copy(update={"group": groups})
@@ -481,10 +481,10 @@ def test_questions_in_two_files_are_found_by_columns(records_path: Path) -> None
 def test_scores_of_a_large_fit_are_packed(
     labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    plain = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
     assert isinstance(plain.content["calibration"]["uncertainty"], list | tuple)
     monkeypatch.setattr("guardrail.artifact.PACKED_FROM", 100)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
     path = artifact.save(tmp_path / "artifact.json")
     content = json.loads(path.read_text())
     stored = content["calibration"]
@@ -548,7 +548,7 @@ def test_values_among_known_ones() -> None:
 @pytest.mark.slow
 def test_the_report_is_that_of_the_records(records_path: Path) -> None:
     plain, (_, records) = read_records(records_path), in_columns(records_path)
-    artifact, page = fit_artifact(plain, estimator=KEY, alpha=0.2), records_path.with_name("report.html")
+    artifact, page = fit_artifact(plain, estimator=KEY, alpha=0.2, rule="acrc"), records_path.with_name("report.html")
     pages = []
     for some in (records, plain.records):
         write_report(page, artifact, some, estimator=KEY, evaluation=compare_rules(artifact, some, KEY, splits=2))

@@ -50,22 +50,22 @@ def test_a_question_without_a_score_counts_as_the_least_certain() -> None:
 def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
     chosen = choose_estimator(labelled, alpha=0.15)
     used = {record.id for record in labelled.records} - {record.id for record in chosen.rest}
-    assert len(used) == 72  # 30 % of 240
-    assert chosen.choice.n == 72
+    assert len(used) == 48  # a fifth of 240
+    assert chosen.choice.n == 48
     assert chosen.choice.candidates == tuple(ranked.estimator for ranked in chosen.ranking)
     assert chosen.estimator == chosen.choice.candidates[0]
     assert chosen.ranking == rank_estimators(
         [record for record in labelled.records if record.id in used], sorted(labelled.header.estimators), alpha=0.15
     )
-    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, part=chosen.rest)
+    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
     artifact = fitted.model_copy(update={"choice": chosen.choice})
     assert list(without_choice(artifact, labelled.records)) == list(chosen.rest)
     assert without_choice(fitted, labelled.records) == labelled.records
     others = [record for record in labelled.records if record.id in used]
-    with pytest.raises(UsageError, match=r"72 of 72 test records are among those that --estimator auto chose on"):
+    with pytest.raises(UsageError, match=r"48 of 48 test records are among those that --estimator auto chose on"):
         held_out(artifact, others, chosen.estimator)
-    assert held_out(fitted, others, chosen.estimator).n == 72
-    with pytest.raises(UsageError, match=r"72 of 72 fresh records are among"):
+    assert held_out(fitted, others, chosen.estimator).n == 48
+    with pytest.raises(UsageError, match=r"48 of 48 fresh records are among"):
         prepared(RecordFile(labelled.path, labelled.header, tuple(others)), artifact)
 
 
@@ -77,7 +77,7 @@ def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> Non
     grouped = [record.model_copy(update={"group": f"g{i % 120}"}) for i, record in enumerate(labelled.records)]
     file = RecordFile(labelled.path, labelled.header, tuple(grouped))
     rest_groups = {record.group for record in choose_estimator(file, alpha=0.15, groups="cluster").rest}
-    assert len(rest_groups) == 84  # 70 % of 120
+    assert len(rest_groups) == 96  # four fifths of 120
     assert sum(record.group in rest_groups for record in grouped) == len(
         choose_estimator(file, alpha=0.15, groups="cluster").rest
     )
@@ -90,16 +90,16 @@ def with_records(file: RecordFile, change: Mapping[str, object], records: Sequen
 def test_it_says_why_it_cannot_choose(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match="no scores to choose from"):
         choose_estimator(with_records(labelled, {"estimators": {}}), alpha=0.1)
-    with pytest.raises(UsageError, match=r"30% of the questions, of which 24 have a label .* it takes 30"):
+    with pytest.raises(UsageError, match=r"20% of the questions, of which 16 have a label .* it takes 20"):
         choose_estimator(with_records(labelled, {}, labelled.records[:80]), alpha=0.1)
     right = [record.model_copy(update={"correct": True}) for record in labelled.records]
-    with pytest.raises(UsageError, match=r"72 have a label \(0 of them wrong\)"):
+    with pytest.raises(UsageError, match=r"48 have a label \(0 of them wrong\)"):
         choose_estimator(with_records(labelled, {}, right), alpha=0.1)
 
 
 def test_what_was_chosen_survives_the_file(labelled: RecordFile, tmp_path: Path) -> None:
     chosen = choose_estimator(labelled, alpha=0.15)
-    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, part=chosen.rest)
+    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
     assert "choice" not in fitted.content
     saved = fitted.model_copy(update={"choice": chosen.choice}).save(tmp_path / "a.json")
     loaded = CalibrationArtifact.load(saved)

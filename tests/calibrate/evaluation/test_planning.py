@@ -17,15 +17,15 @@ from calibrate.evaluation.planning import (
     _crossing,
     _wilson,
     error_probabilities,
+    labels_needed,
     plan,
-    with_labels_needed,
 )
 from calibrate.report.sentences import verdict_text
 from calibrate.scoring.metrics import auroc, scer
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
-from guardrail.outcome import Feasible, Infeasible, LabelsNeeded, Price
+from guardrail.outcome import Feasible, Infeasible
 from guardrail.testing import ScriptedChat, make_artifact
 
 QWEN = Binormal(0.714, 0.762)
@@ -66,23 +66,9 @@ def test_ceilings_at_the_edges() -> None:
     assert Binormal(0.7, 0.5).scer(-60.0) == pytest.approx(0.3)
 
 
-def test_the_published_acceptance_at_a_thousand() -> None:
-    # Published beside the method for this population at n = 1,000, alpha .15, delta .1, from 1,500 calibrations:
-    # anchored 45.7 % (.01 infeasible), fixed_sequence 45.1 % (.01). Ours: 200 calibrations, standard error about .8.
-    planned = plan(
-        0.15, accuracy=0.714, auroc=0.762, rules=["anchored", "fixed_sequence"], sizes=[1000], repetitions=200
-    )
-    anchored, sequence = planned.rows
-    assert 100 * anchored.acceptance.value == pytest.approx(45.7, abs=3.2)
-    assert 100 * sequence.acceptance.value == pytest.approx(45.1, abs=3.2)
-    assert anchored.infeasible_rate.value <= 0.05
-    assert anchored.violation_rate.value <= stats.binom.ppf(1 - 1e-4, 200, 0.1) / 200
-    assert planned.oracle_acceptance == pytest.approx(0.579, abs=5e-4)  # published beside it: 57.9 %
-
-
 @pytest.fixture(scope="module")
 def small() -> Plan:
-    rules = ["acrc", "certified", "sgr"]
+    rules = ["acrc", "certified"]
     return plan(0.15, accuracy=0.714, auroc=0.762, rules=rules, sizes=[1000, 100, 300], repetitions=100, seed=3)
 
 
@@ -97,18 +83,17 @@ def test_a_plan_lists_every_rule_at_every_size_in_order(small: Plan) -> None:
         assert row.acceptance.value <= 1 - row.infeasible_rate.value
         assert row.reached_rate.value <= 1 - row.infeasible_rate.value
         assert row.violation_rate.se is not None
-    for rule in ("acrc", "certified", "sgr"):
+    for rule in ("acrc", "certified"):
         accepted = [row.acceptance.value for row in small.rows if row.rule == rule]
         assert accepted == sorted(accepted)
 
 
 def test_certificates_need_more_labels_and_violate_less(small: Plan) -> None:
-    acrc, certified, sgr = small.needed
+    acrc, certified = small.needed
     assert small.target_acceptance == pytest.approx(0.579 / 2, abs=5e-4)
     assert acrc.n is not None
     assert certified.n is not None
     assert 100 < acrc.n < certified.n < 1000
-    assert sgr.n is None or sgr.n > certified.n
     assert acrc.low is not None
     assert acrc.low <= acrc.n
     assert f"certified needs about {certified.n} labelled questions" in small.sentence
@@ -221,51 +206,28 @@ def test_refusals(settings: dict[str, Any], message: str) -> None:
 
 def infeasible(accuracy: float, n: int = 300, seed: int = 0) -> CalibrationArtifact:
     u, e = Binormal(accuracy, 0.75).draw(np.random.default_rng(seed), n)
-    none = fit(u, e, alpha=0.1, rule="certified")
+    return without_threshold(u, e)
+
+
+def without_threshold(u: Any, e: Any, alpha: float = 0.1) -> CalibrationArtifact:
+    """An artifact of rule certified that found nothing on these items."""
+    none = fit(u, e, alpha=alpha, rule="certified")
     assert isinstance(none, Infeasible)
     scores = CalibrationScores(uncertainty=tuple(u.tolist()), error=tuple(e.tolist()))
-    fields = {"outcome": none, "certificate": none, "calibration": scores, "price": Price(average=0.25)}
-    return make_artifact(ScriptedChat()).model_copy(update=fields)
+    return make_artifact(ScriptedChat()).model_copy(update={"outcome": none, "calibration": scores})
 
 
 @pytest.mark.usefixtures("whole_forecasts")
-def test_an_artifact_without_a_certificate_learns_how_many_labels_would_do() -> None:
+def test_an_artifact_without_a_certificate_says_how_many_labels_would_do() -> None:
     artifact = infeasible(0.8, n=100)
-    price = with_labels_needed(artifact).price
-    assert price is not None
-    assert price.average == 0.25  # what else is known stays
-    assert price.labels is not None
     scores = artifact.calibration
     pilot = Pilot.of(np.array(scores.uncertainty), np.array(scores.error, dtype=np.int64))
     sizes = [100, 150, 200, 300, 500, 800, 1300]
     (needed,) = plan(0.1, pilot=pilot, rules=["certified"], sizes=sizes, repetitions=60).needed
     assert needed.n is not None
-    assert price.labels.verdict == "enough"
-    assert 0 <= price.labels.n - needed.n < 100  # two leading digits, upwards
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("whole_forecasts")
-def test_a_number_that_is_not_enough_is_said_to_be_too_few() -> None:
-    price = with_labels_needed(infeasible(0.7)).price
-    assert price is not None
-    assert price.labels == LabelsNeeded(n=3_900, verdict="too_few")  # 13 times the 300 labels
-
-
-@pytest.mark.parametrize("seed", [0, 1, 3, 4])  # with seed 2 there is a certificate
-def test_labels_are_not_said_to_be_useless_where_the_observed_error_is_within_the_target(seed: int) -> None:
-    rng = np.random.default_rng(seed)
-    # 51 of 84 labels accepted, 7 of them wrong (13.7 %, target 16 %), in four tied scores; the others at higher scores.
-    scores = np.r_[rng.choice(4, 51), rng.choice(np.arange(4, 11), 33)] / 10
-    errors = np.r_[rng.permutation([1] * 7 + [0] * 44), rng.integers(0, 2, 33)]
-    none = fit(scores, errors, alpha=0.16, rule="certified")
-    assert isinstance(none, Infeasible)
-    observed = CalibrationScores(uncertainty=tuple(scores.tolist()), error=tuple(errors.tolist()))
-    fields = {"outcome": none, "certificate": none, "calibration": observed}
-    price = with_labels_needed(make_artifact(ScriptedChat()).model_copy(update=fields), repetitions=5).price
-    assert price is not None
-    assert price.labels is not None
-    assert price.labels.verdict != "never"
+    step = 10 ** (len(str(needed.n)) - 2)
+    named = -(-needed.n // step) * step  # two leading digits, upwards
+    assert labels_needed(artifact) == f"About {named:,} labels would do in 4 of 5 cases."
 
 
 @pytest.mark.slow
@@ -275,39 +237,19 @@ def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() ->
     reversed_scores = CalibrationScores(
         uncertainty=tuple(-u for u in hopeless.calibration.uncertainty), error=hopeless.calibration.error
     )
-    price = with_labels_needed(hopeless.model_copy(update={"calibration": reversed_scores})).price
-    assert price is not None
-    assert price.labels == LabelsNeeded(n=3_900, verdict="never")
-    feasible = make_artifact(ScriptedChat())
-    assert with_labels_needed(feasible) is feasible
-    few = infeasible(0.6)
-    tiny = few.model_copy(update={"calibration": CalibrationScores(uncertainty=(0.1,) * 5, error=(0, 1, 0, 0, 0))})
-    assert with_labels_needed(tiny) is tiny  # no population can be made of five questions
+    said = labels_needed(hopeless.model_copy(update={"calibration": reversed_scores}))
+    assert said == "More labels would hardly help: use a better score or model, or a larger alpha."
+    assert labels_needed(infeasible(0.7)) == "More than 3,900 labels would be needed."  # 13 times the 300 labels
+    assert labels_needed(make_artifact(ScriptedChat())) is None
+    tiny = CalibrationScores(uncertainty=(0.1,) * 5, error=(0, 1, 0, 0, 0))
+    assert labels_needed(infeasible(0.6).model_copy(update={"calibration": tiny})) is None  # five make no population
 
 
 def test_too_few_labels_are_not_also_said_to_be_useless() -> None:
     """Twenty labels cannot certify 10 % even without an error: they are no pilot that shows what more would do."""
-    scores, errors = np.arange(20) / 20, np.array([1, 1, 1, 0] * 5)
-    none = fit(scores, errors, alpha=0.1, rule="certified")
-    assert isinstance(none, Infeasible)
-    observed = CalibrationScores(uncertainty=tuple(scores.tolist()), error=tuple(errors.tolist()))
-    fields = {"outcome": none, "certificate": none, "calibration": observed}
-    artifact = with_labels_needed(make_artifact(ScriptedChat()).model_copy(update=fields))
+    artifact = without_threshold(np.arange(20) / 20, np.array([1, 1, 1, 0] * 5))
+    assert labels_needed(artifact) is None
     shown = " ".join([*verdict_text(artifact).paragraphs, *artifact.promises])
     assert "are too few" in shown
     assert "the labels are too few to show whether discrete_semantic_entropy ranks this model's errors" in shown
-    assert "hardly help" not in shown
     assert "another estimator" not in shown
-
-
-@pytest.mark.usefixtures("whole_forecasts")
-def test_a_useless_score_is_not_said_to_need_more_labels() -> None:
-    rng = np.random.default_rng(3)
-    scores, errors = rng.random(400), (rng.random(400) < 0.5).astype(int)
-    none = fit(scores, errors, alpha=0.1, rule="certified")
-    observed = CalibrationScores(uncertainty=tuple(scores.tolist()), error=tuple(errors.tolist()))
-    fields = {"outcome": none, "certificate": none, "calibration": observed}
-    artifact = with_labels_needed(make_artifact(ScriptedChat()).model_copy(update=fields), repetitions=5)
-    shown = " ".join([*verdict_text(artifact).paragraphs, *artifact.promises])
-    assert "more labels would hardly help" in shown
-    assert "or label more" not in shown

@@ -332,4 +332,4 @@ def test_parts_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> N
     records = tuple(record.model_copy(update={"correct": True}) for record in file.records)
     header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
     with pytest.raises(UsageError, match="--parts json"):
-        fit_artifact(RecordFile(file.path, header, records), estimator=KEY, alpha=0.1)
+        fit_artifact(RecordFile(file.path, header, records), estimator=KEY, alpha=0.1, rule="acrc")

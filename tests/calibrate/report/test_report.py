@@ -68,7 +68,7 @@ def poisoned(file: RecordFile) -> RecordFile:
 @pytest.mark.usefixtures("whole_figures")
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=calibration)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
     evaluation = compare_rules(artifact, calibration, KEY, splits=5)
     written = write_report(
         tmp_path / "deep" / "report.html",
@@ -94,7 +94,7 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "What is promised, and what is not",
         artifact.outcome.guarantee,
         "acrc (in use)",
-        "cp_simultaneous",
+        "clopper_pearson",
         "By category",
         "With another rule, or none",
         "All rules",
@@ -121,7 +121,7 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
 
 def test_foreign_text_is_escaped(labelled: RecordFile, tmp_path: Path) -> None:
     bad = poisoned(labelled)
-    artifact = fit_artifact(bad, estimator=KEY, alpha=0.15)
+    artifact = fit_artifact(bad, estimator=KEY, alpha=0.15, rule="acrc")
     (path, *_) = write_report(
         tmp_path / "r.html", artifact, bad.records, estimator=KEY, commands=[f"calibrate fit {MARKUP}"]
     )
@@ -147,7 +147,7 @@ def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> N
 
 @pytest.mark.usefixtures("whole_figures")
 def test_violations_mark_what_is_promised(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
     rows = compare_rules(artifact, labelled.records, KEY, splits=4).rows
     drawn = violations(rows, {"certified": 0.1}).svg
     names = [row.rule for row in rows]
@@ -157,7 +157,7 @@ def test_violations_mark_what_is_promised(labelled: RecordFile) -> None:
 
 
 def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15)
+    artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15, rule="acrc")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator="perplexity")
     page = Page(path.read_text(encoding="utf-8"))
     assert "perplexity does not rank this model's errors" in page.text
@@ -167,7 +167,7 @@ def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("whole_figures")
 def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="acrc")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY)
     text = Page(path.read_text(encoding="utf-8")).text
     assert "Must not answer by itself" in text
@@ -183,7 +183,7 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
 
 
 def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
     with pytest.raises(UsageError, match="40 of the 240 scores in the artifact are not among these records"):
         write_report(tmp_path / "r.html", artifact, labelled.records[40:], estimator=KEY)
     assert not list(tmp_path.iterdir())
@@ -192,7 +192,7 @@ def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.usefixtures("whole_figures")
 def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15)
+    artifact = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15, rule="acrc")
     first, *_ = write_report(tmp_path / "a.html", artifact, labelled.records, estimator="semantic_entropy")
     second, *_ = write_report(tmp_path / "b.html", artifact, labelled.records, estimator="semantic_entropy")
     assert first.read_text(encoding="utf-8") == second.read_text(encoding="utf-8")
@@ -200,7 +200,7 @@ def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: P
 
 def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=calibration)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
     pooled = compare_rules(artifact, labelled.records, KEY, splits=2)
     with pytest.raises(UsageError, match=r"of 240 questions, and there are 168 calibration records"):
         write_report(tmp_path / "p.html", artifact, labelled.records, estimator=KEY, test=test, evaluation=pooled)
@@ -237,7 +237,7 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
 
 def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -> None:
     calibration, test = map(list, split(labelled.records, test_fraction=0.3))
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, part=calibration)
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
     both_parts = parts_of(artifact, labelled.records, KEY)
     assert (list(both_parts.fitted), list(both_parts.test), both_parts.n_left_out) == (calibration, test, 0)
     assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
@@ -253,7 +253,12 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
     assert not parts_of(old, calibration, KEY).test
     assert '"questions"' not in json.dumps(old.content)  # older artifacts keep their digest
     clusters = fit_artifact(
-        by_pairs(labelled), estimator=KEY, alpha=0.15, groups="cluster", part=by_pairs(labelled).records[:100]
+        by_pairs(labelled),
+        estimator=KEY,
+        alpha=0.15,
+        rule="acrc",
+        groups="cluster",
+        part=by_pairs(labelled).records[:100],
     )
     parts = parts_of(clusters, by_pairs(labelled).records, KEY)
     assert (len(parts.fitted), len(parts.test)) == (100, 140)  # whole clusters, though one question of each is used
@@ -282,12 +287,12 @@ def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFil
 
 
 def test_a_manager_sees_three_rules(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="sgr")  # a rule that no report compares by default
+    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="lec")
     evaluation = compare_rules(artifact, labelled.records, KEY, splits=2)
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, evaluation=evaluation)
     shown, hidden = path.read_text(encoding="utf-8").split("<summary>All rules</summary>")
     table = shown[shown.index("With another rule, or none") :]
-    assert re.findall(r"<tr[^>]*><td>([^<]+)</td>", table) == ["sgr (in use)", "certified", "none"]
-    assert "cp_simultaneous" in hidden
+    assert re.findall(r"<tr[^>]*><td>([^<]+)</td>", table) == ["lec (in use)", "certified", "none"]
+    assert "clopper_pearson" in hidden
     for words in ("test part (reads high)", "all questions (reads low)", "mean over fewer than 10 splits"):
         assert words in table, words

@@ -50,7 +50,7 @@ def test_score_applies_the_rule_and_drops_scores_of_another(records_path: Path) 
 
 def test_a_fitted_guard_draws_by_the_rule_and_scores_as_recorded(records_path: Path) -> None:
     file = score_records(adaptive(read_records(records_path), 3), [make(NAME)])
-    artifact = fit_artifact(file, estimator=NAME, alpha=0.2)
+    artifact = fit_artifact(file, estimator=NAME, alpha=0.2, rule="acrc")
     assert artifact.plan.unanimous_at == 3
     guard = Guardrail(model=fakes.model(), artifact=artifact, early_stopping="off")
     saved = 0
@@ -65,7 +65,9 @@ def test_on_the_command_line(records_path: Path, tmp_path: Path) -> None:
     result = CliRunner().invoke(app, ["score", str(records_path), "-e", NAME, "--unanimous-at", "4"])
     assert result.exit_code == 0, result.output
     out = tmp_path / "artifact.json"
-    result = CliRunner().invoke(app, ["fit", str(records_path), "-e", NAME, "-a", "0.2", "-o", str(out)])
+    result = CliRunner().invoke(
+        app, ["fit", "--rule", "acrc", str(records_path), "-e", NAME, "-a", "0.2", "-o", str(out)]
+    )
     assert result.exit_code == 0, result.output
     assert CalibrationArtifact.load(out).plan.unanimous_at == 4
 

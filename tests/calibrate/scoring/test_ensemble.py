@@ -206,13 +206,14 @@ def test_the_command_then_score_then_fit(records_path: Path, tmp_path: Path) -> 
     key = ensemble_key(read_ensemble(out).spec)
     assert all(key in each.scores for each in read_records(rest).records)
     fitted = runner.invoke(
-        app, ["fit", str(rest), "-e", str(out), "--alpha", "0.3", "-o", str(tmp_path / "artifact.json")]
+        app,
+        ["fit", "--rule", "acrc", str(rest), "-e", str(out), "--alpha", "0.3", "-o", str(tmp_path / "artifact.json")],
     )
     assert fitted.exit_code == 0, fitted.output
 
     # the whole file holds the training questions: scoring it is harmless, calibrating on it is refused
     assert runner.invoke(app, ["score", str(records_path), "-e", str(out)]).exit_code == 0
-    refused = runner.invoke(app, ["fit", str(records_path), "-e", str(out), "--alpha", "0.3"])
+    refused = runner.invoke(app, ["fit", "--rule", "acrc", str(records_path), "-e", str(out), "--alpha", "0.3"])
     assert refused.exit_code == 2
     assert "96 of 240 calibration records" in " ".join(refused.output.replace("│", " ").split())
     refused = runner.invoke(app, ["evaluate", str(records_path), "-e", key, "--alpha", "0.3"])
@@ -229,7 +230,7 @@ def test_an_artifact_needs_no_other_file(labelled: RecordFile, tmp_path: Path) -
     estimator = load_ensemble(path)
     assert estimator_key(parse_estimator(str(path))) == estimator_key(estimator)
     whole = score_records(RecordFile(file.path, file.header, tuple(rest)), [estimator])
-    artifact = fit_artifact(whole, estimator=estimator_key(estimator), alpha=0.3)
+    artifact = fit_artifact(whole, estimator=estimator_key(estimator), alpha=0.3, rule="acrc")
     path.unlink()
     loaded = type(artifact).load(artifact.save(tmp_path / "artifact.json"))
     again = from_spec(loaded.estimator)

@@ -327,13 +327,15 @@ def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
     run("score", path, *(part for text in texts for part in ("-e", text)))
     assert set(read_records(path).header.estimators) == set(texts)
     for text in texts:
-        run("fit", path, "-e", text, "-a", "0.4", "-o", tmp_path / "artifact.json")
-    output = run("fit", path, "-e", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
+        run("fit", "--rule", "acrc", path, "-e", text, "-a", "0.4", "-o", tmp_path / "artifact.json")
+    output = run("fit", "--rule", "acrc", path, "-e", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
     assert "--estimator token_sar: the scores of token_sar:rouge_l." in output
     run("score", path, "-e", "token_sar:jaccard")
-    output = run("fit", path, "-e", "token_sar", "-a", "0.4", code=2)
+    output = run("fit", "--rule", "acrc", path, "-e", "token_sar", "-a", "0.4", code=2)
     assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in output
-    output = run("fit", path, "-e", "token_sar:from_judge(token_f1(threshold=0.7))", "-a", "0.4", code=2)
+    output = run(
+        "fit", "--rule", "acrc", path, "-e", "token_sar:from_judge(token_f1(threshold=0.7))", "-a", "0.4", code=2
+    )
     assert "--estimator 'token_sar:from_judge(token_f1(threshold=0.7))'" in output
 
 

@@ -142,15 +142,22 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
     drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=100), wrong)
     above = drawn.records[0].model_copy(update={"scores": {KEY: Uncertainty(value=0.9, unit="nats", estimator=KEY)}})
     with pytest.raises(UsageError, match="above the cut"):
-        fit_artifact(RecordFile(drawn.path, drawn.header, (above, *drawn.records[1:]), False), estimator=KEY, alpha=0.1)
+        fit_artifact(
+            RecordFile(drawn.path, drawn.header, (above, *drawn.records[1:]), False),
+            estimator=KEY,
+            alpha=0.1,
+            rule="acrc",
+        )
     added = drawn.records[0].model_copy(update={"id": "another"})
     with pytest.raises(UsageError, match=r"the 101 questions .* are not the 100 that were drawn"):
-        fit_artifact(RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), estimator=KEY, alpha=0.1)
+        fit_artifact(
+            RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), estimator=KEY, alpha=0.1, rule="acrc"
+        )
     other = drawn.header.model_copy(
         update={"reach": drawn.header.reach and drawn.header.reach.model_copy(update={"estimator": "perplexity"})}
     )
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
-        fit_artifact(RecordFile(drawn.path, other, drawn.records, False), estimator=KEY, alpha=0.1)
+        fit_artifact(RecordFile(drawn.path, other, drawn.records, False), estimator=KEY, alpha=0.1, rule="acrc")
 
 
 def test_labels_on_the_certain_questions_only_are_refused_without_a_reach() -> None:
@@ -159,7 +166,7 @@ def test_labels_on_the_certain_questions_only_are_refused_without_a_reach() -> N
 
     def fitted(keep: np.ndarray[Any, Any]) -> CalibrationArtifact:
         labels = [True if is_labelled else None for is_labelled in keep]
-        return fit_artifact(scored(u.tolist(), labels, correctness=by_people), estimator=KEY, alpha=0.2)
+        return fit_artifact(scored(u.tolist(), labels, correctness=by_people), estimator=KEY, alpha=0.2, rule="acrc")
 
     with pytest.raises(UsageError, match=r"not a random part.*calibrate sample"):
         fitted(u < 0.4)
@@ -177,7 +184,7 @@ def test_labels_that_people_gave_to_the_certain_questions_only_are_refused_too()
         rule = CorrectnessSpec(name="given" if not detail else "token_f1", version=1, params={})
         header = file.header.model_copy(update={"correctness": rule})
         with pytest.raises(UsageError, match=r"170 labelled questions .* differ in imported:u from the 230 without"):
-            fit_artifact(RecordFile(file.path, header, records, False), estimator=KEY, alpha=0.2)
+            fit_artifact(RecordFile(file.path, header, records, False), estimator=KEY, alpha=0.2, rule="acrc")
 
 
 def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
@@ -276,16 +283,16 @@ def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
     file = drawn_and_labelled()
     right_first = tuple(sorted(file.records, key=lambda record: not record.correct))
     with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, right_first, False), estimator=KEY, alpha=0.1)
+        fit_artifact(RecordFile(file.path, file.header, right_first, False), estimator=KEY, alpha=0.1, rule="acrc")
     better = tuple(
         record.model_copy(update={"scores": scored([0.0]).records[0].scores}) if record.correct else record
         for record in file.records
     )
     with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1)
+        fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1, rule="acrc")
     part = file.records[100:]
     kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
-    assert fit_artifact(kept_out, estimator=KEY, alpha=0.1).reach == kept_out.header.reach
+    assert fit_artifact(kept_out, estimator=KEY, alpha=0.1, rule="acrc").reach == kept_out.header.reach
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500

@@ -152,8 +152,21 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
     shown(*["score", "r.jsonl", "-e", "semantic_entropy"])
     shown(*["score", "r.jsonl", "-e", "semantic_entropy:exact", "-e", "num_sets:token_f1"])
     assert "Rule json: 40 of 60" in shown("label", "r.jsonl")
-    shown(*["fit", "r.jsonl", "--alpha", "0.2", "--out", "by-default.json"])
-    shown(*["fit", "r.jsonl", "--alpha", "0.2", "--estimator", "semantic_entropy", "--out", "by-name.json"])
+    shown(*["fit", "--rule", "acrc", "r.jsonl", "--alpha", "0.2", "--out", "by-default.json"])
+    shown(
+        *[
+            "fit",
+            "--rule",
+            "acrc",
+            "r.jsonl",
+            "--alpha",
+            "0.2",
+            "--estimator",
+            "semantic_entropy",
+            "--out",
+            "by-name.json",
+        ]
+    )
     for name in ("by-default.json", "by-name.json"):
         assert CalibrationArtifact.load(folder / name).estimator.judge == JsonJudge().spec
 

@@ -198,7 +198,7 @@ def test_what_cannot_tell_segments_apart_refuses_the_artifact_and_takes_a_part()
     share = StageShare(threshold=0.1, n_accepted=1, n_errors=0)
     system = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=1, guarantee="", stages=(share, share), interval=None)
     with pytest.raises(ValueError, match="a stage of a cascade has one threshold"):
-        CascadeArtifact(created="", stages=(ARTIFACT, ARTIFACT), outcome=system, certificate=system, packages={})
+        CascadeArtifact(created="", stages=(ARTIFACT, ARTIFACT), outcome=system, packages={})
 
 
 def test_an_artifact_with_segments_survives_a_file_and_binds_them(tmp_path: Path) -> None:

@@ -390,7 +390,7 @@ def test_a_cascade_refuses_a_stage_of_parts() -> None:
         reason=None,
     )
     with pytest.raises(ValidationError, match="stage 1 gates parts"):
-        CascadeArtifact(created="1970", stages=(artifact, artifact), outcome=outcome, certificate=outcome, packages={})
+        CascadeArtifact(created="1970", stages=(artifact, artifact), outcome=outcome, packages={})
 
 
 def test_an_adaptive_plan_is_refused() -> None:

@@ -42,7 +42,7 @@ def cascade() -> CascadeArtifact:
     outcome = CascadeOutcome(
         rule="none", alpha=0.1, delta=None, n=2, guarantee="None.", stages=shares, interval=None, reason=None
     )
-    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, certificate=outcome, packages={})
+    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
 
 
 class Served:
