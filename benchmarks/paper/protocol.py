@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import product
 from typing import Any
 
@@ -158,9 +158,9 @@ def _mean(group: Sequence[Row]) -> Row:
         total = math.fsum(weights)
         return math.fsum(w * getattr(row, name) for w, row in zip(weights, some, strict=True)) / total if some else None
 
-    names = Row.__slots__[5:]
     models = {row.model for row in group}
-    return replace(group[0], model=group[0].model if len(models) == 1 else None, **{name: mean(name) for name in names})
+    means: dict[str, Any] = {each.name: mean(each.name) for each in fields(Row)[5:]}
+    return replace(group[0], model=group[0].model if len(models) == 1 else None, **means)
 
 
 @dataclass(frozen=True, slots=True)
