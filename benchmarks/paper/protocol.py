@@ -156,7 +156,9 @@ def _mean(group: Sequence[Row]) -> Row:
         some = [row for row in group if getattr(row, name) is not None]
         weights = [row.accepting if name.startswith("scer") else 1.0 for row in some]
         total = math.fsum(weights)
-        return math.fsum(w * getattr(row, name) for w, row in zip(weights, some, strict=True)) / total if some else None
+        return (
+            math.fsum(w * getattr(row, name) for w, row in zip(weights, some, strict=True)) / total if total else None
+        )
 
     models = {row.model for row in group}
     means: dict[str, Any] = {each.name: mean(each.name) for each in fields(Row)[5:]}
