@@ -1,4 +1,5 @@
-"""The base paper's experiments beside our own measurements: ``python -m benchmarks.paper --data DIR --out docs``.
+"""The base paper's experiments on recorded and simulated outputs: ``python -m benchmarks.paper --data DIR``.
 
-`calibrate.evaluation.tables` produces the paper's five tables in form; `printed` holds the paper's numbers.
+`pools` reads or draws the outputs, `protocol` runs the splits, `markdown` and `figure` show the results, and `printed`
+has the numbers that the paper prints.
 """

@@ -1,4 +1,4 @@
-"""The paper's four panels: error rate and acceptance against the target, for two data sets."""
+"""The paper's figure: error rate and acceptance against the target, two panels a data set."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from calibrate.evaluation.tables import TableRow
+from benchmarks.paper.protocol import Row
 from guardrail.errors import require
 
 __all__ = ["STYLES", "risk_retention"]
@@ -26,45 +26,45 @@ STYLES = {
 """Colour (Okabe & Ito), line style and marker of each method: any one of the three tells them apart."""
 
 
-def risk_retention(rows: Sequence[TableRow]) -> bytes:
-    """Draw the mean over splits with a band of one standard deviation, as PNG.
+def risk_retention(rows: Sequence[Row]) -> bytes:
+    """Draw means over splits with a band of one standard deviation, as PNG: error rates above, acceptance below.
 
     Args:
-        rows: Rows with labels among :data:`STYLES`, of any number of data sets and targets.
+        rows: Rows with labels among `STYLES`, of any number of data sets and targets.
 
     Raises:
         MissingDependencyError: matplotlib is not installed.
     """
-    figure = require("matplotlib.figure", extra="calibrate").Figure(figsize=(12.5, 3.6), layout="constrained")
     datasets = list(dict.fromkeys(row.dataset for row in rows))
-    panels = np.atleast_1d(figure.subplots(1, 2 * len(datasets)))
-    for i, dataset in enumerate(datasets):
+    size = (2.6 * len(datasets) + 0.4, 5.4)
+    figure = require("matplotlib.figure", extra="calibrate").Figure(figsize=size, layout="constrained")
+    panels = figure.subplots(2, len(datasets), sharex=True, sharey="row", squeeze=False)
+    for (above, below), dataset in zip(panels.T, datasets, strict=True):
         shown = [row for row in rows if row.dataset == dataset]
-        _error_rate(panels[2 * i], shown)
-        _acceptance(panels[2 * i + 1], shown)
-    handles, labels = panels[1].get_legend_handles_labels()
+        _error_rate(above, shown)
+        _acceptance(below, shown)
+    panels[0, 0].set_ylabel("SCER: error among accepted")
+    panels[1, 0].set_ylabel("AR: acceptance")
+    handles, labels = panels[0, 0].get_legend_handles_labels()
     figure.legend(handles, labels, loc="outside lower center", ncols=len(labels), frameon=False)
     stream = io.BytesIO()
     figure.savefig(stream, format="png", dpi=110, metadata={"Software": None})
     return stream.getvalue()
 
 
-def _error_rate(axes: Axes, rows: Sequence[TableRow]) -> None:
+def _error_rate(axes: Axes, rows: Sequence[Row]) -> None:
     limit = [min(row.alpha for row in rows), max(row.alpha for row in rows)]
-    axes.plot(limit, limit, color="#000000", linewidth=0.8)
-    axes.annotate("target", (limit[1], limit[1]), ha="right", va="bottom", fontsize=8)
-    for label in STYLES:
-        own = [row for row in rows if row.label == label and row.scer is not None]
-        values = [(row.alpha, row.scer.value, row.scer_sd or 0.0) for row in own if row.scer is not None]
-        _band(axes, label, values)
-    axes.set(title=f"{rows[0].dataset}: error among accepted", xlabel="target alpha", ylabel="SCER")
-
-
-def _acceptance(axes: Axes, rows: Sequence[TableRow]) -> None:
+    axes.plot(limit, limit, color="#000000", linewidth=0.8, label="target")
     for label in STYLES:
         own = [row for row in rows if row.label == label]
-        _band(axes, label, [(row.alpha, row.acceptance.value, row.acceptance_sd or 0.0) for row in own])
-    axes.set(title=f"{rows[0].dataset}: acceptance", xlabel="target alpha", ylabel="AR", ylim=(-0.02, 1.02))
+        _band(axes, label, [(row.alpha, row.scer, row.scer_sd or 0.0) for row in own if row.scer is not None])
+    axes.set(title=rows[0].dataset)
+
+
+def _acceptance(axes: Axes, rows: Sequence[Row]) -> None:
+    for label in STYLES:
+        _band(axes, label, [(row.alpha, row.acceptance, row.acceptance_sd) for row in rows if row.label == label])
+    axes.set(xlabel="target alpha", ylim=(-0.02, 1.02))
 
 
 def _band(axes: Axes, label: str, values: Sequence[tuple[float, float, float]]) -> None:

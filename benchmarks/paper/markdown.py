@@ -1,55 +1,16 @@
-"""Tables as Markdown: ours alone, and ours beside what the paper prints."""
+"""Tables as Markdown: ours alone, and ours beside what the paper prints; and pages with generated blocks."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 
 from benchmarks.paper.printed import Printed
-from calibrate.evaluation.evaluate import Estimate
-from calibrate.evaluation.tables import TableRow
+from benchmarks.paper.protocol import Row
+from guardrail.errors import UsageError
 
-__all__ = ["COLUMNS", "across", "beside", "compact", "largest_errors", "table"]
+__all__ = ["across", "beside", "compact", "form", "table", "with_blocks"]
 
 NONE = "–"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One measured quantity: its name as in the paper, how ours is written, and how the printed one is."""
-
-    name: str
-    ours: Callable[[TableRow], str]
-    printed: Callable[[Printed], str]
-
-
-def _rate(value: Estimate | None) -> str:
-    return NONE if value is None else f"{value.value:.3f}"
-
-
-def _percent(value: Estimate | None, digits: int = 1) -> str:
-    return NONE if value is None else f"{100 * value.value:.{digits}f}"
-
-
-def _text(value: float | int | None, form: str) -> str:
-    return NONE if value is None else format(value, form)
-
-
-def _with_sd(row: TableRow) -> str:
-    has_sd = row.scer is not None and row.scer_sd is not None
-    return _rate(row.scer) + (f"±{row.scer_sd:.3f}" if has_sd else "")
-
-
-COLUMNS = {
-    "AUROC": Column("AUROC", lambda row: _text(row.auroc, ".3f"), lambda p: _text(p.auroc, ".3f")),
-    "SCER": Column("SCER", lambda row: _rate(row.scer), lambda p: f"{p.scer:.3f}"),
-    "SCER ± sd": Column("SCER ± sd", _with_sd, lambda p: f"{p.scer:.3f}±{p.scer_sd or 0.0:.3f}"),
-    "AR": Column("AR", lambda row: _percent(row.acceptance), lambda p: f"{p.acceptance:.1f}"),
-    "Power": Column("Power", lambda row: _percent(row.power), lambda p: _text(p.power, ".1f")),
-    "VR": Column("VR", lambda row: _percent(row.violation_rate, 0), lambda p: _text(p.violation_rate, "d")),
-    "IF": Column("IF", lambda row: _percent(row.infeasible_rate, 0), lambda p: _text(p.infeasible_rate, "d")),
-}
-"""What a table can show, by its name."""
 
 
 def table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int) -> str:
@@ -58,54 +19,98 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int)
     return "\n".join("|" + "|".join(row) + "|" for row in (head, rule, *rows))
 
 
-def beside(rows: Sequence[TableRow], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
-    """Cells of "printed/ours"; a row of ours that the paper does not have stands without printed figures.
+def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
+    return NONE if value is None else f"{scale * value:.{digits}f}"
 
-    Rows are matched by data set, model and label, in our order.
-    """
-    printed_rows = {(p.dataset, p.model, p.label): p for p in printed}
+
+def _ours(row: Row, column: str) -> str:
+    return {
+        "AUROC": _number(row.auroc, 3),
+        "accuracy": _number(row.accuracy, 3),
+        "SCER": _number(row.scer, 3),
+        "SCER ± sd": _number(row.scer, 3) + ("" if row.scer_sd is None else f"±{row.scer_sd:.3f}"),
+        "AR": _number(row.acceptance, 1, 100),
+        "Power": _number(row.power, 1, 100),
+        "VR": _number(row.violations, 0, 100),
+        "IF": _number(row.infeasible, 0, 100),
+    }[column]
+
+
+def _theirs(row: Printed | None, column: str) -> str:
+    if row is None:
+        return NONE
+    return {
+        "AUROC": _number(row.auroc, 3),
+        "SCER": _number(row.scer, 3),
+        "SCER ± sd": f"{row.scer:.3f}±{row.scer_sd or 0.0:.3f}",
+        "AR": _number(row.acceptance, 1),
+        "Power": _number(row.power, 1),
+        "VR": _number(row.violation_rate, 0),
+        "IF": _number(row.infeasible_rate, 0),
+    }[column]
+
+
+def form(rows: Sequence[Row], columns: Sequence[str], label: str) -> str:
+    """Ours in the form of the paper's tables; the model stands in a column where rows have one."""
+    with_model = any(row.model is not None for row in rows)
+    head = ["data", *(["model"] if with_model else []), label, *columns]
+    body = [
+        [row.dataset, *([row.model or ""] if with_model else []), row.label, *(_ours(row, c) for c in columns)]
+        for row in rows
+    ]
+    return table(head, body, 2 + with_model)
+
+
+def beside(rows: Sequence[Row], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
+    """`form` with cells of "printed/ours"; a row that the paper does not have stands without printed figures."""
+    theirs = {(p.dataset, p.model, p.label): p for p in printed}
     with_model = any(row.model is not None for row in rows)
     head = ["data", *(["model"] if with_model else []), label, *columns]
     body = []
     for row in rows:
-        match = printed_rows.get((row.dataset, row.model, row.label))
-        cells = [row.dataset, *([row.model or ""] if with_model else []), row.label]
-        for column in columns:
-            cells.append(f"{NONE if match is None else COLUMNS[column].printed(match)}/{COLUMNS[column].ours(row)}")
-        body.append(cells)
+        match = theirs.get((row.dataset, row.model, row.label))
+        cells = [f"{_theirs(match, column)}/{_ours(row, column)}" for column in columns]
+        body.append([row.dataset, *([row.model or ""] if with_model else []), row.label, *cells])
     return table(head, body, 2 + with_model)
 
 
-def across(rows: Sequence[TableRow], columns: Sequence[str]) -> str:
-    """Ours alone, a line a data set and a column a label; the quantities of a cell are separated by "/"."""
+def across(rows: Sequence[Row], columns: Sequence[str]) -> str:
+    """A line a data set and a column a label; the quantities of a cell are separated by "/"."""
     labels = list(dict.fromkeys(row.label for row in rows))
-    cells = {(row.dataset, row.label): "/".join(COLUMNS[column].ours(row) for column in columns) for row in rows}
+    cells = {(row.dataset, row.label): "/".join(_ours(row, column) for column in columns) for row in rows}
     datasets = dict.fromkeys(row.dataset for row in rows)
     body = [[dataset, *(cells.get((dataset, label), NONE) for label in labels)] for dataset in datasets]
     return table(["data", *labels], body, 1)
 
 
-def compact(rows: Sequence[TableRow]) -> str:
-    """The main table with a line a pool and a column a method: acceptance, error rate, share of splits above alpha."""
+def compact(rows: Sequence[Row]) -> str:
+    """The main table with a line a pool and a column a method: AR/SCER/VR."""
     labels = list(dict.fromkeys(row.label for row in rows))
-    pools: dict[tuple[str, str], dict[str, TableRow]] = {}
+    pools: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         pools.setdefault((row.dataset, row.model or ""), {})[row.label] = row
     body = []
-    for (dataset, model), pool in pools.items():
-        first = next(iter(pool.values()))
-        cells = [dataset, model, f"{first.n_calibration:,}", f"{first.accuracy:.3f}", _text(first.auroc, ".3f")]
-        body.append(cells + [_cell(pool[label]) for label in labels])
+    for (dataset, model), by_label in pools.items():
+        first = by_label[labels[0]]
+        cells = [dataset, model, f"{first.n:,}", _ours(first, "accuracy"), _ours(first, "AUROC")]
+        body.append(cells + [_cell(by_label[label]) for label in labels])
     return table(["data", "model", "n", "accuracy", "AUROC", *labels], body, 2)
 
 
-def _cell(row: TableRow) -> str:
-    if row.scer is None:
-        return "nothing"
-    return f"{_percent(row.acceptance)}/{_rate(row.scer)}/{_percent(row.violation_rate, 0)}"
+def _cell(row: Row) -> str:
+    return "nothing" if row.scer is None else "/".join(_ours(row, column) for column in ("AR", "SCER", "VR"))
 
 
-def largest_errors(rows: Sequence[TableRow]) -> tuple[float, float]:
-    """The largest standard errors of SCER and of AR among these rows."""
-    scer = [row.scer.se for row in rows if row.scer is not None and row.scer.se is not None]
-    return max(scer, default=0.0), max((row.acceptance.se or 0.0 for row in rows), default=0.0)
+def with_blocks(page: str, blocks: Mapping[str, str]) -> str:
+    """Return the page with the text between ``<!-- begin NAME -->`` and ``<!-- end NAME -->`` replaced.
+
+    Raises:
+        UsageError: The page lacks a block.
+    """
+    for name, text in blocks.items():
+        begin, end = f"<!-- begin {name} -->", f"<!-- end {name} -->"
+        before, *after = page.split(begin)
+        if len(after) != 1 or after[0].count(end) != 1:
+            raise UsageError(f"the page must have {begin} and, behind it, {end} once each. Add the two lines to it.")
+        page = f"{before}{begin}\n\n{text}\n\n{end}{after[0].split(end)[1]}"
+    return page

@@ -1,57 +1,98 @@
-"""Pools of the tables: simulated pools with the paper's accuracy and AUROC, and recorded outputs of models."""
+"""Pools of the tables: recorded outputs of models, and simulated ones with the paper's accuracy and AUROC."""
 
 from __future__ import annotations
 
 import csv
+import gzip
 import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.paper.printed import POPULATIONS, Population
 from calibrate.correctness import make_rule, parse_number
 from calibrate.data.questions import Question
 from calibrate.evaluation.planning import Binormal
-from calibrate.evaluation.tables import RecordPool
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
 
-__all__ = ["read_confidences", "read_options", "read_samples", "recorded_pools", "simulated_pools"]
+__all__ = ["Pool", "pairs", "read_confidences", "read_options", "read_samples", "recorded_pools", "simulated_pools"]
 
 Key = Callable[[str], object]
+PAIRS = "options-7models-5tasks.csv.gz"
+"""Seven models on five multiple-choice data sets."""
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Outputs of one model on one data set."""
+
+    dataset: str
+    model: str
+    error: NDArray[np.int64]
+    """1 where the answer is wrong, shape (N,)."""
+    uncertainty: dict[str, NDArray[np.float64]]
+    """Scores by name, each of shape (N,), +inf is not measured; the first is the main one."""
+    n_calibration: int = 1_000
+    """Calibration items of each split where a table does not vary them."""
+
+
+def pairs(folder: Path) -> list[Pool]:
+    """Return the 35 pairs of data set and model, with one minus the largest option probability (MSP) as the score.
+
+    An answer that could not be parsed is unmeasured: its score is +inf, and it is not right.
+
+    Raises:
+        UsageError: The file is missing.
+    """
+    names = {
+        "arc": "ARC",
+        "hellaswag": "HellaSwag",
+        "mmlu": "MMLU",
+        "truthfulqa": "TruthfulQA",
+        "winogrande": "WinoGrande",
+    }
+    found: dict[tuple[str, str], tuple[list[int], list[float]]] = {}
+    with gzip.open(_file(folder, PAIRS), "rt", encoding="utf-8", newline="") as stream:
+        for row in csv.DictReader(stream):
+            error, msp = found.setdefault((row["dataset"], row["model"]), ([], []))
+            error.append(int(row["grade"] != "Correct"))
+            msp.append(math.inf if row["grade"] == "Unparseable" else 1.0 - float(row["max_softmax"]))
+    return [_pool(names[dataset], model, error, {"MSP": msp}) for (dataset, model), (error, msp) in found.items()]
 
 
 def simulated_pools(
     repetitions: int, *, items: int = 4_000, seed: int = 0, populations: Sequence[Population] = POPULATIONS
-) -> list[RecordPool]:
+) -> list[Pool]:
     """Return independent pools of every population, the paper's 4,000 items each.
 
     The scores of the estimators of one pool are drawn independently of each other given the errors.
     """
     children = np.random.SeedSequence(seed).spawn(repetitions * len(populations))
-    pairs = product(populations, range(repetitions))
     return [
         _binormal_pool(population, items, np.random.default_rng(child))
-        for (population, _), child in zip(pairs, children, strict=True)
+        for (population, _), child in zip(product(populations, range(repetitions)), children, strict=True)
     ]
 
 
-def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> RecordPool:
-    error = (rng.random(items) >= population.accuracy).astype(np.int8)
+def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> Pool:
+    error = (rng.random(items) >= population.accuracy).astype(np.int64)
     scores = {
         name: rng.normal(size=items) + Binormal(population.accuracy, auroc).gap * error
         for name, auroc in population.auroc.items()
     }
-    return RecordPool(population.dataset, population.model, error, scores)
+    return Pool(population.dataset, population.model, error, scores)
 
 
-def recorded_pools(folder: Path) -> list[RecordPool]:
-    """Return all pools of the data folder, each calibrated on at most 1,000 and at most half of its items.
+def recorded_pools(folder: Path) -> list[Pool]:
+    """Return the pools with two scores each, calibrated on at most 1,000 and at most half of their items.
 
     Raises:
         UsageError: A file is missing.
@@ -72,7 +113,7 @@ def recorded_pools(folder: Path) -> list[RecordPool]:
     return pools
 
 
-def read_options(path: Path, dataset: str, model: str) -> RecordPool:
+def read_options(path: Path, dataset: str, model: str) -> Pool:
     """Read multiple choice: the answer is the likeliest option.
 
     The scores are the entropy over the options, and one minus the largest probability.
@@ -88,7 +129,7 @@ def read_options(path: Path, dataset: str, model: str) -> RecordPool:
     return _pool(dataset, model, error, {"PE": entropy, "MSP": msp})
 
 
-def read_samples(path: Path, dataset: str, model: str, correctness: str) -> RecordPool:
+def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pool:
     """Read sampled answers: the answer is the commonest sample.
 
     The scores are the entropy of the distinct answers, and one minus the share of the commonest.
@@ -113,7 +154,7 @@ def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Reco
     return _pool(dataset, model, error, {"entropy": entropy, "vote": vote})
 
 
-def read_confidences(path: Path, dataset: str) -> list[RecordPool]:
+def read_confidences(path: Path, dataset: str) -> list[Pool]:
     """Read a table with columns MODEL/error, MODEL/logit_confidence and MODEL/stated_confidence: one pool per model.
 
     Questions on which a model gave no confidence of either kind are left out of its pool.
@@ -131,10 +172,10 @@ def read_confidences(path: Path, dataset: str) -> list[RecordPool]:
     return pools
 
 
-def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> RecordPool:
+def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> Pool:
     arrays = {name: np.array(values) for name, values in scores.items()}
     half = min(1_000, len(error) // 2)
-    return RecordPool(dataset, model, np.array(error), arrays, n_calibration=half)
+    return Pool(dataset, model, np.array(error), arrays, half)
 
 
 def _probabilities(row: dict[str, Any]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

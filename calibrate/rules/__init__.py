@@ -25,8 +25,8 @@ not 0 or 1, and probabilities outside (0, 1) raise `guardrail.errors.UsageError`
                      first_to_test(reach, units, alpha, delta) -> int       where a walk of groups begins
     count.py         count_threshold(s, alpha, delta=None) -> float | None  limit below which P(s <= t) <= alpha
                      crc_joint(..., *, average=True)                        P(accepted and wrong) <= alpha
-    cascade.py       certified_cascade(u, wrong, alpha, delta=.1, *, share=.25, ratio=1., path=None)
-                     matched_path(u, ratio=1.), path_counts(u, wrong, path) arrays of shape (n, stages)
+    cascade.py       certified_cascade(u, wrong, alpha, delta=.1, *, share=.25, ratio=.5, path=None)
+                     matched_path(u, ratio=.5), path_counts(u, wrong, path) arrays of shape (n, stages)
     prediction_powered.py   prediction_powered(..., *, judge, sampled), p_people(people, judge, judge_only, alpha)
     counts.py        Feasible(threshold, n, k, e, start, bound), .acceptance; Infeasible(n, reason, start, first)
                      counts(u, wrong) -> Counts(n, threshold, k, e)         at the thresholds that occur

@@ -31,7 +31,7 @@ class Policy:
     bound: float
 
 
-def matched_path(u: ArrayLike, ratio: float = 1.0) -> Floats:
+def matched_path(u: ArrayLike, ratio: float = 0.5) -> Floats:
     """Policies from strict to loose by matched quantiles of the stages' scores; reads no label.
 
     At point i of n the last stage's threshold is the i-th smallest of its scores, and that of each earlier stage the
@@ -78,7 +78,7 @@ def certified_cascade(
     delta: float = 0.1,
     *,
     share: float = SHARE,
-    ratio: float = 1.0,
+    ratio: float = 0.5,
     path: Floats | None = None,
 ) -> Policy | Infeasible:
     """The loosest policy that `walk` reaches by exact tests: P(error rate of the system's answers > alpha) <= delta.

@@ -128,10 +128,10 @@ def certified(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, 
     SCER(t) = P(wrong | u <= t) is the error rate of the accepted answers; the probability is over calibrations. Needs
     independent units from the source that is served later, and no shape of the risk.
 
-    Fine print: thresholds are scores of labelled units, and the unit on the first is not a random one of those below.
-    Where the start itself is bad and risk falls there (the surest answers are the worst), the level is at most
-    delta / (1 - alpha). Without ties that is proved for any risk; with ties and several bad stretches it is not, and
-    an exact adversarial search stays below delta (tests/calibrate/rules/test_adversarial.py).
+    Fine print (proofs: docs/guarantees.md): thresholds are scores of labelled units, and the unit on the first is not a
+    random one of those below. The level is at most delta if risk does not fall with acceptance; for any risk without
+    ties at most delta / (1 - alpha); for any risk with ties there is no proof, and an exact adversarial search stays
+    below delta (tests/calibrate/rules/test_adversarial.py).
 
     ``share`` is that of all units which the first tested threshold accepts, see `start`: about half of what you expect
     to be answered. ``bound`` of the result is alpha; an infeasible one carries what `smallest` returns.

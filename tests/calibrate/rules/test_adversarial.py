@@ -108,7 +108,7 @@ def test_the_exact_probability_is_that_of_drawing_calibrations() -> None:
 def test_no_population_is_found_that_breaks_the_certificate(atoms: int, rounds: int) -> None:
     """A population with probability above delta would make the guarantees page false for tied scores."""
     found = search(0, atoms, rounds)
-    assert 0.055 < found <= 0.063  # the search climbs, and ends far below delta = .1
+    assert 0.055 < found < 0.0635  # the search climbs, and ends far below delta = .1
 
 
 def test_negative_control_a_flat_risk_breaks_the_scan() -> None:
