@@ -191,7 +191,7 @@ class CalibratedGuardrail(CustomGuardrail):
         client_settings: "refuse" answers HTTP 400 to clients that send a temperature or the like; "replace" drops it.
             Calls use the artifact's settings either way.
         complete: Makes a call; for tests. Default: the proxy's router.
-        guard_options: Further settings of `Guardrail`: abstain_message, early_stopping, probe, max_concurrency, ...
+        guard_options: Further settings of `Guardrail`: abstain_message, probe, max_concurrency, ...
         **litellm_params: LiteLLM's parameters of every guardrail.
 
     Raises:

@@ -141,7 +141,7 @@ def learn(
         strict: Refuse another fit on decisions that have carried one.
 
     Raises:
-        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, too few items, or
+        UsageError: The sample cannot be used (see `thinned`), scores are bounds (see `Uncertainty`), too few items, or
             another fit where ``strict`` refuses it.
     """
     artifact.refuse_segments("learning from reviews")
@@ -291,9 +291,9 @@ def _refuse_bounds(pool: ReviewPool) -> None:
     bounds = sum(item.verdict.uncertainty.is_bound for item in pool.items)
     if bounds:
         raise UsageError(
-            f"{bounds} of {len(pool.items)} reviewed verdicts were settled early, so their uncertainty is a bound, "
-            'not a score. A threshold needs scores: set early_stopping="off" on the guard and collect reviews again '
-            "(--since leaves older ones out)."
+            f"the first of two stages decided {bounds} of {len(pool.items)} reviewed verdicts, so their uncertainty is "
+            "a bound, not a score. A threshold needs scores: collect and label questions (calibrate run --calls 1.4), "
+            "or use a score of one stage."
         )
 
 

@@ -46,7 +46,7 @@ def artifact(**settings: Any) -> CalibrationArtifact:
 
 
 def guardrail(upstream: Upstream, *, bindings: Bindings | None = None, **settings: Any) -> CalibratedGuardrail:
-    options = {"probe": "off", "early_stopping": "off", **settings.pop("guard_options", {})}
+    options = {"probe": "off", **settings.pop("guard_options", {})}
     settings = {"event_hook": "pre_call", "default_on": True, "artifact": artifact(bindings=bindings), **settings}
     return CalibratedGuardrail(
         guardrail_name="calibrated", complete=upstream.complete, guard_options=options, **settings
@@ -205,7 +205,7 @@ class Routed:
         )
         proxy = types.SimpleNamespace(llm_router=self.router, general_settings={})
         monkeypatch.setitem(sys.modules, "litellm.proxy.proxy_server", proxy)
-        options = {"probe": "off", "early_stopping": "off"}
+        options = {"probe": "off"}
         artifacts = {"small": artifact(), "wild/one": make_artifact(LiteLLMChat(name_of_model="wild/one"), n=N)}
         self.guard = CalibratedGuardrail(
             guardrail_name="calibrated",
@@ -333,7 +333,7 @@ def proxy(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Upstr
         "default_on": True,
         "other_models": "pass",
         "artifact": {"small": str(folder / "artifact.json"), "payer": str(folder / "payer.json")},
-        "guard_options": {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."},
+        "guard_options": {"probe": "off", "abstain_message": "Not sure."},
     }
     config = {
         "model_list": [
