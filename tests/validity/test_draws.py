@@ -180,7 +180,7 @@ def test_a_time_limit_in_a_loop_accepts_what_an_undisturbed_call_would() -> None
 @pytest.mark.slow
 def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> None:
     once, answered = undisturbed(), in_a_loop(remember=0)
-    assert len(answered) > 1.5 * len(once)
+    assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1
 
 
@@ -243,7 +243,7 @@ def test_a_time_limit_under_a_clock_accepts_what_an_undisturbed_call_would() -> 
 @pytest.mark.slow
 def test_negative_control_a_time_limit_selects_if_a_clock_makes_another_question() -> None:
     answered, once = in_a_loop_with_a_clock(OTHER_QUESTION), undisturbed()
-    assert len(answered) > 1.5 * len(once)
+    assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1
 
 
@@ -308,5 +308,5 @@ def test_processes_that_are_killed_accept_what_an_undisturbed_one_would() -> Non
 @pytest.mark.slow
 def test_negative_control_kills_select_if_a_clock_makes_another_question() -> None:
     answered, once = in_processes_that_are_killed(OTHER_QUESTION), undisturbed()
-    assert len(answered) > 1.5 * len(once)
+    assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1
