@@ -122,7 +122,5 @@ def test_an_answer_that_agrees_with_no_sample_says_so() -> None:
     unread = "The answer agrees with none of the 10 samples, and discrete_semantic_entropy compares the samples alone."
     assert unread in accepted(year, "discrete_semantic_entropy")
     assert "agrees with none of the 10 samples, and degree compares the samples alone." in accepted(year, "degree")
-    assert "The answer agrees with none of the 3 samples." in accepted(
-        year, "primary_disagreement", 1.0
-    )  # stopped early
+    assert "The answer agrees with none of the 10 samples." in accepted(year, "primary_disagreement", 1.0)
     assert "agrees with none" not in accepted("same", "discrete_semantic_entropy")
