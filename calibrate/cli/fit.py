@@ -43,7 +43,6 @@ from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
-    print_early_stopping,
     print_fits,
     print_labels_needed,
     print_second_look,
@@ -436,7 +435,6 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     text = verdict_text(artifact, audited, merged, listed(fitted.sources))
     print_verdict(text)
     print_labels_needed(artifact)
-    print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)
     if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
         print_second_look(fitted.part, key)
