@@ -254,6 +254,7 @@ class Records:
         declare: Sequence[str] = (),
         strict: bool = False,
         repeats: Repeats = "once",
+        without_failed: bool = False,
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
@@ -275,6 +276,7 @@ class Records:
                 equal part of delta.
             strict: Refuse another fit on labels that have carried one, unless it was declared.
             repeats: Whether of equal questions one record is used, or "all".
+            without_failed: As for `fit_artifact`.
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
@@ -306,6 +308,7 @@ class Records:
                 choice=choice,
                 repeats=repeats,
                 selection=selection,
+                without_failed=without_failed,
             )
 
         # An artifact names a rule of one's own and does not know its parameters.

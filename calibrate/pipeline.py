@@ -41,7 +41,7 @@ from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_q
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .scoring.ensemble import refuse_overlap
 from .scoring.reach import at_look, check_labelled_part, draw_digest
-from .scoring.scores import Scored, arrays
+from .scoring.scores import Scored, arrays, refuse_failed
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
 from .thresholds import DEFAULT_DELTA, fit
@@ -54,6 +54,7 @@ __all__ = [
     "GateCounts",
     "Groups",
     "accepted_of",
+    "asked_with",
     "at_calibration",
     "calibration_part",
     "fit_artifact",
@@ -85,7 +86,9 @@ class GateCounts(Frozen):
     """Counts of a gate on labelled questions that it was not fitted on. Intervals are 95 % Clopper-Pearson."""
 
     n: int
-    """Labelled test questions. Those that could not be measured are among them, as abstentions."""
+    """Labelled questions."""
+    n_asked: int
+    """Questions asked: those labelled, and those that could not be measured and so have no label."""
     n_accepted: int
     """Answers accepted."""
     n_errors: int
@@ -95,21 +98,23 @@ class GateCounts(Frozen):
     error_rate: tuple[float, float, float] | None
     """Errors among accepted answers (SCER) with its interval; None when nothing was accepted."""
     acceptance: tuple[float, float, float]
-    """Share of questions answered, with its interval."""
+    """Share of the questions asked that are answered, with its interval."""
     power: tuple[float, float, float] | None
     """Share of the right answers that were accepted, with its interval; None when no answer was right."""
 
     @classmethod
-    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int) -> GateCounts:
-        """From counts; n is at least 1."""
+    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int, n_asked: int | None = None) -> GateCounts:
+        """From counts; n is at least 1, and all were measured unless ``n_asked`` says otherwise."""
+        n_asked = n if n_asked is None else max(n, n_asked)
         return cls(
             n=n,
+            n_asked=n_asked,
             n_accepted=n_accepted,
             n_errors=n_errors,
             n_correct=n_correct,
             error_rate=_proportion(n_errors, n_accepted),
             # n is at least 1, so the second half only satisfies the type.
-            acceptance=_proportion(n_accepted, n) or (0.0, 0.0, 0.0),
+            acceptance=_proportion(n_accepted, n_asked) or (0.0, 0.0, 0.0),
             power=_proportion(n_accepted - n_errors, n_correct),
         )
 
@@ -130,6 +135,7 @@ def fit_artifact(
     options: Mapping[str, Any] | None = None,
     repeats: Repeats = "once",
     selection: Selection | None = None,
+    without_failed: bool = False,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -155,14 +161,16 @@ def fit_artifact(
             the one whose id has the smallest hash. "all" uses every record.
         selection: How many fits these labels have carried, and the part of delta that this one spends; default: not
             counted.
+        without_failed: Leave out questions without a score because a server, a rate limit or a time-out failed, however
+            many there are. The promise then states their share.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
 
     Raises:
-        UsageError: Records without scores or labels, a question that is labelled both ways, labels on a selected part
-            of the questions, a cluster rule without groups, a look that was not declared or lacks labels, or a rule
-            that cannot be used.
+        UsageError: More than 1 % of the questions failed, records without scores or labels, a question that is labelled
+            both ways, labels on a selected part of the questions, a cluster rule without groups, a look that was not
+            declared or lacks labels, or a rule that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     used = file.records if part is None else table_of(part)
@@ -189,6 +197,7 @@ def fit_artifact(
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
+    n_failed = refuse_failed(used, estimator, allowed=without_failed)
     scored = arrays(used, estimator)
     usable = used.take(used.usable(estimator))
     spec = header.estimators.get(estimator)
@@ -218,7 +227,7 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, usable, scored),
+        data=_fingerprint(file, used, usable, scored, n_failed),
         outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked, selection), options or {}),
         certificate=_certificate(calibration, alpha, looked, selection),
         calibration=calibration,
@@ -425,7 +434,16 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
         n_accepted=int(np.count_nonzero(accepted)),
         n_errors=int(np.count_nonzero(accepted & ~right)),
         n_correct=int(np.count_nonzero(right)),
+        n_asked=asked_with(table, estimator),
     )
+
+
+def asked_with(records: Sequence[Record], estimator: str) -> int:
+    """The questions asked that the labelled and measured ones stand for: they, and their part of the unmeasured."""
+    table = table_of(records)
+    measured = ~np.isnan(table.scores(estimator))
+    n_measured, n_labelled = (int(np.count_nonzero(mask)) for mask in (measured, table.usable(estimator)))
+    return round(n_labelled * len(table) / n_measured) if n_measured else len(table)
 
 
 def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
@@ -436,7 +454,13 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     # The whole's outcome is not the gate then: each segment has a separate threshold.
     if artifact.segments is not None:
         wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
-    return GateCounts.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
+    return GateCounts.count(
+        n=n,
+        n_accepted=artifact.n_accepted,
+        n_errors=artifact.n_errors,
+        n_correct=n - wrong,
+        n_asked=round(n / artifact.asked.measured) if artifact.asked.measured else n,
+    )
 
 
 def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> RecordTable:
@@ -595,8 +619,7 @@ def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
     if artifact.outcome.certifies and not dependent:
         u, error = np.asarray(scores.uncertainty), np.asarray(scores.error)
         average = fit(u, error, alpha=artifact.alpha, rule=AVERAGE, diagnose="fast")
-        share = average.acceptance if isinstance(average, Feasible) else 0.0
-        price = Price(average=share if artifact.reach is None else artifact.reach.of_all(share))
+        price = Price(average=artifact.within(average))
     return artifact.model_copy(update={"price": price})
 
 
@@ -638,7 +661,9 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
     return None
 
 
-def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:
+def _fingerprint(
+    file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored, n_failed: int
+) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
         sha256=usable.fingerprint(),
@@ -646,6 +671,7 @@ def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, score
         n_questions=len(used),
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
+        n_failed=n_failed,
         n_unlabelled=scored.n_unlabelled,
         n_undecided=scored.n_undecided,
         n_cut_off=_cut_off(used),

@@ -25,6 +25,7 @@ from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_sett
 from .errors import GuardrailError, UsageError, load_entry_point
 from .judges import Judge, with_majority
 from .models import resolve_model
+from .notebook import percent
 from .outcome import CERTIFIED, Infeasible, target_text
 from .parts.measure import estimator_of
 from .plain_json import visible
@@ -169,6 +170,7 @@ def examine(
         yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
     for check, promise in zip(("promise", "other promise"), artifact.promises, strict=True):
         yield Finding(check, "ok", promise)
+    yield from _asked(artifact)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
     yield from _shared_names()
@@ -208,6 +210,18 @@ def _is_cascade(path: str) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("kind") == "cascade"
+
+
+def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
+    """The share of questions that could not be measured, and of those that failed at a server."""
+    asked = artifact.asked
+    unmeasured = f"{percent(1 - asked.measured)} of the questions asked could not be measured; they count as held back"
+    yield Finding("questions", "ok", unmeasured)
+    if asked.failed:
+        failed = f"{percent(asked.failed)} of the questions asked failed at a server, a rate limit or a time-out"
+        few = asked.failed <= asked.most_failed
+        fix = "" if few else "ask them again with the same `calibrate run` or `collect`, and fit again"
+        yield Finding("failed questions", "ok" if few else "warn", failed, fix)
 
 
 def _guard(

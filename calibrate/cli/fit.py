@@ -32,13 +32,22 @@ from ..report.sentences import (
     facts,
     verdict_text,
 )
+from ..scoring.scores import refuse_failed
 from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
-from .frame.options import USUAL, LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
+from .frame.options import (
+    USUAL,
+    LooksOption,
+    RecordsArgument,
+    WithoutFailedOption,
+    chosen_estimator,
+    parsed_looks,
+    with_flags,
+)
 from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
@@ -207,6 +216,7 @@ class _ByRule:
     look: int | None
     looks: Sequence[int]
     counting: _Counting
+    without_failed: bool
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
@@ -243,7 +253,10 @@ class _ByRule:
                 options=self.options,
                 repeats=repeats,
                 selection=selection,
+                without_failed=self.without_failed,
             )
+            if test is not None:
+                refuse_failed(test.records, key, allowed=self.without_failed)
             if test is not None and self.testing.test:  # before the fit is counted
                 require_same(artifact, test, key)
                 refuse_untestable(test.records, key)
@@ -265,6 +278,7 @@ class _WithPeople:
     delta: float | None
     sources: Sequence[Path]
     counting: _Counting
+    without_failed: bool
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, and keep the sample that people labelled."""
@@ -272,7 +286,13 @@ class _WithPeople:
 
         def fitted(selection: Selection | None) -> tuple[CalibrationArtifact, RecordFile]:
             return artifact_with_people(
-                file, labels, estimator=key, alpha=self.alpha, delta=self.delta, selection=selection
+                file,
+                labels,
+                estimator=key,
+                alpha=self.alpha,
+                delta=self.delta,
+                selection=selection,
+                without_failed=self.without_failed,
             )
 
         artifact = self.counting.count(lambda it: fitted(it)[0], file, self.sources, self.out, key, self.delta)
@@ -330,6 +350,7 @@ def fit(
     ] = None,
     looking: _Looks,
     counting: _Counting,
+    without_failed: WithoutFailedOption = False,
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
@@ -369,13 +390,15 @@ def fit(
             test=testing.test or (),
             seed=testing.seed,
             strict=counting.strict,
+            without_failed=without_failed,
         )
         return
     refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if name != "parts"})
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
-        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta, records, counting)
+        beside = [_labelled_by_people(out)]
+        fitting = _WithPeople(human_labels, out, alpha, delta, records, counting, without_failed)
     else:
         beside = [_kept_out(out)] if testing.test_fraction else []
         fitting = _ByRule(
@@ -391,6 +414,7 @@ def fit(
             look=looking.look,
             looks=parsed_looks(looking.looks),
             counting=counting,
+            without_failed=without_failed,
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
     _refuse_conflicts(

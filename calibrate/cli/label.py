@@ -386,7 +386,13 @@ def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | No
             finish([target], "label the first questions of the file, then give the same command again")
             return
         artifact = fit_artifact(
-            labelled, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta, look=look
+            labelled,
+            estimator=key,
+            alpha=goal.alpha,
+            rule="certified",
+            delta=goal.delta,
+            look=look,
+            without_failed=True,  # `fit` asks
         )
         print_line(
             f"Look {look} of {len(schedule)}, {n} labels: {percent(artifact.acceptance)} of all questions certified."
@@ -439,7 +445,9 @@ def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> Re
         assert key is not None, "a goal names its scores"
         assert goal.alpha is not None, "a goal has a target"
         now = labelling.with_undecided(file)
-        return fit_artifact(now, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta)
+        return fit_artifact(
+            now, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta, without_failed=True
+        )  # `fit` asks
 
     def enough() -> bool:
         if goal.until is None:

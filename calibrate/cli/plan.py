@@ -24,7 +24,15 @@ from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import CutOption, EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
+from .frame.options import (
+    CutOption,
+    EstimatorOption,
+    LooksOption,
+    PartsOption,
+    WithoutFailedOption,
+    chosen_estimator,
+    parsed_looks,
+)
 from .frame.parts import plan_by_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line, table
 
@@ -282,6 +290,7 @@ def sample(
         typer.Option("--fixed-beforehand", help="The reach was fixed before anybody looked at these scores."),
     ] = False,
     looks: LooksOption = None,
+    without_failed: WithoutFailedOption = False,
 ) -> None:
     """Draw what to label, where labels matter: at random from the share of the lowest scores.
 
@@ -308,6 +317,7 @@ def sample(
         seed=seed,
         fixed_beforehand=fixed_beforehand,
         looks=schedule,
+        without_failed=without_failed,
     )
     write_records(out, drawn.header, drawn.records)
     drawn_reach = drawn.header.reach

@@ -46,6 +46,7 @@ from ..scoring.ensemble import ScoreFile
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
+    refuse_failed,
     score_records,
     supported,
     uses_models,
@@ -69,7 +70,7 @@ from .frame.labels import (
     rule_from,
 )
 from .frame.next_commands import listed, merged_command
-from .frame.options import MODEL_HELP, declared, flag
+from .frame.options import MODEL_HELP, WITHOUT_FAILED_HELP, declared, flag
 from .frame.parts import (
     FitParts,
     ScoreParts,
@@ -172,7 +173,7 @@ class RunConfig(Frozen):
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
     max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16).")
     batch_size: int | None = Field(default=None, ge=1, description="Questions a batch, for local weights (16).")
-    retry_failed: bool = Field(default=False, description="Ask again where the model failed.")
+    without_failed: bool = Field(default=False, description=WITHOUT_FAILED_HELP)
     allow_identical_samples: bool = Field(
         default=False, description="Accept that no question has two different samples."
     )
@@ -204,9 +205,7 @@ class RunConfig(Frozen):
             tools=self.tools,
         )
         prompt = PromptOptions(self.system, self.template, self.option_template)
-        calls = CallOptions(
-            self.max_concurrency, self.batch_size, self.retry_failed, self.allow_identical_samples, self.probe
-        )
+        calls = CallOptions(self.max_concurrency, self.batch_size, self.allow_identical_samples, self.probe)
         return CollectOptions(drawing, prompt, calls)
 
 
@@ -286,6 +285,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     if key == TWO_STAGE:
         options = settings.collect_options()
         ask(questions, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
+        refuse_failed(read_records(path).records, allowed=settings.without_failed)
         staged, rest = _two_stage(settings, path, groups)
         key = estimator_key(staged)
     records = _records(settings, model, questions, path, settings.questions.name, staged)
@@ -363,6 +363,7 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
     spec = None
     for some, path in both[: len(files)]:
         ask(some, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
+        refuse_failed(read_records(path).records, allowed=settings.without_failed)
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
         spec = score_by_parts(path, path, how, None, spec)
         if kind == "json":
@@ -385,6 +386,7 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
         test=files[1:],
         seed=settings.seed,
         strict=settings.strict,
+        without_failed=settings.without_failed,
         report=settings.out / "report.html",
     )
 
@@ -407,6 +409,7 @@ def _fitted(
             options=options,
             repeats="all" if settings.count_repeats else "once",
             selection=selection,
+            without_failed=settings.without_failed,
         )
 
     fits = Fits([beside(_records_path(settings))], settings.out)
@@ -522,6 +525,7 @@ def _records(
     """Collect, score and label one part; the file on disk is complete afterwards."""
     options = settings.collect_options()
     ask(questions, model, path, options, name=name, title=f"asking ({path.stem})")
+    refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
     estimators = [staged] if staged is not None else _estimators(settings, options.drawing.plan(questions), path)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
@@ -605,7 +609,7 @@ def _commands(config: Path | None, settings: RunConfig) -> list[str]:
     flags = []
     for name, field in RunConfig.model_fields.items():
         value = getattr(settings, name)
-        if value == field.default or name in ("retry_failed", "max_concurrency", "batch_size", "price"):
+        if value == field.default or name in ("max_concurrency", "batch_size", "price"):
             continue
         flag = "--" + name.replace("_", "-")
         for item in value if isinstance(value, tuple) else (value,):

@@ -29,7 +29,7 @@ from .progress import silent
 from .questions import rows_fingerprint
 from .record import Record, RecordHeader
 from .records import RecordFile, line_number, parse_record, pooled, read_records
-from .table import DTYPES, Codes, Places, RecordsInMemory, RecordTable
+from .table import DTYPES, FAILED, Codes, Places, RecordsInMemory, RecordTable
 
 __all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records", "share_ids"]
 
@@ -143,7 +143,14 @@ class ColumnRecords(RecordTable):
 
     def scores(self, key: str) -> NDArray[np.float64]:
         """Scores of an estimator; NaN without one."""
-        return self._read(f"score:{key}", np.float64, np.nan)
+        values = self._read(f"score:{key}", np.float64, np.nan)
+        values[np.isinf(values)] = np.nan  # a failure of a server
+        return values
+
+    def failed(self, key: str | None = None) -> NDArray[np.bool_]:
+        """Which records have no score because a server, a rate limit or a time-out failed."""
+        failed: NDArray[np.bool_] = (self.flags() & FAILED) != 0
+        return failed if key is None else failed | np.isinf(self._read(f"score:{key}", np.float64, np.nan))
 
     def scored(self, key: str) -> NDArray[np.bool_]:
         """Which records an estimator looked at, whether or not it could measure them."""

@@ -124,6 +124,7 @@ class RecordParts:
         cap: int | None = None,
         cut: float | None = None,
         strict: bool = False,
+        without_failed: bool = False,
     ) -> CalibrationArtifact:
         """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
 
@@ -136,12 +137,21 @@ class RecordParts:
             cap: Another cap than that of the parts.
             cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
             strict: Refuse another fit on labels that have carried one.
+            without_failed: As for `calibrate.pipeline.fit_artifact`.
 
         Raises:
             UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
         """
         artifact = fit_parts_artifact(
-            self._file, alpha=alpha, kind=self.kind, rule=rule, delta=delta, groups=groups, cap=cap, cut=cut
+            self._file,
+            alpha=alpha,
+            kind=self.kind,
+            rule=rule,
+            delta=delta,
+            groups=groups,
+            cap=cap,
+            cut=cut,
+            without_failed=without_failed,
         )
         key = key_of_parts(self._file, self.kind)
         artifact = counted_parts(artifact, self._records.fits, key, strict=strict)

@@ -87,6 +87,7 @@ def compare_rules(
         n_calibration=len(pool.ids) // 2,
         splits=splits,
         groups=pool.group if artifact.calibration.group is not None else None,
+        measured=pool.measured,
         progress=progress,
     )
 
@@ -115,6 +116,7 @@ def sweep(
         splits=evaluation.splits,
         seed=evaluation.seed,
         groups=pool.group if evaluation.grouped else None,
+        measured=pool.measured,
     )
 
 

@@ -235,7 +235,7 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         )
     of_what = f"the {outcome.n} calibration questions"
     if missing := artifact.data.n_unmeasured:
-        of_what += f" that could be measured ({missing} could not, and always abstain)"
+        of_what = f"all questions ({outcome.n_accepted} of {outcome.n}; {missing} more could not be measured)"
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
@@ -262,7 +262,7 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
     if not artifact.n_accepted:
         return f"{start}: this gate abstains on everything."
     return (
-        f"{start}; {percent(artifact.acceptance)} of the {n} calibration questions are accepted. Of those answers "
+        f"{start}; {percent(artifact.acceptance)} of all questions are accepted. Of those answers "
         f"{percent(artifact.n_errors / artifact.n_accepted)} were wrong ({artifact.n_errors} of {artifact.n_accepted}; "
         f"target {percent(artifact.alpha)}, in each segment). Without the gate "
         f"{percent(sum(artifact.calibration.error) / n)} are wrong."
@@ -335,11 +335,11 @@ def certificate(artifact: CalibrationArtifact) -> str:
             f"Nothing can be certified at {percent(certified.alpha)}{confidence} on these {certified.n} questions "
             f"({certified.reason.value.replace('_', ' ')})."
         )
-    share = certified.acceptance if artifact.reach is None else artifact.reach.of_all(certified.acceptance)
+    share = artifact.asked.share(artifact.within(certified))
     if artifact.segments is not None:
         return (
             "For comparison: one threshold for all questions certifies an error rate of at most "
-            f"{percent(certified.alpha)}{confidence} for the most certain {percent(share)}, over all segments together."
+            f"{percent(certified.alpha)}{confidence} for the most certain {share} of questions, over all segments."
         )
     same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= certified.threshold
     tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
@@ -347,13 +347,13 @@ def certificate(artifact: CalibrationArtifact) -> str:
         tail = ""
     return (
         f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(share)} ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
+        f"{share} of questions ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
     )
 
 
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
     """Results of the gate on questions kept out of the fit, in one sentence."""
-    start = f"On {counts.n} questions kept out of the fit the model answers {_share(counts.acceptance)}"
+    start = f"On {counts.n_asked} questions kept out of the fit the model answers {_share(counts.acceptance)}"
     if counts.error_rate is None:
         return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
     gave = "" if counts.power is None else f" It gives {_share(counts.power)} of its right answers."
@@ -390,7 +390,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         low, high = outcome.interval
         rows += [
             ("threshold", f"accept if {_noun(artifact)} <= {outcome.threshold:.6g}"),
-            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(outcome.acceptance)})"),
+            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(artifact.acceptance)} of all questions)"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
             ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
@@ -402,7 +402,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
-        ("most any rule accepts", percent(diagnostics.max_acceptance)),
+        ("most any rule accepts", artifact.asked.share(diagnostics.max_acceptance)),
         ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
         ("digest", artifact.digest),
@@ -539,8 +539,8 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         steps.append(
-            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
-            "--retry-failed` asks again."
+            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. The same `calibrate collect` "
+            "again asks those whose server failed."
         )
     if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
         steps.append("Label more questions if you need a proof: nothing can be certified on these.")
@@ -855,7 +855,8 @@ def _choice(choice: EstimatorChoice) -> str:
 
 def _left_out(artifact: CalibrationArtifact) -> str:
     data = artifact.data
-    return f"{data.n_unmeasured} not measured, {data.n_unlabelled} not labelled, of {data.n_questions}"
+    failed = f" ({data.n_failed} because a server, rate limit or time-out failed)" if data.n_failed else ""
+    return f"{data.n_unmeasured} not measured{failed}, {data.n_unlabelled} not labelled, of {data.n_questions}"
 
 
 def describe_spec(name: str, params: dict[str, object]) -> str:

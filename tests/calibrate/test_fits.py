@@ -591,7 +591,15 @@ def test_another_reach_on_the_same_questions_is_another_fit() -> None:
         def make(selection: Selection | None) -> CalibrationArtifact:
             artifact = fit_artifact(file, estimator=KEY, alpha=ALPHA, rule="certified", selection=selection)
             reach = Reach(
-                estimator=KEY, share=0.5, cut=cut, n_pool=3 * N, n_within=N, n=N, seed=0, fixed_beforehand=True
+                estimator=KEY,
+                share=0.5,
+                cut=cut,
+                n_asked=3 * N,
+                n_pool=3 * N,
+                n_within=N,
+                n=N,
+                seed=0,
+                fixed_beforehand=True,
             )
             return artifact.model_copy(update={"reach": reach})
 

@@ -335,6 +335,7 @@ def fit_by_parts(
     test: Sequence[Path],
     seed: int,
     strict: bool = False,
+    without_failed: bool = False,
     report: Path | None = None,
 ) -> None:
     """Fit a gate of parts, test it on what was kept out, and print the verdict; write its report if a path is given.
@@ -364,6 +365,7 @@ def fit_by_parts(
         groups=groups,
         cap=options.cap,
         cut=options.cut,
+        without_failed=without_failed,
     )
     held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
     result = None if held_out is None else check_on(artifact, held_out)  # a test file that is refused counts no fit

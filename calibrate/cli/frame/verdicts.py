@@ -64,7 +64,7 @@ def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
-    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
+    shares = [(wrong, counts.n), (counts.n_accepted, counts.n_asked), (counts.n_errors, counts.n_accepted)]
     return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
 
 

@@ -96,7 +96,7 @@ def test_where_early_stopping_is_off_by_default_is_said(labelled: RecordFile, un
     )
     rows = dict(facts(artifact))
     assert ("early stopping" in rows) == off
-    phrase = f"calibration questions that could be measured ({unmeasured} could not, and always abstain)"
+    phrase = f"; {unmeasured} more could not be measured)"
     assert (phrase in headline(artifact)) == (unmeasured > 0)
     if off:
         assert f"{unmeasured} of 240 questions could not be measured" in rows["early stopping"]
