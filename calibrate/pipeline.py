@@ -58,7 +58,6 @@ __all__ = [
     "at_calibration",
     "calibration_part",
     "fit_artifact",
-    "fitted_hashes",
     "hashes_of_fit",
     "held_out",
     "narrowed_plan",
@@ -520,12 +519,6 @@ def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
     """`question_hashes` of the calibration part; none where the artifact does not know them."""
     return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
-
-
-def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
-    """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
-    hashes = hashes_of_fit(artifact)
-    return hashes[among(hashes, np.sort(question_hashes(records)))]
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:

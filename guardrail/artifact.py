@@ -350,10 +350,6 @@ class Segments(Frozen):
     """Labelled questions from which on a category became a segment with its own threshold."""
 
 
-def _limit(outcome: Outcome) -> str:
-    return f"{outcome.threshold:.6g}" if isinstance(outcome, Feasible) else "none, answers nothing"
-
-
 _REVERSED = 0.4
 """AUROC below which a score is called reversed."""
 
@@ -520,24 +516,16 @@ class CalibrationArtifact(Persisted):
             if self.threshold is None:
                 return "keep nothing: no threshold was found"
             return f"keep a part if at most {self.threshold:.6g} of the samples do not support it"
-        name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
         if self.segments is not None:
             limits = {**self.segments.outcomes, "other questions": self.outcome}
-            each = (f"{segment}: {_limit(outcome)}" for segment, outcome in limits.items())
-            return f"answer if {name} is at most the threshold of the question's segment ({', '.join(each)})"
-        if threshold is None:
+            each = ", ".join(f"{segment}: {self._condition(outcome)}" for segment, outcome in limits.items())
+            return f"answer by the threshold of the question's segment ({each})"
+        if self.threshold is None:
             return "answer nothing: no threshold was found"
-        if not name.startswith("imported:"):
-            unit = "" if self.estimator.unit == "probability" else f" {self.estimator.unit}"
-            if name.startswith("score:") and params.get("higher") == "certain":
-                limit = 1 - threshold if self.estimator.unit == "probability" else -threshold
-                return f"answer if {name} gives {limit:.6g}{unit} or more"
-            return f"answer if {name} <= {threshold:.6g}{unit}"
-        # A user compares with this number by hand, so it keeps all digits that the file had.
-        column, stored = params.get("column", name), params.get("stored", "value")
-        if stored == "value":
-            return f"answer if {column} <= {threshold:.12g}"
-        return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
+        return f"answer if {self._condition(self.outcome)}"
+
+    def _condition(self, outcome: Outcome) -> str:
+        return "nothing" if outcome.threshold is None else self.estimator.condition(outcome.threshold)
 
     def __str__(self) -> str:
         """The short form, warnings, the threshold in use, and the two promises."""

@@ -215,8 +215,11 @@ def _is_cascade(path: str) -> bool:
 def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
     """The share of questions that could not be measured, and of those that failed at a server."""
     asked = artifact.asked
-    unmeasured = f"{percent(1 - asked.measured)} of the questions asked could not be measured; they count as held back"
-    yield Finding("questions", "ok", unmeasured)
+    if asked.measured < 1:
+        unmeasured = (
+            f"{percent(1 - asked.measured)} of the questions asked could not be measured and count as held back"
+        )
+        yield Finding("questions", "ok", unmeasured)
     if asked.failed:
         failed = f"{percent(asked.failed)} of the questions asked failed at a server, a rate limit or a time-out"
         few = asked.failed <= asked.most_failed
@@ -285,7 +288,7 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             "calibrate with a larger alpha, more questions, or a better model",
         )
     target = target_text(outcome.alpha, certifies=artifact.certifies is True)
-    return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {target} ({outcome.rule})")
+    return Finding("threshold", "ok", f"{artifact.answer_if}, for {target} ({outcome.rule})")
 
 
 def _thresholds(artifact: CascadeArtifact) -> Finding:
@@ -297,8 +300,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
             f"none keep the error at {outcome.alpha:g} ({outcome.detail}), so everything is held back",
             "calibrate with a larger alpha, more questions, or better models",
         )
-    thresholds = (stage.threshold for stage in outcome.stages)
-    listed = ", ".join("never answers" if threshold is None else f"{threshold:.4g}" for threshold in thresholds)
+    listed = ", then ".join(stage.answer_if for stage in artifact.stages)
     target = target_text(outcome.alpha, certifies=outcome.rule == CERTIFIED)
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 

@@ -36,9 +36,9 @@ from ..scoring.scores import refuse_failed
 from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from .frame.app import app
-from .frame.files import keep_inputs, open_pool, warn_incomplete
+from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .frame.labels import print_structured, refuse_broken
-from .frame.next_commands import listed, merged_command
+from .frame.next_commands import fresh_command, listed
 from .frame.options import (
     USUAL,
     LooksOption,
@@ -425,7 +425,8 @@ def fit(
         looking,
         clusters=cluster_by_group,
     )
-    file = open_pool(records)
+    files = open_files(records)
+    file = pool_of(files)
     key = _key(file, estimator, reads_all=human_labels is not None or looking.look is not None)
     print_structured(file, key)
     if human_labels is None and not trust_labels:
@@ -438,6 +439,7 @@ def fit(
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
     print_unread(file, fitted.key)
+    warn_unlike(files, fitted.key)
     _present(fitted, testing.test or (), out)
 
 
@@ -494,9 +496,8 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     """
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
     audited = None if test is None else audit(artifact, test.records, key, repeats=fitted.repeats)
-    # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
-    merged = merged_command(artifact, key, fitted.sources, test_files, out)
-    text = verdict_text(artifact, audited, merged, listed(fitted.sources))
+    tests = test_files if test is None or fitted.beside is None else [test.path]
+    text = verdict_text(artifact, audited, fresh_command(artifact, key, tests, out), listed(fitted.sources))
     print_verdict(text)
     print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)
@@ -505,7 +506,6 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     if test is not None:
         _print_share(test.header.reach)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
-    tests = test_files if test is None or fitted.beside is None else [test.path]
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
 

@@ -322,9 +322,11 @@ def sample(
     write_records(out, drawn.header, drawn.records)
     drawn_reach = drawn.header.reach
     assert drawn_reach is not None, "draw_to_label sets it"
+    within = file.header.estimators[key].condition(drawn_reach.cut)
+    share = percent(drawn_reach.n_within / drawn_reach.n_pool)
     print_line(
-        f"{drawn_reach.n} of {drawn_reach.n_within} questions with {key} <= {drawn_reach.cut:.6g}, the lowest "
-        f"{percent(drawn_reach.n_within / drawn_reach.n_pool)} of {drawn_reach.n_pool}. Nothing above will be answered."
+        f"{drawn_reach.n} of {drawn_reach.n_within} questions with {within}, the surest {share} of "
+        f"{drawn_reach.n_pool}. Nothing beyond will be answered."
     )
     name = shlex.quote(str(out))
     if schedule:

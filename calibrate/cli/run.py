@@ -69,7 +69,7 @@ from .frame.labels import (
     refuse_mixed,
     rule_from,
 )
-from .frame.next_commands import listed, merged_command
+from .frame.next_commands import fresh_command, listed
 from .frame.options import MODEL_HELP, WITHOUT_FAILED_HELP, declared, flag
 from .frame.parts import (
     FitParts,
@@ -320,11 +320,11 @@ def run(config: Path | None = None, **flags: Any) -> None:
     repeats: Repeats = "all" if settings.count_repeats else "once"
     audited = None if test is None else audit(artifact, test.records, key, repeats=repeats)
     tested = [] if test is None else [test.path]
-    merged = merged_command(artifact, key, [records.path], tested, artifact_path)
-    text = verdict_text(artifact, audited, merged, listed([records.path]))
+    alone = fresh_command(artifact, key, tested, artifact_path)
+    text = verdict_text(artifact, audited, alone, listed([records.path]))
     print_unread(records, key)
     print_verdict(text)
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone, judge)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
@@ -583,7 +583,7 @@ def _report(
     records: RecordFile,
     test: RecordFile | None,
     commands: Sequence[str],
-    merged: str,
+    alone: str,
     judge: Judge | None,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
@@ -599,7 +599,7 @@ def _report(
         test=tested,
         evaluation=evaluation,
         commands=commands,
-        merged=merged,
+        alone=alone,
         judge=judge,
     )
 

@@ -31,7 +31,7 @@ from .record import Record, RecordHeader
 from .records import RecordFile, line_number, parse_record, pooled, read_records
 from .table import DTYPES, FAILED, Codes, Places, RecordsInMemory, RecordTable
 
-__all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records", "share_ids"]
+__all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records"]
 
 LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
@@ -72,12 +72,6 @@ def open_each(
 def in_memory(file: RecordFile) -> RecordFile:
     """The file with its records in memory, for what reads texts more than once."""
     return replace(file, records=RecordsInMemory(file.records))
-
-
-def share_ids(paths: Sequence[Path]) -> bool:
-    """Whether an id is in two of the record files."""
-    first, *others = (file.records for file in open_each(paths))
-    return first.joined(others).repeated() is not None
 
 
 class ColumnRecords(RecordTable):

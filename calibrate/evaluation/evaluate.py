@@ -293,7 +293,7 @@ class _Ranking:
 class _Tally:
     """Test counts of one rule at one alpha, collected split by split."""
 
-    def __init__(self, splits: int, measured: float) -> None:
+    def __init__(self, splits: int, measured: float = 1.0) -> None:
         self.measured = measured
         self.accepted = np.zeros(splits)
         self.errors = np.zeros(splits)

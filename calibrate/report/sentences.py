@@ -55,8 +55,8 @@ __all__ = [
 
 Row = tuple[str, str]
 """A label and its value."""
-MERGED = "calibrate fit RECORDS NEW_RECORDS --alpha ALPHA"
-"""The command that calibrates on new questions as well, where the names of the files are unknown."""
+ALONE = "calibrate fit NEW_RECORDS --alpha ALPHA"
+"""The command that calibrates on new questions alone, where the names of the files are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,17 +132,17 @@ class VerdictText:
 
 
 def verdict_text(
-    artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED, records: str = "RECORDS"
+    artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE, records: str = "RECORDS"
 ) -> VerdictText:
     """Put together all sentences and tables about an artifact; see `standing` and `next_steps`.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
-        merged: The command that calibrates on those questions as well.
+        alone: The command that calibrates on those questions alone.
         records: The record files, as a shell takes them.
     """
-    verdict, steps = standing(artifact, test), next_steps(artifact, test, merged)
+    verdict, steps = standing(artifact, test), next_steps(artifact, test, alone)
     opening = None
     if artifact.calibration.group is not None:
         opening = f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used."
@@ -314,7 +314,7 @@ def segment_table(artifact: CalibrationArtifact) -> list[tuple[str, ...]]:
             row.name,
             str(row.n),
             percent(row.base_errors / row.n),
-            "none" if row.threshold is None else f"{row.threshold:.4g}",
+            "none" if row.threshold is None else artifact.estimator.limit(row.threshold),
             *counts(row.n, row.own),
             *counts(row.n, row.one),
         )
@@ -347,7 +347,7 @@ def certificate(artifact: CalibrationArtifact) -> str:
         tail = ""
     return (
         f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
-        f"{share} of questions ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
+        f"{share} of questions ({artifact.estimator.condition(certified.threshold)}, rule {certified.rule}).{tail}"
     )
 
 
@@ -375,13 +375,13 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("fits on these labels", selected)] if (selected := selection(artifact)) is not None else []),
-        *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
+        *([("reach", _reach(artifact.reach, artifact.estimator))] if artifact.reach is not None else []),
         *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
         rows += [
-            (f"in {name}", f"{_noun(artifact)} <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
+            (f"in {name}", f"{threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
             for name, n, _, threshold, accepted, wrong, *_ in segment_table(artifact)
         ]
         others = artifact.segments.unknown == "others"
@@ -389,7 +389,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     elif isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
-            ("threshold", f"accept if {_noun(artifact)} <= {outcome.threshold:.6g}"),
+            ("threshold", artifact.answer_if),
             ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(artifact.acceptance)} of all questions)"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
@@ -457,16 +457,16 @@ def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
     )
 
 
-def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> list[str]:
+def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE) -> list[str]:
     """Next steps, most useful first.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
-        merged: The command that calibrates on those questions as well.
+        alone: The command that calibrates on those questions alone.
     """
     status = standing(artifact, test).status
-    first = advice(test, merged) if test is not None and status in ("refuted", "above") else []
+    first = advice(test, alone) if test is not None and status in ("refuted", "above") else []
     rest = [*filter(None, (cut_off_answers(artifact),))]
     rest += _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
     if status != "answers":
@@ -747,15 +747,14 @@ def _base_error(counts: GateCounts) -> float:
     return 1 - counts.n_correct / counts.n
 
 
-def advice(audit: Audit, merged: str = MERGED) -> list[str]:
+def advice(audit: Audit, alone: str = ALONE) -> list[str]:
     """Remedies after a refutation, most useful first; never a rule that would not have helped here.
 
     Args:
         audit: An audit that refutes.
-        merged: The command that calibrates on the fresh questions as well.
+        alone: The command that calibrates on the fresh questions alone.
     """
-    alone = "" if audit.cause == "chance" else " (on these alone if run time asks only such)"
-    steps = [f"Calibrate on these questions as well{alone}, then test on others: {merged}"]
+    steps = [f"If run time asks such questions, fit on these alone, then test on others: {alone}"]
     if audit.cause == "labels":
         steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
     if audit.cause == "chance" and audit.certified in ("supported", "undecided"):
@@ -864,12 +863,12 @@ def describe_spec(name: str, params: dict[str, object]) -> str:
     return name + _options(params)
 
 
-def _reach(reach: Reach) -> str:
+def _reach(reach: Reach, estimator: EstimatorSpec) -> str:
     chosen = "fixed beforehand" if reach.fixed_beforehand else f"with {reach.n_within} questions below it"
     return (
         f"{reach.n} questions drawn (seed {reach.seed}) from the lowest {percent(reach.n_within / reach.n_pool)} of "
-        f"{reach.n_pool} scores, {chosen}; nothing above {reach.cut:.6g} is answered, and shares of accepted questions "
-        "are of those within reach unless said otherwise"
+        f"{reach.n_pool} scores, {chosen}; nothing is answered beyond {estimator.condition(reach.cut)}, and shares of "
+        "accepted questions are of those within reach unless said otherwise"
     )
 
 

@@ -59,7 +59,7 @@ from ...pipeline import CERTIFICATE_DELTA, part_header
 from ...report.sentences import slots_argument
 from ...scoring.names import named_entailment
 from ...spec_syntax import assignment, parse_name
-from .files import changed_file, keep_inputs, open_pool
+from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, warn_unlike
 from .next_commands import listed
 from .options import CutOption, PartsOption
 from .terminal import console, finish, print_line, table
@@ -347,7 +347,9 @@ def fit_by_parts(
     keep_inputs([*records, *test], [out, *([beside] if test_fraction else [])])
     if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    file = open_pool(records)
+    files = open_files(records)
+    file = pool_of(files)
+    warn_unlike(files, key_of_parts(file, options.parts))
     chosen = replace(
         PartsRule.read(rule), bands=_bands(options.by_length), band_delta=band_delta, planned=options.planned
     )

@@ -49,7 +49,7 @@ def print_verdict(text: VerdictText) -> None:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
     if text.segments:
-        columns = ("segment", "n", "wrong", "score <=", "answered", "wrong", "one: answered", "one: wrong")
+        columns = ("segment", "n", "wrong", "answers if", "answered", "wrong", "one: answered", "one: wrong")
         segments = table("Segments", columns, text.segments)
         console.print(segments, "one: under one threshold for all questions", highlight=False)
     print_tested_segments(text.tested_segments)
