@@ -21,6 +21,7 @@ from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, refuse_untestable
+from ..evaluation.calls import CallsTable, compare_with_artifact
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.planning import with_labels_needed
 from ..ledger import Ledger, counted
@@ -456,11 +457,20 @@ def _print_share(reach: Reach | None) -> None:
 @app.command()
 def inspect(
     artifact: Annotated[Path, typer.Argument(help="Artifact that `fit` wrote.")],
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Labelled records that it was not fitted on: what each of their scores would answer, beside its "
+            "calls. May be repeated."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The raw content, for programs.")] = False,
 ) -> None:
     """Say what an artifact promises, in words.
 
     Example: calibrate inspect artifact.json
+
+    Example: calibrate inspect artifact.json --records fresh.jsonl
     """
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
@@ -480,7 +490,22 @@ def inspect(
     console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats(loaded):
         print_line(f"- {caveat}")
+    if records:
+        _print_calls(compare_with_artifact(loaded, records))
     first, *others = text.steps or ("Nothing needs doing.",)
     finish([], first)
     for step in others:
         print_line(f"      {step}")
+
+
+def _print_calls(calls: CallsTable) -> None:
+    """Print the share that each score would answer beside its calls, and whether two stages are worth theirs."""
+    print_line(f"{calls.title}:", "bold")
+    print_line(str(calls))
+    if len(calls.rows) > 1:
+        print_line(
+            "To fit the best score of this table on these records is a selection that no fit counts. Fit it on the "
+            "questions that the table leaves out: calibrate evaluate RECORDS --rest FILE."
+        )
+    if calls.advice is not None:
+        print_line(calls.advice)

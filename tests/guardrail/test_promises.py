@@ -149,7 +149,8 @@ def test_each_segment_has_its_own_certificate() -> None:
     segments = Segments(outcomes={"a": CERTIFIED}, delta=0.1, share="each", unknown="others", min_labels=50)
     scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E), segment=("a",) * 200)
     own = artifact(NONE, CERTIFIED, segments=segments, calibration=scores)
-    assert own.answer_if.endswith(f"(a: {CERTIFIED.threshold:.6g}, other questions: none, answers nothing)")
+    limit = f"discrete_semantic_entropy <= {CERTIFIED.threshold:.6g} nats"
+    assert own.answer_if.endswith(f"(a: {limit}, other questions: nothing)")
     line = own.promises[0]
     assert "a certificate in each of 1 segments, for each by itself: at most 2 %" in line
 
