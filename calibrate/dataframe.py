@@ -246,6 +246,7 @@ class Records:
         trust_labels: bool = False,
         share: float | None = None,
         repeats: Repeats = "once",
+        without_failed: bool = False,
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
@@ -264,6 +265,7 @@ class Records:
             trust_labels: Fit even where the labels look broken.
             share: Rule certified: share of the questions from which thresholds are tested.
             repeats: Whether of equal questions one record is used, or "all".
+            without_failed: As for `fit_artifact`.
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
@@ -295,6 +297,7 @@ class Records:
             choice=choice,
             options={} if share is None else {"share": share},
             repeats=repeats,
+            without_failed=without_failed,
         )
         self.artifact = counted(artifact, self.ledger, key)
         self._warn(self.artifact, key)

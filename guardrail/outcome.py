@@ -18,8 +18,10 @@ from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
 __all__ = [
+    "ALL_MEASURED",
     "AVERAGE",
     "CERTIFIED",
+    "Asked",
     "Diagnostics",
     "Feasible",
     "Hint",
@@ -139,7 +141,7 @@ class Feasible(_OutcomeBase):
         wrong = f"{self.n_errors} of {self.n_accepted} ({percent(self.error_rate)}; "
         facts = [
             ("rule", self._target()),
-            ("answers", f"{self.n_accepted} of {self.n} questions ({percent(self.acceptance)})"),
+            ("answers", f"{self.n_accepted} of the {self.n} questions that it was fitted on"),
             ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
             self._without_gate(),
             ("promise", self.promise),
@@ -163,7 +165,7 @@ class Feasible(_OutcomeBase):
 
     @property
     def acceptance(self) -> float:
-        """Share of calibration items accepted."""
+        """Share of the items accepted that it was fitted on; what could not be measured is not among these."""
         return self.n_accepted / self.n
 
     @property
@@ -247,7 +249,7 @@ class Terms:
         rule: Name of the rule.
         certifies: Whether it is a certificate; None if an older file does not say so.
         confidence: 1 - delta of a certificate.
-        acceptance: Share of all measured questions that it answers; 0 if it finds no threshold.
+        acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
         n_accepted: Calibration questions that it answers.
         n_errors: Wrong answers among them.
         interval: 95 % interval of their error rate, if there is one.
@@ -264,17 +266,53 @@ class Terms:
     scope: str = ""
 
 
-def promise_line(alpha: float, n: int, terms: Terms) -> str:
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All questions that were asked for a calibration: every share that is shown is one of these.
+
+    Attributes:
+        measured: Share of them that could be measured; a gate abstains on the others.
+        failed: Share of them without a score because a server, a rate limit or a time-out failed.
+        most_failed: Share up to which failures go without saying.
+    """
+
+    measured: float = 1.0
+    failed: float = 0.0
+    most_failed: float = 0.0
+
+    def share(self, of_measured: float) -> str:
+        """A share of the measured questions as one of all questions asked, in words."""
+        return percent(of_measured * self.measured)
+
+    @property
+    def failures(self) -> str:
+        """The sentence about failed questions that belongs to a promise, after a space; "" where they are few."""
+        if self.failed <= self.most_failed:
+            return ""
+        return (
+            f" {percent(self.failed)} of the questions asked for the calibration failed (server, rate limit or "
+            "time-out), so the promise is about questions like the others."
+        )
+
+
+ALL_MEASURED = Asked()
+
+
+def promise_line(alpha: float, n: int, terms: Terms, asked: Asked = ALL_MEASURED) -> str:
     """The promise of a gate in one line: what it is, the share that it answers, and what was wrong at calibration.
 
     Args:
         alpha: Target error rate among answers.
         n: Calibration questions.
         terms: The rule in use.
+        asked: The questions that the share is of.
     """
     target = percent(alpha)
     if not terms.n_accepted:
-        return f"Rule {terms.rule} found no threshold for {target} wrong answers on {n} labels, so nothing is answered."
+        return (
+            f"Rule {terms.rule} found no threshold for {target} wrong answers on {n} labels, so nothing is answered."
+            f"{asked.failures}"
+        )
     if terms.certifies:
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
@@ -291,8 +329,8 @@ def promise_line(alpha: float, n: int, terms: Terms) -> str:
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     return (
-        f"Rule {terms.rule}, {promise} It answers {percent(terms.acceptance)} of questions; at calibration "
-        f"{wrong} of these answers were wrong{interval}."
+        f"Rule {terms.rule}, {promise} It answers {asked.share(terms.acceptance)} of questions; at calibration "
+        f"{wrong} of these answers were wrong{interval}.{asked.failures}"
     )
 
 

@@ -57,7 +57,6 @@ __all__ = [
     "replace_lines",
     "rewrite_records",
     "stream_records",
-    "with_other_ids",
     "write_records",
 ]
 
@@ -233,15 +232,8 @@ def _in_two_files(name: str, first: Path, other: Path) -> str:
     """Error for an id that two files have in common, with the way out."""
     return (
         f"record {name!r} is in two of the files, {first} and {other}. If it is the same question, leave it out of "
-        f"one. Other questions that are numbered alike need other ids: {with_other_ids(other)[1]}"
+        'one. Other questions that are numbered alike need other ids: change the field "id" in each line of one file.'
     )
-
-
-def with_other_ids(path: Path) -> tuple[Path, str]:
-    """Name for a copy of a record file with other ids, and the shell command that makes it."""
-    renamed = path.with_name(f"{path.stem}-renamed{path.suffix}")
-    # The id is the first field of a line, and no line of a header begins so. A path is quoted, as it may hold spaces.
-    return renamed, f"""sed 's/^{{"id":"/&new-/' {shlex.quote(str(path))} > {shlex.quote(str(renamed))}"""
 
 
 def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:

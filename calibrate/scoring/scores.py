@@ -12,10 +12,12 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
+from guardrail.artifact import MOST_FAILED
 from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
+from guardrail.notebook import percent
 from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
 from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
@@ -39,6 +41,7 @@ __all__ = [
     "labels_of",
     "lacking",
     "parse_estimator",
+    "refuse_failed",
     "score_file",
     "score_records",
     "supported",
@@ -78,6 +81,11 @@ class Scored:
     n_unmeasured: int
     n_unlabelled: int
     n_undecided: int
+
+    @property
+    def measured(self) -> float:
+        """Share of the records that could be measured."""
+        return 1 - self.n_unmeasured / self.n_records
 
 
 def default_estimator(*, options: bool) -> str:
@@ -402,6 +410,39 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     )
 
 
+def refuse_failed(records: Sequence[Record], key: str | None = None, *, allowed: bool = False) -> int:
+    """Refuse records of which too many have no score because a server, a rate limit or a time-out failed.
+
+    Such answers are neither right nor wrong. Long and hard questions fail more often, so the others are easier than
+    what is asked at run time, and a threshold that is fitted on them alone promises too much.
+
+    Args:
+        records: The records of a fit or a test.
+        key: Key of the score; None where none is computed yet.
+        allowed: Whether any number may be left out.
+
+    Returns:
+        The number of such records, at most `MOST_FAILED` of all unless ``allowed``.
+
+    Raises:
+        UsageError: There are more.
+    """
+    table = table_of(records)
+    failed = table.failed(key) if key is None else table.failed(key) & np.isnan(table.scores(key))
+    n, total = int(np.count_nonzero(failed)), len(table)
+    if allowed or n <= MOST_FAILED * total:
+        return n
+    first = table[int(np.argmax(failed))]
+    what = "answer" if key is None else f"{key} score"
+    raise UsageError(
+        f"{n} of {total} questions ({percent(n / total)}) have no {what} because a server, a rate limit or a "
+        f"time-out failed, e.g. {first.id!r}: {_why(first, key)}. They are neither right nor wrong, and long and hard "
+        "questions fail more often, so a threshold for the others promises too much. Ask only these again: the same "
+        "`calibrate run` or `collect` does that, and `score` for a scorer; imported rows need an answer. Or leave them "
+        "out: --without-failed (in Python without_failed=True), and the promise states their share."
+    )
+
+
 def _unscored_error(unscored: int, n: int, known: Iterable[str], key: str) -> UsageError:
     present = ", ".join(sorted(known)) or "none"
     return UsageError(
@@ -410,8 +451,8 @@ def _unscored_error(unscored: int, n: int, known: Iterable[str], key: str) -> Us
     )
 
 
-def _why(record: Record, key: str) -> str:
-    score = record.scores.get(key)
+def _why(record: Record, key: str | None) -> str:
+    score = None if key is None else record.scores.get(key)
     if score is not None and score.reason is not None:
         return f"{score.reason.value}: {score.detail}"
     if record.drawn is not None and record.drawn.problem is not None:

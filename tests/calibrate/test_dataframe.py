@@ -379,7 +379,7 @@ def test_the_cut_off_of_a_scorer_is_in_its_own_direction(unit: Literal["probabil
     artifact = from_frame(graded).score(sure).fit(alpha=0.3, rule="acrc")
     assert artifact.threshold is not None
     limit = 1 - artifact.threshold if unit == "probability" else -artifact.threshold
-    shown = artifact.answer_if.removeprefix("answer if score:sure@1 gives ").removesuffix(" or more")
+    shown = artifact.answer_if.removeprefix("answer if score:sure@1 >= ")
     assert float(shown.removesuffix(" nats")) == pytest.approx(limit, abs=1e-5)
     assert from_frame(graded).score(sure).file.records[150].scores["score:sure@1"].value == pytest.approx(
         0.25 if unit == "probability" else -0.75
