@@ -197,16 +197,16 @@ def sqlite_path(url: str) -> Path | None:
 def check_version(
     found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
 ) -> None:
-    """Refuse content of another version of this library. None (no version is stored) means the first version.
+    """Refuse content of another format version, and content without one.
 
     Args:
-        found: The version that is stored.
+        found: The version that is stored; None for none.
         reads: The version that this library reads.
         what: The content with this version, e.g. its path.
         way_out: The alternative to upgrading.
         error: The class of the error.
     """
-    if found is not None and (type(found) is not type(reads) or found != reads):
+    if type(found) is not type(reads) or found != reads:  # True equals 1 in Python and is not a version
         raise error(
             f"{what} has format version {str(found)[:80]!r}; this version of acrc-guardrail reads {str(reads)!r}. "
             f"Upgrade acrc-guardrail to the version that wrote it, or {way_out}."
