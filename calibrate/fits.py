@@ -87,7 +87,7 @@ class Fit(Frozen):
     """Answers among ``n`` that were undecided and counted as wrong."""
     wrong: str = ""
     """Base64 of the labels in order of the scores, a bit each, 1 for wrong; "" where nothing was undecided."""
-    look: int | None = Field(default=None, exclude_if=lambda look: look is None)
+    look: int | None = None
     """Which of several declared looks it is, from 1; None without looks."""
     questions: str
     """Base64 of the smallest hashes of its questions: little-endian, 8 bytes each, sorted; at most a thousand."""
@@ -171,7 +171,7 @@ class Fits:
         """All fits: of this object, of the files, and of artifacts in the folder; each once, oldest first.
 
         Raises:
-            UsageError: A file is damaged, or from a newer version.
+            UsageError: A file is damaged, or of another version.
         """
         stored = [*self.entries, *(fit for path in self.paths for fit in _read(path)), *_of_folder(self.folder)]
         unique: dict[str, Fit] = {}
@@ -497,7 +497,7 @@ def _digests(artifact: CalibrationArtifact, settings: FitSettings) -> tuple[str,
 
 def _asked(artifact: CalibrationArtifact, settings: FitSettings) -> list[object]:
     """Settings of the fit, apart from the score, the labels and alpha."""
-    certifies, segments, looks = bool(artifact.outcome.certifies), artifact.segments, artifact.looks
+    certifies, segments, looks = artifact.outcome.certifies, artifact.segments, artifact.looks
     return [
         # Every artifact carries the plain certificate, so a rule that certifies nothing is the same test.
         artifact.outcome.rule if certifies else CERTIFIED,
@@ -570,7 +570,7 @@ def _read(path: Path) -> list[Fit]:
 
 
 def _of_folder(folder: Path | None) -> list[Fit]:
-    """Fits of the artifacts in a folder. Artifacts that do not know their questions are left out."""
+    """Fits of the artifacts in a folder."""
     if folder is None:
         return []
     fits = []
@@ -582,6 +582,5 @@ def _of_folder(folder: Path | None) -> list[Fit]:
             artifact = CalibrationArtifact.load(path)
         except (ArtifactError, OSError):
             continue
-        if artifact.data.questions is not None:
-            fits.append(Fit.of(artifact))
+        fits.append(Fit.of(artifact))
     return fits

@@ -212,8 +212,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"record {above[0]!r} of {file.path} has a score above the cut {reach.cut:g} of its reach, so it was "
                 "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
             )
-        # Empty in files drawn before the digest existed: those cannot be checked.
-        if reach.drawn_sha256 not in ("", draw_digest(file.records, estimator)):
+        if reach.drawn_sha256 != draw_digest(file.records, estimator):
             raise UsageError(
                 f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
                 "drawn. Fit on the file that `calibrate sample` wrote, labelled."
@@ -287,7 +286,6 @@ def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[
             f"look {look} reads {n} labels, but {labelled} of {file.path} are labelled. Label exactly those (calibrate "
             f"label {file.path} --interactive --limit {n}), or take the look whose number of labels is there."
         )
-    # A draw from before parts were stored declared equal ones; a schedule that is declared here has rising ones.
     parts = reach.parts if reach is not None and drawn else spending_parts(counts)
     return Looks(schedule=counts, look=look, parts=parts), part
 

@@ -205,7 +205,9 @@ def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, arti
     with pytest.raises(UsageError, match="must be at least 1"):
         fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(min_labels=0))
     whole = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified")
-    reach = Reach(estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True)
+    reach = Reach(
+        estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True, drawn_sha256=""
+    )
     looks = Looks(schedule=(240, 300), look=1)
     for update in ({"reach": reach}, {"looks": looks}):
         with pytest.raises(UsageError, match=r"within reach|several looks"):

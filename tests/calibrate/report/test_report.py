@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -250,12 +249,6 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
     looked = artifact.model_copy(update={"looks": Looks(schedule=(168, 240), look=1)})
     later = parts_of(looked, labelled.records, KEY)
     assert (list(later.fitted), later.test, later.n_left_out) == (calibration, (), 72)  # for the next look
-    old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
-    with pytest.raises(UsageError, match="fitted on 168 questions, 240 of these records have a score and a label"):
-        parts_of(old, labelled.records, KEY)
-    assert list(parts_of(old, labelled.records, KEY, test).fitted) == calibration
-    assert not parts_of(old, calibration, KEY).test
-    assert '"questions"' not in json.dumps(old.content)  # older artifacts keep their digest
     clusters = fit_artifact(
         by_pairs(labelled), estimator=KEY, alpha=0.15, groups="cluster", part=by_pairs(labelled).records[:100]
     )
