@@ -218,8 +218,8 @@ def write_reviews(_: Path, target: Path) -> None:
             monitors = Monitors(store)
             risk = monitors.risk("risk", 0.125, delta=0.5, artifact="sha256:" + "ef" * 32)
             risk.update(False, key="request 1")
-            for _ in range(2):
-                risk.update(True)
+            risk.update(True)
+            risk.update(True)
             drift = monitors.drift("drift", CalibrationArtifact.load(FOLDER / "artifact.json"), delta=0.25, seed=3)
             drift.update(0.5, key="question 1")
             drift.update(1.75)
