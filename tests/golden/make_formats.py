@@ -25,7 +25,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
-from calibrate.fits import Fits
+from calibrate.ledger import Ledger
 from calibrate.scoring.ensemble import EnsembleFile, ScoreFile
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.files import Persisted
@@ -151,9 +151,8 @@ def write_labels(source: Path, target: Path) -> None:
             store.append(label["id"], label["correct"], label["judged"])
 
 
-def write_fits(source: Path, target: Path) -> None:
-    for fit in Fits([source]).read():
-        Fits([target]).add(fit)
+def write_ledger(_: Path, target: Path) -> None:
+    Ledger([FOLDER / "records.jsonl"]).copy_to(target.with_name("records.jsonl"))
 
 
 def write_judge_replies(_: Path, target: Path) -> None:
@@ -252,7 +251,7 @@ REWRITE: dict[str, Write] = {
     "guard.json": write_guard,
     "records.jsonl": write_file_of_records,
     "labels.jsonl": write_labels,
-    "records.fits.jsonl": write_fits,
+    "records.ledger.jsonl": write_ledger,
     "judge-replies.jsonl": write_judge_replies,
     "steps.jsonl": write_file_of_steps,
     "ensemble.json": printed(EnsembleFile),

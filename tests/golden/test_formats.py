@@ -10,7 +10,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 from benchmarks.estimators.page import Page
@@ -22,10 +21,10 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
-from calibrate.fits import Fits, selection_warning
+from calibrate.ledger import Ledger, Line
 from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
 from guardrail.bindings import read_bindings
 from guardrail.errors import AbstainedError, ArtifactTamperedError, GuardrailError, UsageError
 from guardrail.guard.assess import Remembered
@@ -114,7 +113,7 @@ VERSIONS = [
     Version("candidates.json", '"schema_version": 1', CandidateRule.load),
     Version("guard.json", '"acrc-guardrail/guard/1"', lambda path: Guardrail.from_config(content(path), model=model())),
     Version("records.jsonl", '"format": 1', lambda path: read_records(path).records),
-    Version("records.fits.jsonl", '"format":1', lambda path: Fits([path]).read()),
+    Version("records.ledger.jsonl", '"format":1', lambda path: Ledger([path.with_name("records.jsonl")]).enter([])),
     Version("ensemble.json", '"format": 1', load_ensemble),
     Version("risk-monitor.json", '"format":1', RiskMonitor.load),
     Version("drift-monitor.json", '"format":1', lambda path: DriftMonitor.load(path, STORED)),
@@ -179,10 +178,7 @@ def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -
     second = cascade.stages[1]
     assert (second.plan.n, second.plan.unanimous_at, second.plan.stop) == (4, 2, ("\n",))
     assert second.calibration.group == ("a", "b", "c", "d")
-    warning = selection_warning(cascade)
-    assert warning is not None
-    assert "have carried 2 fits" in warning
-    assert "with 85 % confidence" in warning  # 0.05 of the other fit and 0.1 of this one
+    assert cascade.spent == Spent(fits=2, delta=0.15)
 
 
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show() -> None:
@@ -275,16 +271,12 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
         assert store.pop() == "q3"
 
 
-def test_the_fits_on_a_record_file_are_counted() -> None:
-    first, declared = Fits([FOLDER / "records.fits.jsonl"]).read()
-    assert (first.score, first.rule, first.n, first.spent, first.declared) == (
-        *("semantic_entropy", "certified", 2, 0.1),
-        (),
-    )
-    assert first.hashes.tolist() == [3, 2**63]
-    assert declared.declared == ("perplexity", "sequence_nll")
-    assert declared.shares(np.array([2**63], dtype=np.uint64))
-    assert not declared.shares(np.array([4], dtype=np.uint64))
+def test_the_fits_on_a_record_file_are_counted(tmp_path: Path) -> None:
+    ledger = Ledger([restored("records.ledger.jsonl", tmp_path).with_name("records.jsonl")])
+    new = Line.of([0.5], [1], {}, score="perplexity", rule="certified", delta=0.25)
+    # 0.1, not again after an answer was decided; 0.05 in a group; and 0.25
+    spent = ledger.enter([new])
+    assert (spent.fits, round(spent.delta, 9)) == (3, 0.4)
 
 
 def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:

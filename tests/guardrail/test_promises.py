@@ -17,9 +17,9 @@ from guardrail.artifact import (
     CalibrationArtifact,
     CalibrationScores,
     CascadeOutcome,
-    Looks,
     Reach,
     Segments,
+    Spent,
     StageShare,
 )
 from guardrail.doctor import examine
@@ -118,10 +118,9 @@ def test_an_artifact_takes_the_figures_from_its_fields() -> None:
     assert "with 90 % confidence" in proven.promises[0]
 
 
-def test_looks_share_their_confidence_and_a_reach_counts_all_questions() -> None:
-    each = fit(U, E, alpha=0.2, rule="certified", delta=0.05)
-    looks = Looks(schedule=(100, 200), look=2)
-    assert "with 90 % confidence" in artifact(each, each, looks=looks).promises[0]
+def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> None:
+    spent = Spent(fits=2, delta=0.2)
+    assert "with 80 % confidence" in artifact(CERTIFIED, CERTIFIED, spent=spent).promises[0]
     cut = max(U)
     reach = Reach(
         estimator="x",
