@@ -184,7 +184,6 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "scores": draw(st.dictionaries(st.sampled_from([KEY, "degree"]), score)),
                 "correct": draw(st.sampled_from([None, True, False, "false"])),
                 "label_detail": draw(st.sampled_from(["", "why"])),
-                "unknown": draw(st.none() | st.just([{}])),
             }
         )
     return rows
