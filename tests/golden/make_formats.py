@@ -86,7 +86,16 @@ from guardrail.uncertainty import EstimatorSpec
 from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training
 from guardrail.uncertainty.two_stage import TwoStageParams
 from guardrail.verdict import Meaning, Reason, Verdict
-from integrations._agents.held import FrozenMessage, GuardState, HeldMessage, ReviewTarget, ToolCallOrder, pack, to_json
+from integrations._agents.held import (
+    Conversation,
+    FrozenMessage,
+    GuardState,
+    HeldMessage,
+    ReviewTarget,
+    ToolCallOrder,
+    pack,
+    to_json,
+)
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import review_request
 
@@ -539,6 +548,11 @@ def ensemble_file() -> EnsembleFile:
     )
 
 
+CONVERSATION = Conversation(
+    question="Send Bob 5.", messages=({"role": "human", "content": "Send Bob 5."},), digest="0123456789abcdef" * 2
+)
+
+
 def held_note() -> GuardState:
     """Return the note of a held-back message with a gated call and an exempt one."""
     stored_verdict = verdict(candidate=calling()).model_copy(update={"samples": ()})
@@ -558,7 +572,7 @@ def held_note() -> GuardState:
         phase="held",
         placeholder="guardrail-held-1",
         asked="h1",
-        held=HeldMessage(question="Send Bob 5.", message=message, judged=(judged,), verdict=stored_verdict),
+        held=HeldMessage(conversation=CONVERSATION, message=message, judged=(judged,), verdict=stored_verdict),
     )
 
 
@@ -568,7 +582,8 @@ def held_answer() -> GuardState:
     message = FrozenMessage(text="Goethe", metadata={"model_name": "small", "guardrail": stored_verdict.to_metadata()})
     judged = ReviewTarget(name="answer", call_id=None, args={"text": "Goethe"}, verdict=stored_verdict)
     return GuardState(
-        phase="held", held=HeldMessage(question=QUESTION, message=message, judged=(judged,), verdict=stored_verdict)
+        phase="held",
+        held=HeldMessage(conversation=CONVERSATION, message=message, judged=(judged,), verdict=stored_verdict),
     )
 
 
@@ -776,7 +791,7 @@ def write_part_columns(path: Path) -> None:
 def write_verdicts(path: Path) -> None:
     with database(path) as file:
         store = VerdictStore(file, clock=lambda: 1000.0)
-        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()), QUESTION)
+        store.put("call_1", '{"to":"bob"}', verdict(candidate=calling()), CONVERSATION)
         store.put("chosen:call_2", "", verdict(accepted=True))
         store.close()
 

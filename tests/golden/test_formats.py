@@ -563,11 +563,8 @@ def test_an_answer_held_in_a_checkpoint_can_be_approved() -> None:
     assert result["messages"][-1].response_metadata["guardrail"]["artifact"] == STORED.digest
 
 
-@BOTH
-def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path, store: ReviewStore) -> None:
-    interrupt = SimpleNamespace(
-        id="interrupt 1", value=json.loads((folder / "interrupt.json").read_text(encoding="utf-8"))
-    )
+def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: ReviewStore) -> None:
+    interrupt = SimpleNamespace(id="interrupt 1", value=plain("interrupt.json"))
     paused = SimpleNamespace(interrupts=(interrupt,), tasks=(), metadata={})
     graph = SimpleNamespace(get_state=lambda _: paused, get_state_history=lambda *_, **__: [paused])
     (item,) = ReviewBridge(store).enqueue(graph, {"configurable": {"thread_id": "t"}})
@@ -579,7 +576,9 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(folder: Path,
         ),
     )
     assert (item.content.kind, item.content.fixed, item.content.edits) == ("tool_call", (0,), "arguments")
-    assert item.content.metadata == {"thread_id": "t", "interrupt": "interrupt 1"}
+    assert item.content.messages == ({"role": "human", "content": "Send Bob 5."},)
+    digest = "0123456789abcdef0123456789abcdef"
+    assert item.content.metadata == {"thread_id": "t", "interrupt": "interrupt 1", "conversation": digest}
     shown = item.content.parsed_verdict()
     assert shown is not None
     assert (shown.uncertainty.value, shown.artifact) == (1.5, STORED.digest)
