@@ -330,7 +330,7 @@ class Constant(AgentChat):
 
 
 CUT_OFF = sending(40).model_copy(update={"response_metadata": {"finish_reason": "length"}})
-UNMEASURABLE = {
+UNMEASURABLE: dict[str, tuple[type[AgentChat], Sequence[Any], str, str]] = {
     "the endpoint": (Constant, [sending(40)], "degenerate_samples", "guardrail doctor"),
     "the answers": (AgentChat, [CUT_OFF], "cut_off", "larger max_tokens"),
     "the model": (AgentChat, [RuntimeError("down")], "model_failed", "guardrail doctor"),
