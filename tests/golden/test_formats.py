@@ -176,7 +176,7 @@ def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -
     assert (cascade.outcome.rule, cascade.outcome.n_accepted, cascade.outcome.feasible) == ("lec_joint", 3, True)
     assert (cascade.certificate.reason, cascade.certificate.interval) == (InfeasibleReason.TOO_FEW_ITEMS, None)
     second = cascade.stages[1]
-    assert (second.plan.n, second.plan.unanimous_at, second.plan.stop) == (4, 2, ("\n",))
+    assert (second.plan.n, second.plan.stop) == (4, ("\n",))
     assert second.calibration.group == ("a", "b", "c", "d")
     assert cascade.spent == Spent(fits=2, delta=0.15)
 
