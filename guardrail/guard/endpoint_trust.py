@@ -1,7 +1,7 @@
 """Trust in a guard's endpoint: a probe at first use, and again where it refused the endpoint or failed.
 
-A refused endpoint is probed again every `UNFIT_FOR` seconds. Samples are not watched, because how often they agree depends
-on the questions.
+A refused endpoint is probed again every `UNFIT_FOR` seconds. Samples are not watched: how often they agree depends on
+the questions.
 """
 
 from __future__ import annotations
