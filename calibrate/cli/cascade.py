@@ -15,13 +15,13 @@ from guardrail.notebook import percent
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
-from ..fits import Fits, beside, counted_cascade
-from ..report.sentences import no_early_stopping, slots_argument
+from ..ledger import Ledger, counted
+from ..report.sentences import slots_argument
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
 from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_early_stopping, print_fits
+from .frame.verdicts import print_fits
 
 __all__ = ["fit_cascade"]
 
@@ -45,9 +45,6 @@ def fit_cascade(
     cluster_by_group: Annotated[
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
-    ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse another fit on labels that have carried one.")
     ] = False,
 ) -> None:
     """Fit the thresholds of several models together, from records of the same questions.
@@ -76,12 +73,12 @@ def fit_cascade(
         groups="cluster" if cluster_by_group else "category",
         price=price,
     )
-    fits = Fits([beside(path) for path in records])
-    artifact = counted_cascade(artifact, fits, keys, strict=strict)
+    ledger = Ledger(records)
+    artifact = counted(artifact, ledger, " > ".join(keys))
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
     _print_result(artifact)
-    print_fits(artifact, fits)
+    print_fits(artifact, ledger)
     slots = slots_argument(artifact.stages[0])
     finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}{slots}), from guardrail.guard.cascade")
 
@@ -100,8 +97,6 @@ def _print_result(artifact: CascadeArtifact) -> None:
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
         threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
-    for number, stage in enumerate(artifact.stages, start=1):
-        print_early_stopping(no_early_stopping(stage), f" of stage {number}")
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
 
 

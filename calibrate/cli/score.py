@@ -93,13 +93,6 @@ def score(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
-    unanimous_at: Annotated[
-        int | None,
-        typer.Option(
-            help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all. Not advised: "
-            "it answers less (docs: Fewer samples)."
-        ),
-    ] = None,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(help="local: this process; ray: those of a Ray cluster (docs: Millions of records)."),
@@ -127,7 +120,6 @@ def score(
             scorer=scorer,
             judge=judge,
             similarity=similarity,
-            unanimous_at=unanimous_at,
             engine=engine == "ray",
         )
         source, target = one_file(records, out)
@@ -149,7 +141,7 @@ def score(
     choice = _Choice(names, everything, judge, similarity, entailment, kept_verdicts, scorer or (), ties_by)
     with bar(console, "scoring", "records") as progress:
         ray = None if engine == "local" else partial(score_on_ray, address=address or "auto", part_mib=part_mib)
-        header, summary = score_file(source, target, choice, unanimous_at=unanimous_at, engine=ray, progress=progress)
+        header, summary = score_file(source, target, choice, engine=ray, progress=progress)
     print_scores(header, summary)
     if choice.refused:
         missing = sorted(choice.refused.items())

@@ -5,12 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice, Reach
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
-from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..data.records import GIVEN
 from ..evaluation.audit import DIFFERENT, Audit
@@ -33,16 +32,15 @@ __all__ = [
     "describe_auroc",
     "describe_spec",
     "facts",
+    "fits_line",
     "headline",
     "held_out",
     "next_steps",
-    "no_early_stopping",
     "not_fitted_on",
     "promise",
     "ranking",
     "second_look",
     "segment_table",
-    "selection",
     "shifted",
     "slots_argument",
     "standing",
@@ -108,7 +106,6 @@ class VerdictText:
         promises: The promise in use, and the other (`CalibrationArtifact.promises`).
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
-        early_stopping: See `no_early_stopping`.
         parts: Counts of the gate on both parts, calibration first; empty without a test part.
         segments: Rows of `segment_table`.
         tested_segments: Rows of `tested_segments`.
@@ -120,7 +117,6 @@ class VerdictText:
     promises: tuple[str, str]
     steps: tuple[str, ...]
     opening: str | None
-    early_stopping: str | None
     parts: tuple[tuple[str, GateCounts], ...]
     segments: tuple[tuple[str, ...], ...]
     tested_segments: tuple[tuple[str, ...], ...]
@@ -153,7 +149,6 @@ def verdict_text(
         promises=artifact.promises,
         steps=tuple(steps),
         opening=opening,
-        early_stopping=no_early_stopping(artifact),
         parts=() if test is None else (("calibration", test.at_calibration), ("test", test.held_out)),
         segments=tuple(segment_table(artifact)),
         tested_segments=() if test is None else tuple(tested_segments(test)),
@@ -183,10 +178,7 @@ def _paragraphs(
 
 def selected_of(artifact: CalibrationArtifact) -> str | None:
     """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
-    text = selection(artifact)
-    if text is None or artifact.n_accepted:
-        return None
-    return f"Fits on these labels: {text}."
+    return None if artifact.n_accepted else fits_line(artifact)
 
 
 def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
@@ -374,9 +366,8 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
-        *([("fits on these labels", selected)] if (selected := selection(artifact)) is not None else []),
+        *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
-        *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
@@ -409,8 +400,6 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     ]
     if data.n_unmeasured or data.n_unlabelled:
         rows.insert(8 + (artifact.choice is not None), ("left out", _left_out(artifact)))
-    if (early := no_early_stopping(artifact)) is not None:
-        rows.append(("early stopping", early))
     if artifact.data.n_cut_off:
         rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
     if (useless := unguardable(artifact)) is not None:
@@ -418,16 +407,15 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     return rows
 
 
-def selection(artifact: CalibrationArtifact) -> str | None:
-    """The number of fits that these labels have carried, and its effect on the promise; None for a single fit."""
-    counts = artifact.selection
-    if counts is None or not counts.describe(None):
+def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
+    """The effect of several fits on the same labels on the promise; None for a single fit."""
+    spent = artifact.spent
+    if spent is None or spent.fits == 1:
         return None
-    share = f"this one spends {percent(counts.part)} of delta"
-    if counts.declared:
-        return f"{', '.join(counts.declared)} were declared before the first fit; {share}"
-    sure = _confidence(artifact, artifact.certificate.delta or 0.0)
-    return f"{counts.fits}; {share}. Whichever of them is used, a certificate holds with {sure} confidence"
+    return (
+        f"{spent.fits} fits have used these labels; whichever of them you use, its promise holds with "
+        f"{percent(1 - spent.delta)} confidence."
+    )
 
 
 def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
@@ -439,21 +427,6 @@ def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
     return (
         f"Allow longer answers: {data.n_cut_off} of {data.n_questions} were cut off at {plan.max_tokens} tokens, and "
         f"are {then}. Collect into a new file with a larger --max-tokens."
-    )
-
-
-def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
-    """The reason why guards with this artifact draw all samples by default, in one sentence; None if they stop early.
-
-    None as well for an estimator without bounds, which never stops early.
-    """
-    data, name = artifact.data, artifact.estimator.name
-    bounded = name in list_estimators() and make_estimator(name).bounds is not None
-    if data.covers_early_stopping or not artifact.plan.n or not bounded:
-        return None
-    return (
-        f'Off unless a guard is given early_stopping="on": {data.n_unmeasured} of {data.n_questions} questions could '
-        "not be measured, and stopping early would answer some that the promise leaves out."
     )
 
 
@@ -872,17 +845,8 @@ def _reach(reach: Reach) -> str:
     )
 
 
-def _looks(looks: Looks) -> str:
-    counts = ", ".join(map(str, looks.schedule))
-    return (
-        f"look {looks.look} of {len(looks.schedule)} that were declared (at {counts} labels); it spends "
-        f"{percent(looks.part)} of delta, and all of them together no more than delta, so the promise holds at "
-        "whichever look you stop"
-    )
-
-
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """The confidence of the promise over all declared looks and all fits on these labels."""
+    """The confidence of the promise over all fits on these labels."""
     return percent(artifact.confidence(delta))
 
 

@@ -28,7 +28,6 @@ from ..sampling.prober import needs_probe, probe_steps
 from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
 from ..uncertainty import Needs
 from ..verdict import Verdict, next_step
-from .early_stopping import FIRST_WAVE
 
 __all__ = ["EndpointProblem", "EndpointTrust", "agreement_rate", "later_repeats", "surprising"]
 
@@ -36,6 +35,8 @@ WINDOW = 50
 """Questions the watch looks back on."""
 SURPRISE = 1e-6
 """Chance of a false alarm in one window, when questions are like the calibration's."""
+FIRST = 3
+"""Samples that the later ones are compared with."""
 REPEATS = 30
 """Questions in a row whose later samples repeat the first, after which the endpoint is probed again. An honest one with
 two equally likely answers does so in at most three of four questions: once in .75 ** 30, about 5,600 such rows."""
@@ -190,26 +191,25 @@ class EndpointTrust:
                 self._unfit_until = self._clock() + UNFIT_FOR
 
 
-def agreement_rate(artifact: CalibrationArtifact, needs: Needs, *, stops_early: bool) -> float | None:
+def agreement_rate(artifact: CalibrationArtifact, needs: Needs) -> float | None:
     """An upper estimate of how often all samples agreed at calibration, or None where scores do not tell.
 
     Samples that are all equal have the lowest score an estimator over meanings can give, so the share of the lowest
-    score bounds their share. When drawing stops early, agreement of the first samples is enough to be accepted, and the
-    share of accepted items bounds it. Where the primary answer is compared with them, they may also agree against it:
-    then every vote is against it, and such scores count too. (k + 1) / (n + 2), so that it is never 0.
+    score bounds their share. Where the primary answer is compared with them, they may also agree against it: then
+    every vote is against it, and such scores count too. (k + 1) / (n + 2), so that it is never 0.
     """
     if not (needs.samples and (needs.judge or needs.similarity)) or artifact.threshold is None:
         return None
     if artifact.plan.n < 2:  # a single sample always agrees with itself
         return None
     scores = artifact.calibration.uncertainty
-    highest = max(artifact.threshold, min(scores)) if stops_early else min(scores)
+    highest = min(scores)
     n = artifact.plan.n
     against = n / (n + 1) - 1e-9 if needs.primary else math.inf
     return (sum(score <= highest + 1e-9 or score >= against for score in scores) + 1) / (len(scores) + 2)
 
 
-def later_repeats(samples: Sequence[str], first: int = FIRST_WAVE) -> bool | None:
+def later_repeats(samples: Sequence[str], first: int = FIRST) -> bool | None:
     """Whether the later samples repeat the first wave, either in the same order or as one of its texts throughout.
 
     None if that shows nothing: fewer than two samples came later, or all samples of the first wave agree.

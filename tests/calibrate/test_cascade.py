@@ -309,7 +309,7 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
     """One scripted model plays both stages: it answers as recorded, so decisions can be foretold."""
     artifact = fit_cascade([labelled, labelled], alpha=0.2, estimators=[NAME, NAME])
     model = fakes.model()
-    system = Cascade(models=[model, model], artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 2)
+    system = Cascade(models=[model, model], artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
     for record in labelled.records[:25]:
         score = record.scores[NAME].value
@@ -325,7 +325,7 @@ def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labe
     names = [NAME, "sequence_nll", "semantic_entropy"]
     artifact = fit_cascade([labelled] * 3, alpha=0.2, estimators=names, price=2.0)
     model = fakes.model()
-    system = Cascade([model] * 3, artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 3)
+    system = Cascade([model] * 3, artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
     assert [stage.estimator.name for stage in artifact.stages] == names
     answered = set()
@@ -369,14 +369,12 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
         return result.output
 
     both = ("fit-cascade", str(small), str(large))
-    assert "have carried" not in run(*both, "-a", "0.15")
-    assert "have carried" not in run(*both, "-a", "0.3", "--rule", "certified")  # the certificate that each has
-    assert "have carried 2 fits" in run(*both, "-a", "0.15", "--rule", "certified", "--delta", "0.2")
+    assert "have used" not in run(*both, "-a", "0.15")
+    assert "have used" not in run(*both, "-a", "0.15", "--rule", "certified")  # the certificate that each has
+    assert "2 fits have used these labels" in run(*both, "-a", "0.15", "--rule", "certified", "--delta", "0.2")
     loaded = CascadeArtifact.load(out)
-    assert loaded.selection is not None
-    assert (loaded.selection.fits, loaded.selection.others) == (2, 0.1)
-    assert loaded.outcome.guarantee.endswith("the promise holds with 70 % confidence.")
+    assert loaded.spent is not None
+    assert loaded.spent.delta == pytest.approx(0.3)
     assert "with 70 % confidence" in " ".join(loaded.promises)
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
-    assert "have carried 3 fits" in run("fit", str(large), "-a", "0.15")
-    assert "--strict refuses" in run(*both, "-a", "0.1", "--rule", "certified", "--price", "0.5", "--strict", code=2)
+    assert "3 fits have used these labels" in run("fit", str(large), "-a", "0.15")

@@ -247,7 +247,7 @@ SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"
 
 def guard(model: Remote, **settings: Any) -> Guardrail:
     settings = {"remember": 0, **settings}  # each call is to draw
-    return Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", **settings)
+    return Guardrail(model=model, artifact=make_artifact(model), **settings)
 
 
 def test_any_chat_model_is_probed_once_and_the_first_verdict_pays() -> None:
@@ -326,7 +326,7 @@ def test_a_deep_copy_of_a_guard_probes_its_own_model(copied: Callable[[Guardrail
     model = Endpoint(default=["same"])
     artifact = make_artifact(model)
     for settings, problem in ({}, Unmeasured.DEGENERATE_SAMPLES), ({"probe": "off"}, None):
-        guarded = Guardrail(model=model, artifact=artifact, early_stopping="off", **settings)
+        guarded = Guardrail(model=model, artifact=artifact, **settings)
         first = guarded.assess("sure?")
         assert first.uncertainty.reason is problem
         other = copied(guarded)
@@ -421,26 +421,23 @@ def test_rate_of_agreement_at_calibration() -> None:
     scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, 0.0, 0.4, 0.9), "error": (0, 0, 0, 1)})
     artifact = artifact.model_copy(update={"calibration": scores})
     meanings = Needs(samples=True, judge=True)
-    assert agreement_rate(artifact, meanings, stops_early=False) == (2 + 1) / (4 + 2)
-    assert agreement_rate(artifact, meanings, stops_early=True) == (3 + 1) / (4 + 2)
-    assert agreement_rate(artifact, Needs(samples=True, logprobs=True), stops_early=False) is None
+    assert agreement_rate(artifact, meanings) == (2 + 1) / (4 + 2)
+    assert agreement_rate(artifact, Needs(samples=True, logprobs=True)) is None
     single = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"n": 1})})
-    assert agreement_rate(single, meanings, stops_early=False) is None  # one sample always agrees with itself
+    assert agreement_rate(single, meanings) is None  # one sample always agrees with itself
     # n = 10: where all votes are against the primary answer (from 10/11 on), the samples may agree among themselves
     against = scores.model_copy(update={"uncertainty": (0.0, 0.4, 0.95, 1.0)})
     artifact = artifact.model_copy(update={"calibration": against})
-    assert agreement_rate(artifact, meanings, stops_early=False) == (1 + 1) / (4 + 2)
+    assert agreement_rate(artifact, meanings) == (1 + 1) / (4 + 2)
     compared = Needs(samples=True, judge=True, primary=True)
-    assert agreement_rate(artifact, compared, stops_early=False) == (3 + 1) / (4 + 2)
+    assert agreement_rate(artifact, compared) == (3 + 1) / (4 + 2)
 
 
 def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
     model = Remote(script=SCRIPT)
     artifact = make_artifact(model, threshold=0.5)
     scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, *(0.7,) * 9), "error": (0,) * 10})
-    guarded = Guardrail(
-        model=model, artifact=artifact.model_copy(update={"calibration": scores}), early_stopping="off", remember=0
-    )
+    guarded = Guardrail(model=model, artifact=artifact.model_copy(update={"calibration": scores}), remember=0)
     assert guarded.assess("sure?").accepted
     model.replies[:] = ["same"]  # from now on the server answers from a cache
     verdicts = [guarded.assess("sure?") for _ in range(WINDOW)]
@@ -508,7 +505,7 @@ class Gateway(ScriptedChat):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool) -> None:
     def verdict(model: Gateway) -> Any:
-        guarded = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0)
+        guarded = Guardrail(model=model, artifact=make_artifact(model), remember=0)
         return asyncio.run(guarded.aassess("q")) if asynchronous else guarded.assess("q")
 
     result = verdict(Gateway())
@@ -521,7 +518,7 @@ def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool)
 def test_later_samples_that_repeat_the_first_ask_for_a_probe(caplog: pytest.LogCaptureFixture) -> None:
     model = Gateway(passes=99)
     artifact = make_artifact(model, n=5)
-    guarded = Guardrail(model=model, artifact=artifact, early_stopping="on", remember=0)
+    guarded = Guardrail(model=model, artifact=artifact, remember=0)
     trust = guarded._assessor.trust
     assert guarded.assess("first").uncertainty.measured
     verdict = guarded.assess("second")
@@ -693,5 +690,5 @@ class Opaque(ScriptedChat):
 def test_a_cache_that_cannot_be_reached_is_found(cached: bool) -> None:
     inner = Gateway(cache=InMemoryCache() if cached else None, passes=99)
     model = Opaque(ask=lambda messages: inner.invoke(messages))
-    verdict = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off").assess("q")
+    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("q")
     assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == cached

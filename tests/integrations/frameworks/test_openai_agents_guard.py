@@ -41,6 +41,7 @@ from calibrate.reviews.steps import reviews_of_store  # noqa: E402
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
+from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
 from integrations._agents.call_reviews import APPROVED  # noqa: E402
@@ -120,7 +121,7 @@ def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | Non
     fitted = {name: options.pop(name) for name in ("estimator", "threshold") if name in options}
     calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
     options = {"on_abstain": "message", **options}
-    return GuardedModel(inner, calibrated, probe="off", early_stopping="off", **options)
+    return GuardedModel(inner, calibrated, probe="off", **options)
 
 
 def agent(model: Model, **options: Any) -> Agent[Any]:
@@ -442,7 +443,7 @@ def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass()
     proposals: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
     bank = Bank(Scripted(proposals, ["a", "b", "c", "d", "e"]), on_abstain="review")
     calibrated = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
-    options: Any = {"probe": "off", "early_stopping": "off", "on_abstain": "review"}
+    options: Any = {"probe": "off", "on_abstain": "review"}
     bank.model = GuardedModel(bank.inner, tools={"*": calibrated}, exempt=["pay"], **options)
     guarded_agent = bank.agent(needs_approval=False)
     guarded_agent.output_guardrails = [bank.model.output_guardrail]
@@ -584,8 +585,7 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
         decision, paid, expected_start = OUTCOMES[kind]
         call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
         more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
-        note = {"note": decision["message"]} if kind == "reject" else {}
-        store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
+        store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, note="Bob lies.", **more))
     else:
         now[0] = 1061.0
         store.expire()
@@ -593,7 +593,8 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     done = asyncio.run(bridge.resume(bank.model, guarded_agent, result))
     assert (done.final_output, bank.paid) == ("Done", paid)
     (tool_output,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
-    assert tool_output.startswith(expected_start)
+    assert tool_output.startswith(expected_start.removesuffix(" The reason: too much"))
+    assert "Bob lies." not in repr(bank.inner.calls) + repr(done.to_input_list())  # the note is for reviewers alone
     assert asyncio.run(bridge.resume(bank.model, guarded_agent, result)) is None  # it is carried out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
@@ -649,8 +650,7 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({"type": "approve"}, "Rome"),
     "edit": (ANSWER_EDIT, "Poseidonis"),
     "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
-    "reject": ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
-    "reject without a word": ({"type": "reject"}, "Not sure."),
+    "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
 }
 
 
@@ -933,7 +933,7 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
     inner = Both(["x"], ["Done"])
     bindings = asyncio.run(agent_bindings(agent(inner, tools=[function_tool(pay), ask])))
     calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
-    model = GuardedModel(inner, tools={"pay": calibrated}, exempt=["ask"], probe="off", early_stopping="off")
+    model = GuardedModel(inner, tools={"pay": calibrated}, exempt=["ask"], probe="off")
     guarded_agent = agent(model, tools=[model.tool(pay), ask])
     result = run(guarded_agent, "Pay and ask")
     assert [item.tool_name for item in result.interruptions] == ["pay", "guardrail_answer"]
@@ -979,13 +979,14 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     if kind == "expired":
         now[0] = 1061.0
         store.expire()
-        expected = "Nobody decided in time."
+        expected = "Not sure."
     else:
         decision, expected = ANSWERED[kind]
         action = decision["type"]
         edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
-        more = {"respond": {"text": expected}, "reject": {"note": decision.get("message", "")}}.get(action, {})
-        store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
+        more = {"text": expected} if action == "respond" else {}
+        decided = review.Decision(action=action, note="Bob lies.", **edited, **more)  # the user does not see the note
+        store.decide(store.claim("ann", item=item.id), decided)
     assert asyncio.run(bridge.resume(model, guarded_agent, result)).final_output == expected
     assert asyncio.run(bridge.resume(model, guarded_agent, result)) is None  # it is given out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
@@ -1024,7 +1025,7 @@ JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text"
         (JSON_EDIT, City(name="Roma")),
         ({"type": "respond", "message": '{"name": "Roma"}'}, City(name="Roma")),
         ({"type": "respond", "message": "It sank."}, "It sank."),
-        ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
+        ({"type": "reject", "message": "Ask Bob."}, ABSTENTION),
     ],
 )
 def test_a_person_decides_about_a_held_back_structured_answer(decision: dict[str, Any], outcome: Any) -> None:
