@@ -821,8 +821,7 @@ def _data(artifact: CalibrationArtifact) -> str:
 def _choice(choice: EstimatorChoice) -> str:
     return (
         f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
-        f"{choice.n} labelled questions that the fit did not use"
-        + ("" if choice.share is None else f" ({percent(choice.share)} of all)")
+        f"{choice.n} labelled questions that the fit did not use ({percent(choice.share)} of all)"
     )
 
 

@@ -10,7 +10,7 @@ then it translates the `Judgement` back into its framework's messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.decide import Gate, decide, in_two_stages
-from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
+from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
 from guardrail.monitor import SafetySwitch
@@ -301,9 +301,7 @@ class ModelGates:
         gates = {
             artifact.digest: Gate(artifact, artifacts.estimators[artifact.digest]) for artifact in artifacts.artifacts
         }
-        trust = EndpointTrust(
-            model, artifacts.plan, rate=_highest_agreement(gates.values()), enabled=agent.probe == "auto"
-        )
+        trust = EndpointTrust(model, artifacts.plan, enabled=agent.probe == "auto")
         records = None
         if artifacts.collects:
             if not agent.records.exists():  # once: later processes go on with this file
@@ -398,11 +396,3 @@ class ModelGates:
             draws=self.agent.draws,
             slots=self.agent.slots,
         )
-
-
-def _highest_agreement(gates: Collection[Gate]) -> float | None:
-    """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
-    rates = [agreement_rate(gate.artifact, gate.estimator.needs) for gate in gates]
-    measured = [rate for rate in rates if rate is not None]
-    # One unknown rate could be the highest, so without all of them there is no upper estimate.
-    return max(measured) if len(measured) == len(rates) else None

@@ -14,7 +14,7 @@ from guardrail.notebook import percent
 from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record, RecordFile
-from ...evaluation.choice import SHARE, Chosen
+from ...evaluation.choice import Chosen
 from ...evaluation.label_checks import suspicious, unread_answers
 from ...ledger import Ledger
 from ...pipeline import GateCounts
@@ -121,10 +121,9 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
     print_advice(key for key, *_ in rows)
-    share = SHARE if chosen.choice.share is None else chosen.choice.share
     print_line(
-        f"Chosen: {chosen.estimator}, on {percent(share)} of the questions. The fit uses the other {len(chosen.rest)} "
-        "questions, so the choice costs labels and nothing of delta."
+        f"Chosen: {chosen.estimator}, on {percent(chosen.choice.share)} of the questions. The fit uses the other "
+        f"{len(chosen.rest)} questions, so the choice costs labels and nothing of delta."
     )
 
 
