@@ -335,7 +335,7 @@ def _outcome(
     delta: float,
 ) -> Feasible | Infeasible:
     """The result in the usual form; a plain fit on the people's labels supplies the diagnostics."""
-    plain = fit(scores[sampled], people, alpha=alpha, rule="fixed_sequence", delta=delta)
+    plain = fit(scores[sampled], people, alpha=alpha, rule="certified", delta=delta)
     bound = tested.passed or tested.failed
     options: dict[str, Any] = {"people": people.size, "judge_only": int(np.count_nonzero(~sampled))}
     if bound is not None:

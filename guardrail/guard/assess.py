@@ -100,7 +100,7 @@ class Assessor:
     Attributes:
         sampler: Draws; the plan is that of all gates.
         gates: The gates that judge a candidate, by name; several names may share one.
-        trust: Probes and watches the endpoint.
+        trust: Probes the endpoint.
         observers: See every verdict, and may hold an acceptance back.
         staged: Whether the first of two stages may decide, and save the samples.
         accept_only: Whether it may only accept, because a person sees the samples of what is held back.

@@ -45,7 +45,7 @@ from .base import GuardedChatModel
 from .comparability import unlike_calls
 from .config import from_config, to_config
 from .decide import Gate, in_two_stages
-from .endpoint_trust import EndpointTrust, agreement_rate
+from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observe import Observed, ObserveQueue
 from .observers import Observers, as_observers
@@ -101,8 +101,8 @@ class Guardrail(GuardedChatModel):
     scorer: Scorer | None = Field(default=None, repr=False)
     """The scorer, for artifacts that were calibrated with one (docs/scores.md)."""
     probe: Literal["auto", "off"] = "auto"
-    """Whether an endpoint is probed before its samples are believed: five calls at the first question, and again when
-    its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
+    """Whether an endpoint is probed before its samples are believed: five calls at the first question
+    (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
     single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
@@ -196,12 +196,10 @@ class Guardrail(GuardedChatModel):
                 )
             self._assessor = self._made(Gate(artifact, estimator), observers, memory)
             return self
-        # One endpoint: it is probed once, and its samples are watched over all segments.
+        # One endpoint: it is probed once.
         parts = {name: artifact.in_segment(name) for name in artifact.segments.outcomes}
         others = artifact.in_segment(None)
-        rates = [agreement_rate(part, estimator.needs) for part in (others, *parts.values())]
-        rate = max((each for each in rates if each is not None), default=None)
-        trust = EndpointTrust(self.model, artifact.plan, rate=rate, enabled=self.probe == "auto")
+        trust = EndpointTrust(self.model, artifact.plan, enabled=self.probe == "auto")
 
         def assessor_of(part: CalibrationArtifact, name: str) -> Assessor:
             gate = Gate(part, estimator, segment=name, whole=artifact.digest)
@@ -218,7 +216,6 @@ class Guardrail(GuardedChatModel):
             self.switch.check(artifact.threshold, by_part=artifact.parts is not None)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
-        rate = agreement_rate(artifact, estimator.needs)
         return Assessor(
             sampler=Sampler(
                 self.model,
@@ -227,7 +224,7 @@ class Guardrail(GuardedChatModel):
                 scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
-            trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
+            trust=trust or EndpointTrust(self.model, plan, enabled=self.probe == "auto"),
             observers=observers,
             staged=in_two_stages(plan, estimator),
             # The promise of a list of candidates is about all questions that are held back.

@@ -10,7 +10,7 @@ then it translates the `Judgement` back into its framework's messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -26,12 +26,11 @@ from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.decide import Gate, decide, in_two_stages
-from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
+from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
 from guardrail.monitor import SafetySwitch
 from guardrail.parts.decide import undivided
-from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Effect, Steps
@@ -47,7 +46,7 @@ from .._openai.lru import LRU
 from .artifact_set import ArtifactSet
 from .carrying import carrying
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
-from .held import HeldMessage, lean
+from .held import Conversation, HeldMessage, lean
 
 __all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGates"]
 
@@ -235,9 +234,9 @@ class AgentGate:
         calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
         message = message.model_copy(update={"tool_calls": calls})
         gated = {call["name"]: verdict for call in calls if call["name"] not in self.artifacts.exempt}
-        question = question_text(step.messages)
         message = with_verdict(message, lean(verdict))
-        return HeldMessage.of(message, verdict, question=question, verdicts=gated, answers=step.answers)
+        conversation = Conversation.of(step.messages)
+        return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
         artifact = self.artifacts.artifacts[0]
@@ -301,9 +300,7 @@ class ModelGates:
         gates = {
             artifact.digest: Gate(artifact, artifacts.estimators[artifact.digest]) for artifact in artifacts.artifacts
         }
-        trust = EndpointTrust(
-            model, artifacts.plan, rate=_highest_agreement(gates.values()), enabled=agent.probe == "auto"
-        )
+        trust = EndpointTrust(model, artifacts.plan, enabled=agent.probe == "auto")
         records = None
         if artifacts.collects:
             if not agent.records.exists():  # once: later processes go on with this file
@@ -339,7 +336,8 @@ class ModelGates:
         if assessment.accepted and assessment.drawn.primary is not None:
             return Judgement(assessment)
         # A message that cannot wait takes the abstention path: not being holdable must not let it out.
-        waiting = hold(assessment) if self.agent.reviewed else None
+        asks = self.agent.reviewed and (self.records is None or self.records.is_label(assessment.verdict))
+        waiting = hold(assessment) if asks else None
         if waiting is not None:
             return Judgement(assessment, held=waiting)
         assert assessment.verdict is not None, "a message that no gate judges is accepted"
@@ -398,11 +396,3 @@ class ModelGates:
             draws=self.agent.draws,
             slots=self.agent.slots,
         )
-
-
-def _highest_agreement(gates: Collection[Gate]) -> float | None:
-    """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
-    rates = [agreement_rate(gate.artifact, gate.estimator.needs) for gate in gates]
-    measured = [rate for rate in rates if rate is not None]
-    # One unknown rate could be the highest, so without all of them there is no upper estimate.
-    return max(measured) if len(measured) == len(rates) else None

@@ -145,7 +145,7 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     assert same.spent == artifact.spent
     second = fit_action(parts["transfer"], estimator, alpha=0.2, rule="acrc")
     assert second.spent is not None
-    assert (second.spent.fits, second.spent.delta) == (2, 0.2)
+    assert (second.spent.fits, second.spent.delta) == (2, 0.0)  # rule acrc certifies nothing
 
 
 def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: Path) -> None:

@@ -137,8 +137,8 @@ def test_an_estimator_is_chosen_on_records_that_the_fit_does_not_use(tmp_path: P
     records = columns(rows(120)).score(KEY, "num_sets").label("exact")
     artifact = records.fit(alpha=0.1, rule="acrc", estimator="auto")
     assert artifact.choice is not None
-    assert artifact.outcome.n == 84
-    assert records.evaluate(splits=2).n == 84  # as in the report: of the records that are fitted
+    assert artifact.outcome.n == 96
+    assert records.evaluate(splits=2).n == 96  # as in the report: of the records that are fitted
     assert records.report(tmp_path / "report.html", splits=0)[0].is_file()
     named = records.fit(alpha=0.1, rule="acrc", estimator="num_sets")
     assert records.evaluate(splits=2) == records.evaluate(splits=2, estimator="num_sets")
@@ -411,7 +411,7 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     assert "calibrate: Why: Even without a single error 60 items are too few" in shown
     records.fit(alpha=0.2, rule="acrc", estimator=KEY)
     shown = logged()
-    assert "calibrate: These labels have carried 2 fits" in shown
+    assert "fits have used these labels" in shown
     assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown
     columns([row | {"said": "no idea of it"} for row in rows(20)]).score(USUAL).label("stated")
     assert "calibrate: 20 of 20 answers are undecided by rule stated and count as wrong until" in logged()

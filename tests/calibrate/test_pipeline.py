@@ -51,7 +51,7 @@ def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: Cal
 
 def test_outcome_is_that_of_the_rule_on_the_arrays(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
     columns = arrays(labelled.records, KEY)
-    assert artifact.outcome == fit(columns.uncertainty, columns.error, alpha=0.15, rule="certified", delta=0.1)
+    assert artifact.outcome == fit(columns.uncertainty, columns.error, alpha=0.15, rule="acrc")
 
 
 def test_run_time_draws_no_more_than_the_estimator_reads(labelled: RecordFile, artifact: CalibrationArtifact) -> None:

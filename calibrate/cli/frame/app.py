@@ -65,7 +65,6 @@ COMMANDS = {
     ),
     "steps": ("steps", "Make labelled steps of what people decided about an agent's tool calls."),
     "candidates": ("candidates", "Fit how many of the model's answers a reviewer is shown."),
-    "select": ("select", "Select the answers of a finished batch that may be used without a person."),
     "inspect": ("fit", "Say what an artifact promises, in words."),
 }
 """Commands in the order of the work: module, and first paragraph of the help, which a test compares."""

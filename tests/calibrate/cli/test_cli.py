@@ -86,7 +86,7 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     assert "May answer, within limits" in shown
     assert "On 72 questions kept out of the fit" in shown
     promises = " ".join(loaded.promises)
-    assert promises.startswith("In use: rule acrc, on average over calibrations, not a certificate")
+    assert promises.startswith("Rule acrc, on average over calibrations, not a certificate")
     assert promises in shown
     test = tmp_path / "a.test.jsonl"
     assert shown.endswith(f"calibrate report {records} --artifact {artifact} --test {test}")
@@ -182,7 +182,9 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert first.estimator.name == "semantic_entropy"
     assert first.calibration.group is None  # groups are categories unless the user says otherwise
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
+    assert (
+        f"calibrate run --rule acrc --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
+    )
     shown = run(*arguments)
     assert "1. Asking: no calls; the answers to all 240 questions are on file." in shown
     assert "(168 were there already)" in shown
@@ -281,16 +283,16 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
     shown = run(*common, "--correctness", "contains", "--estimator", "auto")
     assert "wrong answers contain a reference" not in shown
-    assert "Estimators on 33 questions that the fit does not use" in shown
+    assert "Estimators on 22 questions that the fit does not use" in shown
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert artifact.choice is not None
-    assert f"Chosen: {artifact.choice.candidates[0]}, on 30 % of the questions. The fit uses the other 77" in shown
-    assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (77, 33, 33)
+    assert f"Chosen: {artifact.choice.candidates[0]}, on 20 % of the questions. The fit uses the other 88" in shown
+    assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (88, 22, 22)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
     assert "Which score ranks the errors best?" in page
     auroc_interval_answered = r"<td>0\.\d{3}</td><td>0\.\d{3} to [01]\.\d{3}</td><td>\d+(\.\d)? %</td>"
     assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + auroc_interval_answered, page)
-    assert "The one in use was chosen on 33 other questions." in page
+    assert "The one in use was chosen on 22 other questions." in page
     assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
         "inspect", out / "artifact.json"
     )
@@ -302,13 +304,13 @@ def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_p
     shown = run(*fit, "--test-fraction", "0.3")
     artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
     assert artifact.choice is not None
-    # 72 of 240 are kept out, and of the other 168 the choice takes 30 %.
-    assert (len(tested), artifact.choice.n, artifact.data.n_questions) == (72, 50, 118)
+    # 72 of 240 are kept out, and of the other 168 the choice takes a fifth.
+    assert (len(tested), artifact.choice.n, artifact.data.n_questions) == (72, 34, 134)
     hashed = set(training_of(tested).ids) | set(artifact.choice.questions)
-    assert len(hashed) == 122
+    assert len(hashed) == 72 + 34
     assert artifact.choice.candidates[0] in shown
     run("report", records_path, "--artifact", out, "--test", tmp_path / "a.test.jsonl", "--out", page, "--splits", "0")
-    assert "The one in use was chosen on 50 other questions." in " ".join(page.read_text(encoding="utf-8").split())
+    assert "The one in use was chosen on 34 other questions." in " ".join(page.read_text(encoding="utf-8").split())
     assert "auto chooses on a random part" in run(*fit, "--human-labels", tmp_path / "none.jsonl", code=2)
 
 
@@ -590,6 +592,7 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     wrong = [record.model_copy(update={"correct": not record.correct}) for record in rest]
     write_records(bad, part_header(labelled.header, wrong), wrong)
     flags = ("-a", "0.15", "-e", "semantic_entropy", "-o", artifact)
+    flags = ("--rule", "acrc", *flags)
     shown = run("fit", records_path, *flags, "--test", fresh)
     assert "May answer, within limits" in shown
     assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown

@@ -486,7 +486,7 @@ def test_deciding_an_undecided_answer_never_lowers_the_threshold(data: st.DataOb
     assert after >= before
 
 
-RULE: dict[str, Any] = {"rule": "certified", "delta": 0.1, "diagnose": "fast"}
+RULE: dict[str, Any] = {"rule": "certified", "delta": 0.1}
 
 
 class YesJudge(BaseChatModel):
