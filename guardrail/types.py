@@ -159,9 +159,10 @@ class SamplingPlan(Frozen):
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
-    cut_off: Literal["abstain", "measure"] | None = None
-    """The treatment of a primary answer that was cut off at ``max_tokens``: "abstain", unmeasured at calibration and
-    run time; "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
+    cut_off: Literal["abstain", "measure"] | None = "abstain"
+    """The treatment of a primary answer that was cut off at ``max_tokens``, or whose reply does not say why it ended:
+    "abstain", unmeasured at calibration and run time; "measure", an answer like others. None, in older plans: calibration
+    measured it, run time abstains."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled", "majority"] = "greedy"
@@ -238,7 +239,7 @@ class Sample(Frozen):
     token_bytes: tuple[str, ...] | None = None
     """UTF-8 bytes of each of ``tokens`` in hex, if some token is not whole characters; None if ``tokens`` suffice."""
     finish_reason: str | None = None
-    """"stop", "length", "tool_calls", "content_filter", or another value from the server."""
+    """"stop", "length", "tool_calls", "content_filter", or another value from the server; None if it is not known."""
     refusal: bool = False
     """Whether the reply's metadata says that the model refused or the server blocked the output."""
 

@@ -65,7 +65,7 @@ def decide(
     meanings: tuple[Meaning, ...] = ()
     parts: tuple[Part, ...] = ()
     shown = drawn
-    part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
+    part = part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
     elif settled is not None:

@@ -39,7 +39,7 @@ from .probe import (
     wants_alone,
     wants_probe,
 )
-from .replies import cause_of, read_reply
+from .replies import cause_of, is_cut, read_reply
 
 __all__ = [
     "TRUSTED",
@@ -387,7 +387,7 @@ def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, finge
 
 def _unfinished(sample: Sample) -> bool:
     """Whether a model that thinks first spent all its tokens before the answer began."""
-    return not (sample.text or sample.tool_calls) and str(sample.finish_reason).lower() in ("length", "max_tokens")
+    return not (sample.text or sample.tool_calls) and is_cut(sample.finish_reason)
 
 
 def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], bool | None]:

@@ -30,7 +30,7 @@ from .effects import Effect, Steps, arun, run
 from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import cause_of, failed_calls, only_offered, only_readable
+from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable
 
 __all__ = ["Sampler", "adraw", "draw", "joined", "refuse_majority"]
 
@@ -104,7 +104,7 @@ class Sampler:
     def draw_steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """`draw` as steps of a larger computation."""
         answered = yield from self._answers(prompts)
-        drawn = [only_offered(sample_set, self.plan.bindings) for sample_set in answered]
+        drawn = [self._sound(sample_set) for sample_set in answered]
         if self.question is not None:
             drawn = [sample_set.model_copy(update={"question": self.question}) for sample_set in drawn]
         return (yield from self._asked(prompts, drawn))
@@ -121,8 +121,12 @@ class Sampler:
             (drawn,) = yield from replace(self, first=0)._answers([messages])
         question = drawn.question if self.question is None else self.question
         whole = drawn.model_copy(update={"primary": primary, "question": question})
-        (complete,) = yield from self._asked([messages], [only_offered(whole, self.plan.bindings)])
+        (complete,) = yield from self._asked([messages], [self._sound(whole)])
         return complete
+
+    def _sound(self, drawn: SampleSet) -> SampleSet:
+        """The set; its problem says if its answer calls what was not offered, or may not be whole."""
+        return only_offered(only_ended(drawn, self.plan), self.plan.bindings)
 
     def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:
         """The sets with the replies of the model and of the scorers."""

@@ -20,6 +20,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
+from guardrail.sampling.replies import end_of, is_refusal, is_whole
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
 from guardrail.verdict import Reason, Verdict, next_step
 
@@ -38,7 +39,6 @@ DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_C
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
 MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metadata": 16}
 """Entries that OpenAI's API takes: reading more of them would take seconds."""
-FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
 """Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
 INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
@@ -350,7 +350,7 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
     An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises. For a
     caller that parses the answer it is OpenAI's refusal, since a text would look like a malformed answer.
     """
-    message, finish = answer.message, answer.message.response_metadata.get("finish_reason")
+    message, finish = answer.message, _finish_of(answer)
     content: str | None = str(message.text)
     reply: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if answer.abstained and "response_format" in request.call:
@@ -359,13 +359,13 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
         finish = answer.shape
     elif message.tool_calls:
         spelled: Any = convert_to_openai_messages(message)
-        reply, finish = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}, "tool_calls"
+        reply = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}
     usage = message.usage_metadata
     prompt, completed = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
     choice = {
         "index": 0,
         "message": reply,
-        "finish_reason": finish if finish in FINISHED else "stop",
+        "finish_reason": finish,
         "logprobs": _logprobs(answer) if request.logprobs and answer.verdict["accepted"] else None,
     }
     return {
@@ -377,6 +377,19 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
         "usage": {"prompt_tokens": prompt, "completion_tokens": completed, "total_tokens": prompt + completed},
         "guardrail": {**verdict_object(answer), "request": request_id},
     }
+
+
+def _finish_of(answer: GuardReply) -> str:
+    """The finish reason of an answer: "length", which clients know as that of a part, unless it is known to be whole.
+
+    An accepted answer of a model that never says why it ended is whole: such an artifact counts parts as answers.
+    """
+    end, calls = end_of(answer.message), bool(answer.message.tool_calls)
+    if is_refusal(end):
+        return "content_filter"
+    if is_whole(end, calls=calls) or (end is None and answer.verdict["accepted"]):
+        return "tool_calls" if calls else "stop"
+    return "length"
 
 
 def _logprobs(answer: GuardReply) -> dict[str, Any] | None:

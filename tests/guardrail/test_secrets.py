@@ -71,7 +71,7 @@ class Cached(ScriptedChat):
 class Native(ScriptedChat):
     """Draws this one sample, as many times as it wants to."""
 
-    sample: Any = Sample(text=SECRET)
+    sample: Any = Sample(text=SECRET, finish_reason="stop")
     count: int | None = None
     error: Any = None
     problem: Unmeasured | None = None
@@ -117,7 +117,7 @@ def saying(*answers: Any) -> ScriptedChat:
 
 
 def spelled(*tokens: str, logprob: float = -1.0) -> Sample:
-    return Sample(text=SECRET, tokens=tokens, logprobs=(logprob,) * len(tokens))
+    return Sample(text=SECRET, finish_reason="stop", tokens=tokens, logprobs=(logprob,) * len(tokens))
 
 
 def switched_off() -> SafetySwitch:

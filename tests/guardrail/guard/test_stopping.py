@@ -151,7 +151,8 @@ class Native(ScriptedChat):
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
     ) -> list[SampleSet]:
         samples = tuple(Sample(text=f"{seeds[0]}-{i}") for i in range(plan.n))
-        return [SampleSet(question="q", primary=Sample(text="x"), samples=samples, cost=Cost(calls=1))]
+        answer = Sample(text="x", finish_reason="stop")
+        return [SampleSet(question="q", primary=answer, samples=samples, cost=Cost(calls=1))]
 
     async def adraw_samples(
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]

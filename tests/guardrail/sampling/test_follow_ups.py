@@ -71,7 +71,8 @@ class NativeReporting(ScriptedChat):
             else:
                 answer = "Yes" if "Answer Yes or No" in text else "80" if "from 0" in text else "Paris"
                 samples = tuple(Sample(text=f"Paris {i % 2}") for i in range(plan.n))
-                sets.append(SampleSet(question=text, primary=Sample(text=answer), samples=samples, cost=Cost(calls=1)))
+                primary = Sample(text=answer, finish_reason="stop")
+                sets.append(SampleSet(question=text, primary=primary, samples=samples, cost=Cost(calls=1)))
         return sets
 
     async def adraw_samples(

@@ -158,7 +158,9 @@ class Native(ScriptedChat):
         if "long" in texts:
             raise PromptTooLongError("9000 tokens")
         pairs = zip(texts, seeds, strict=True)
-        return [SampleSet(question=text, primary=Sample(text=text + str(seed))) for text, seed in pairs]
+        return [
+            SampleSet(question=text, primary=Sample(text=text + str(seed), finish_reason="stop")) for text, seed in pairs
+        ]
 
     async def adraw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any) -> list[SampleSet]:
         return self.draw_samples(prompts, plan, seeds=seeds)
@@ -242,10 +244,6 @@ def test_an_answer_that_was_refused_or_blocked_is_a_refusal(metadata: dict[str, 
         {"stop_reason": "max_tokens"},
         {"stopReason": "stop_sequence"},
         {"done_reason": "length"},
-        {"finish_reason": 1},
-        {"incomplete_details": None},
-        {"finish_reason": None},
-        {},
     ],
 )
 def test_an_answer_that_ended_or_was_cut_off_is_no_refusal(metadata: dict[str, Any]) -> None:
@@ -311,10 +309,13 @@ from guardrail.testing import ScriptedChat
 from guardrail.types import SamplingPlan
 
 
+ENDED = {"finish_reason": "stop"}
+
+
 class Meeting(ScriptedChat):
     def _generate(self, messages, stop=None, run_manager=None, **kwargs):
         barrier.wait(10)  # until another call is in flight
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("x"))])
+        return ChatResult(generations=[ChatGeneration(message=AIMessage("x", response_metadata=ENDED))])
 
 
 def side_by_side():
