@@ -81,11 +81,10 @@ peers: $(READY) ## Build real model servers for `make test-peers` (about 20 minu
 test-peers: $(READY) ## The tests against real model servers (docs/peers.md)
 	@$(BIN)/python -m pytest -q -m peers tests/peers
 
-test-litellm: ## The LiteLLM proxy tests, in an environment of their own (.venv-litellm)
+test-litellm: ## The gateway as the guardrail of LiteLLM's proxy, in an environment of its own (.venv-litellm)
 	@test -x .venv-litellm/bin/pytest || { $(PYTHON) -m venv .venv-litellm && \
-	  .venv-litellm/bin/pip install -q -e '.[litellm,serve]' 'pytest>=8' 'pytest-asyncio>=1.0'; }
+	  .venv-litellm/bin/pip install -q -e '.[serve]' 'litellm[proxy]>=1.83,<2' 'pytest>=8' 'pytest-asyncio>=1.0'; }
 	@LITELLM_LOCAL_MODEL_COST_MAP=True .venv-litellm/bin/python -m pytest -q -p no:cacheprovider --noconftest \
-	  tests/integrations/frameworks/test_litellm_proxy.py tests/integrations/frameworks/test_frameworks_docs.py \
 	  tests/peers/test_litellm_guardrail.py
 
 test-clients: $(READY) ## The clients of `guardrail serve` (Python, Node, curl), in environments of their own

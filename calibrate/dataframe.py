@@ -109,7 +109,7 @@ class Records:
         """The parts of the answers, with the same steps: ``records.parts("json").score().label().fit(alpha=0.05)``.
 
         Args:
-            kind: "json" (the fields of a document or of a tool call's arguments), "sentences" or "claims".
+            kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
         """
         return RecordParts(self, kind)
 

@@ -631,7 +631,7 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
         return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
     if spec.name.startswith("parts_"):
         asked = follow_up_of(PartsSpec.model_validate(spec.params))
-        return Needs(samples=True), set() if asked is None else asked.names
+        return Needs(samples=True), set() if asked is None else {asked.name}
     if spec.name in list_estimators():
         needs = make_estimator(spec.name).needs
         return needs, set() if needs.follow_up is None else {needs.follow_up.name}

@@ -1,4 +1,4 @@
-"""Canonical JSON, digests, and what JSON, UTF-8 and terminals cannot hold.
+"""Canonical JSON, digests, what JSON, UTF-8 and terminals cannot hold, and what a reader does not see.
 
 A value that JSON cannot hold would be stored or run as something other than what was judged.
 """
@@ -10,6 +10,7 @@ import json
 import math
 import re
 import sys
+import unicodedata
 import zlib
 from array import array
 from base64 import b64decode, b64encode
@@ -17,10 +18,14 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 __all__ = [
+    "BLANK",
     "DEEPEST",
+    "INVISIBLE",
+    "INVISIBLE_CLASS",
     "PACKED",
     "PACKED_FROM",
     "canonical_json",
+    "has_visible",
     "json_fault",
     "pack",
     "sha256_hex",
@@ -80,11 +85,38 @@ def spelled(text: str) -> str:
     return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode()
 
 
-_HIDDEN = (
-    "\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\xad\u034f\u061c\u115f\u1160\u180e\u200b\u200e\u200f\u2028-\u202e\u2060-\u206f"
-    "\u3164\ufeff\uffa0\ufff9-\ufffb\U000e0000-\U000e00ff\ud800-\udfff"
+# -- Characters that a reader does not see: the one definition, for prompts, judges, labels and terminals --------
+# Written out instead of asked from `unicodedata`, so that a text is the same question in every version of Python.
+
+INVISIBLE_CLASS = (
+    "\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f"  # controls that are not white space
+    "\xad\u034f\u0600-\u0605\u061c\u06dd\u070f\u0890\u0891\u08e2\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u202a-\u202e"
+    "\u2060-\u206f\ufe00-\ufe0f\ufeff\ufff0-\ufffb\U000110bd\U000110cd\U00013430-\U0001343f\U0001bca0-\U0001bca3"
+    "\U0001d173-\U0001d17a\U00016fe4\U000e0000-\U000e0fff"  # default-ignorable code points and format characters
+    "\ud800-\udfff\ufdd0-\ufdef\ufffe\uffff"  # halves of surrogate pairs and noncharacters
+    + "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0x10000, 0x110000, 0x10000))
 )
-_IN_TEXT, _IN_LINE = re.compile(f"[{_HIDDEN}]|\r(?!\n)"), re.compile(f"[{_HIDDEN}\t\n\r]")
+"""What has no shape of its own, for use between the brackets of a regular expression."""
+INVISIBLE = re.compile(f"[{INVISIBLE_CLASS}]")
+BLANK = re.compile(
+    "[\u115f\u1160\u2800\u3164\uffa0\U0001d159\U00013441\U00013442"  # fillers and empty signs
+    "\x0b\x0c\r\x1c-\x1f\x85\u1680\u2000-\u200a\u2028\u2029\u202f\u205f]"
+)
+"""A sign that is shown as a space, as a line end or as nothing, depending on the font and the program."""
+_SHAPING = "\u200c\u200d\u180b-\u180d\u180f\ufe00-\ufe0f\U000e0100-\U000e01ef"
+"""Invisible characters with a use in plain text: joiners and variation selectors, which shape the sign before them."""
+
+
+def has_visible(text: str) -> bool:
+    """Whether a text has a character that shows by itself: not white space, and not only a mark on another one."""
+    seen = BLANK.sub("", INVISIBLE.sub("", text))
+    return any(not (sign.isspace() or unicodedata.category(sign) in ("Me", "Mn")) for sign in seen)
+
+
+_HIDDEN = (
+    f"(?![{_SHAPING}])[{INVISIBLE_CLASS}\x0b\x0c\x1c-\x1f\x85\u115f\u1160\u2028\u2029\u2800\u3164\uffa0\U0001d159]"
+)
+_IN_TEXT, _IN_LINE = re.compile(f"{_HIDDEN}|\r(?!\n)"), re.compile(f"{_HIDDEN}|[\t\n\r]")
 
 
 def visible(text: str, *, one_line: bool = False) -> str:

@@ -24,6 +24,7 @@ from langchain_core.prompts import ChatPromptTemplate
 from pydantic import Field, field_validator, model_validator
 
 from .errors import ArtifactMismatchError, UsageError
+from .plain_json import BLANK, INVISIBLE
 from .types import Bindings, Frozen, ToolCall, canonical_calls
 
 __all__ = [
@@ -100,22 +101,26 @@ def question_text(messages: Sequence[BaseMessage]) -> str:
 
 
 def normal_form(text: str) -> str:
-    """A text without what nobody reads: format characters, composed letters, white space at the end of a line.
+    """A text without what nobody sees, for comparison only: texts that look the same have the same form.
 
-    White space within a line counts as one space, except at its beginning, where code has a meaning.
+    Leaves out `INVISIBLE` characters and white space at the end of a line. Further white space within a line counts as
+    one space, at its beginning as so many columns, because code has a meaning there; empty lines count as one. A text
+    with a `BLANK`, which may be shown as a space or as nothing, is compared without any white space.
     """
-    composed = unicodedata.normalize("NFC", text)
-    formats = "" if composed.isascii() else "".join(c for c in set(composed) if unicodedata.category(c) == "Cf")
-    visible = re.sub(f"[{re.escape(formats)}]", "", composed) if formats else composed
-    # Each pattern begins where a run of white space begins: from every place within a long run, it would take hours.
-    trimmed = re.sub(r"(?<![^\S\n])[^\S\n]++$", "", visible, flags=re.MULTILINE)
-    return re.sub(r"(?<=\S)[^\S\n]++(?=\S)", " ", trimmed).strip()
+    seen = unicodedata.normalize("NFC", INVISIBLE.sub("", text)).replace("\r\n", "\n")
+    if BLANK.search(seen):
+        return "".join(BLANK.sub("", seen).split())
+    lines = [line.rstrip() for line in seen.replace("\u00a0", " ").replace("\u3000", "  ").split("\n")]
+    indents = (line[: len(line) - len(line.lstrip())].expandtabs() for line in lines)
+    shown = "\n".join(indent + " ".join(line.split()) for indent, line in zip(indents, lines, strict=True))
+    return re.sub(r"\n{3,}", "\n\n", shown).strip()
 
 
 def prompt_content(messages: Sequence[BaseMessage], question: str | None = None, *, hide_system: bool = False) -> Any:
     """Everything in a prompt that makes another question, for comparison by ``repr``.
 
-    Ids, response metadata and cache settings do not count, nor whether a text stands in a block.
+    Ids, response metadata, cache settings and the name of a speaker, which no template shows, do not count, nor
+    whether a text stands in a block.
 
     Args:
         messages: The prompt.
@@ -135,7 +140,7 @@ def prompt_content(messages: Sequence[BaseMessage], question: str | None = None,
             if isinstance(block, dict) and role != "ai" and not _is_text(block)
         ]
         text = "" if hide_system and role == "system" else normal_form(text)
-        content.append((role, message.name, text, calls, [block for block in others if block]))
+        content.append((role, text, calls, [block for block in others if block]))
     return content
 
 

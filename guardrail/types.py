@@ -7,7 +7,6 @@ Log-probabilities are natural logarithms (nats), of the model's own distribution
 from __future__ import annotations
 
 import math
-import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -24,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from .plain_json import canonical_json, sha256_hex
+from .plain_json import canonical_json, has_visible, sha256_hex
 
 __all__ = [
     "MAX_TOKENS",
@@ -251,7 +250,7 @@ class Sample(Frozen):
         """
         if self.tool_calls:
             return canonical_calls(self.tool_calls)
-        return self.text.strip() if any(map(_is_visible, self.text)) else ""
+        return self.text.strip() if has_visible(self.text) else ""
 
     @property
     def judged_part(self) -> Sample:
@@ -273,23 +272,6 @@ class Sample(Frozen):
             if bad is not None:
                 raise ValueError(f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is finite and <= 0")
         return self
-
-
-_INVISIBLE = frozenset({"Cc", "Cf", "Cs", "Me", "Mn", "Zl", "Zp", "Zs"})
-"""Categories of Unicode that show nothing by themselves: control, format, marks on another character, white space."""
-_FILLERS = frozenset("\u115f\u1160\u2065\u2800\u3164\uffa0\U0001d159")
-"""Characters of other categories that are blank: fillers of Hangul, the empty pattern of Braille, an empty note."""
-_IGNORABLE = (range(0xFDD0, 0xFDF0), range(0xFFF0, 0xFFF9), range(0xE0000, 0xE1000))
-"""Code points that are shown as nothing although no character is assigned: noncharacters, and Unicode's reserve."""
-
-
-def _is_visible(character: str) -> bool:
-    if "!" <= character <= "~":  # most texts begin so, and judges ask this for each pair
-        return True
-    code = ord(character)
-    if code & 0xFFFE == 0xFFFE or any(code in block for block in _IGNORABLE):
-        return False
-    return unicodedata.category(character) not in _INVISIBLE and character not in _FILLERS
 
 
 class OptionScores(Frozen):

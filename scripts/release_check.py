@@ -46,7 +46,6 @@ CALLS = {
         "from integrations.pydantic_ai_guard import GuardCapability\n"
         "Agent(TestModel(), capabilities=[GuardCapability(make_artifact(model), on_abstain='message')])"
     ),
-    "litellm": "import integrations.litellm_proxy",
     "review": "import guardrail.review.web; from guardrail.review import ReviewStore; ReviewStore('reviews.db')",
     "serve": "import integrations.gateway",
     "postgres": "import psycopg; from guardrail.review import ReviewStore; ReviewStore('reviews.db')",

@@ -112,8 +112,8 @@ class RunConfig(Frozen):
     )
     parts: Kind | None = Field(
         default=None,
-        description="Keep or hold back each part of an answer: json (fields, labelled by the references), sentences or "
-        "claims (the run ends before the labels, which people give). Options of whole answers are then refused.",
+        description="Keep or hold back each part of an answer: json (fields, labelled by the references), sentences "
+        "(the run ends before the labels, which people give). Options of whole answers are then refused.",
     )
     cap: int | None = Field(default=None, ge=1, description="With parts: most parts of an answer that are ever kept.")
     field_judge: tuple[str, ...] = Field(default=(), description="With parts json: PATH=JUDGE, e.g. /total=numeric.")
@@ -338,7 +338,7 @@ _WHOLE_ANSWERS = (
 
 
 def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
-    """The run for parts of answers. Sentences and claims go on once people have labelled them."""
+    """The run for parts of answers. Sentences go on once people have labelled them."""
     kind = settings.parts
     assert kind is not None, "the caller looks"
     refuse_with_parts(**{name: name in settings.model_fields_set for name in _WHOLE_ANSWERS})

@@ -416,7 +416,7 @@ def _calls(spec: EstimatorSpec, plan: SamplingPlan) -> float:
         return plan.n + 1
     answers = 0 if plan.primary == "majority" else 1
     samples = plan.n if estimator.needs.samples or plan.primary == "majority" else 0
-    return answers + samples + (0 if (asked := estimator.needs.follow_up) is None else len(asked.names))
+    return answers + samples + (estimator.needs.follow_up is not None)
 
 
 def _votes(header: RecordHeader) -> Estimator:

@@ -14,7 +14,6 @@ import numpy as np
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import Entailment, Judge
-from guardrail.parts.claims import claims_of
 from guardrail.parts.json_fields import ABSENT, document_of, leaf_fields, leaves, reference_document
 from guardrail.parts.measure import PartsMeasure, call_of, compare_with_gold, parts_estimator, parts_measure, smallest
 from guardrail.parts.part import Part
@@ -103,16 +102,13 @@ def cap_of_counts(counts: Sequence[int]) -> int:
 
 
 def numbers_of_parts(records: Iterable[Record], measure: PartsMeasure) -> list[int]:
-    """Numbers of parts of the answers that can be split. Sentences and claims are only counted, without support."""
+    """Numbers of parts of the answers that can be split. Sentences are only counted, without support."""
     counts = []
     for record in records:
         if record.drawn is None or record.drawn.primary is None:
             continue
         if measure.spec.kind == "sentences":
             counts.append(len(sentences(record.drawn.primary.comparable)))
-        elif measure.spec.kind == "claims":
-            claims = claims_of(record.drawn)
-            counts.append(0 if isinstance(claims, Missing) else len(claims))
         else:
             parts = measure.parts(record.drawn)
             counts.append(0 if isinstance(parts, Missing) else len(parts))

@@ -72,7 +72,7 @@ def pilot_parts(file: RecordFile, kind: str, *, cap: int | None = None, cut: flo
 
     Args:
         file: Records with parts and labels.
-        kind: "json", "sentences" or "claims".
+        kind: "json" or "sentences".
         cap: Another cap than that of the parts.
         cut: Parts above it are never kept and need no label, as in `fit_parts_artifact`.
 

@@ -252,7 +252,7 @@ def fit_parts_artifact(
     Args:
         records: Records with parts and their labels (``score --parts``, ``label --parts``).
         alpha: Target: the share of wrong parts, or of answers with one, as the rule says.
-        kind: "json", "sentences" or "claims"; default: the only one in the file.
+        kind: "json" or "sentences"; default: the only one in the file.
         rule: A rule, or its text as ``--rule`` takes it; default: `wrong_share`, per part for JSON and per answer for
             prose.
         delta: Failure probability; None for `clean_answers` on average.

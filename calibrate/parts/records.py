@@ -9,9 +9,9 @@ from typing import Any, Protocol, Self, get_args
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.judges import Entailment
-from guardrail.parts.claims import TEXT_SPECS
 from guardrail.parts.json_fields import json_spec, schema_of
 from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import Kind, PartsSpec
 from guardrail.plain_json import canonical_json, sha256_hex
 
@@ -43,7 +43,7 @@ class RecordParts:
 
     Args:
         records: The records.
-        kind: "json" (the fields of a document or of a tool call's arguments), "sentences" or "claims".
+        kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
 
     Raises:
         UsageError: Another kind.
@@ -51,7 +51,7 @@ class RecordParts:
 
     def __init__(self, records: _Holder, kind: Kind) -> None:
         if kind not in get_args(Kind):
-            raise UsageError(f"there are no parts of the kind {kind!r}: choose json, sentences or claims.")
+            raise UsageError(f"there are no parts of the kind {kind!r}: choose json or sentences.")
         self._records = records
         self.kind = kind
 
@@ -69,7 +69,7 @@ class RecordParts:
         Args:
             cap: Most parts of an answer that are ever kept. Default: that of the schema, else the 90th percentile of
                 the numbers of parts (the median below 300 answers).
-            entailment: Of sentences and claims: the entailment model. Default: the model itself was asked
+            entailment: Of sentences: the entailment model. Default: the model itself was asked
                 (`collect --parts`).
             **options: As `guardrail.parts.json_fields.json_spec` (``judges``, ``keys``, ``optional``, ``schema``) or
                 `guardrail.parts.sentences.sentence_spec` (``least``) take them.
@@ -84,8 +84,8 @@ class RecordParts:
             if self.kind == "json":
                 return json_spec(bindings, cap=largest, **options)
             if largest is None:
-                raise UsageError(f"{self.kind} need a cap.")
-            return TEXT_SPECS[self.kind](largest, entailment=entailment, **options)
+                raise UsageError("sentences need a cap.")
+            return sentence_spec(largest, entailment=entailment, **options)
 
         spec = spec_of_answers(make, self._file.records, cap=cap, schema=schema, entailment=entailment)
         return self._changed(measure_records(self._file, parts_measure(spec, entailment=entailment)))

@@ -352,7 +352,7 @@ def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    places = [part.place for part in item.verdict.parts]  # claims: the same text may be split otherwise
+    places = [part.place for part in item.verdict.parts]
     return canonical_json([item.question.strip(), item.context, text, calls, *([places] if places else [])])
 
 

@@ -13,6 +13,8 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import lru_cache
 
+from ..plain_json import BLANK, INVISIBLE_CLASS
+
 __all__ = [
     "AMOUNTS",
     "CARDINALS",
@@ -63,7 +65,7 @@ _ONE_WAY = str.maketrans(
 _RAISED = re.compile("[\u00b2\u00b3\u00b9\u2070\u2074-\u2079\u207a\u207b]+")  # NFKC makes 105 of 10 to the 5th
 _FRACTION = re.compile("(?<=\\d)(?=[\u00bc-\u00be\u2150-\u215e])")  # ... and 51 / 2 of 5 1/2
 _LOWERED = re.compile("(?<=\\d)(?=[\u2080-\u2089])")
-_UNSEEN = "\u00ad\u200b\u200e\u200f\u2060\ufeff"
+_UNSEEN = INVISIBLE_CLASS
 _INVISIBLE = re.compile(rf"(?<![\d{_UNSEEN}])(?<!\d[.,])[{_UNSEEN}]++|[{_UNSEEN}]++(?![.,]?\d)")
 """Signs that nobody sees, except inside a number: which one is meant, 5 and 0 or 50, is not known."""
 _QUOTED = re.compile("\u2018([^\u2018\u2019]*)\u2019(?!\\w)")
@@ -78,11 +80,12 @@ def unspaced(text: str) -> str:
 @lru_cache(maxsize=1024)
 def written(text: str) -> str:
     """NFKC text with one way to write each sign ("-" for a hyphen or minus, "^5" for a raised 5), without emphasis."""
+    text = BLANK.sub(" ", _INVISIBLE.sub("", text))
     if not text.isascii():
         text = _RAISED.sub(lambda match: f"^{match[0]}", text)
         text = _LOWERED.sub("_", _FRACTION.sub(" ", text))
         text = _QUOTED.sub(r'"\1"', text.replace("\u2122", ""))
-        text = _INVISIBLE.sub("", unicodedata.normalize("NFKC", text).translate(_ONE_WAY))
+        text = unicodedata.normalize("NFKC", text).translate(_ONE_WAY)
     if "*" in text or "`" in text:
         text = _EMPHASIS.sub(lambda match: match[2] if match[1] == match[3] else match[0], text)
     return unspaced(text)

@@ -1,9 +1,9 @@
-"""Answers as lists of parts (JSON fields, sentences, claims), each kept or held back on its own.
+"""Answers as lists of parts (JSON fields, sentences), each kept or held back on its own.
 
 * `part`: one part, and the verdict on it.
 * `spec`: the split, the support and the cap, and the section ``parts`` of an artifact.
 * `gate`: the one comparison that calibration and run time share.
-* `json_fields`, `sentences`, `claims`: the three kinds of parts.
+* `json_fields`, `sentences`: the two kinds of parts.
 * `measure`: from a sample set to parts with uncertainties, and parts compared with a reference.
 * `decide`: the verdict, and what is left of the answer.
 * `partial`: structured output of which some fields are held back.

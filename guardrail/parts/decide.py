@@ -74,10 +74,10 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
 
 
 def _name(part: PartVerdict, number: int) -> str:
-    """The path of a field, or the number of a sentence or claim as the review page counts them."""
+    """The path of a field, or the number of a sentence as the review page counts them."""
     if part.span is None:
         return part.path or "(the whole value)"
-    return f"{'sentence' if part.claim is None else 'claim'} {number}"
+    return f"sentence {number}"
 
 
 def _in_band(verdict: Verdict, limit: float | None, n_parts: int) -> Verdict:

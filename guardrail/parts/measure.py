@@ -17,9 +17,6 @@ from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
 from ..uncertainty.measure import unusable
 from ..uncertainty.selfcheck import sentences
-from .claims import CLAIMS, SUPPORTED_CLAIMS, claims_of
-from .claims import SPLITTER as CLAIM_SPLITTER
-from .claims import VERSION as CLAIMS_VERSION
 from .json_fields import (
     ABSENT,
     SPLITTER,
@@ -56,7 +53,6 @@ VERSIONS = {
     "sentences": SENTENCES_VERSION,
     "entailment": SENTENCES_VERSION,
     "asked": SENTENCES_VERSION,
-    CLAIM_SPLITTER: CLAIMS_VERSION,
 }
 """Splitters and supports of this version of the library."""
 
@@ -70,7 +66,7 @@ class PartsMeasure:
     Attributes:
         spec: The parts.
         judges: Judge of each field that has its own, by path.
-        entailment: The entailment model, for sentences or claims whose support it judges.
+        entailment: The entailment model, for sentences whose support it judges.
     """
 
     spec: PartsSpec
@@ -99,8 +95,7 @@ class PartsMeasure:
         missing = _unusable(drawn, plan)
         if missing is not None:
             return missing
-        split = {"json": self._fields, "sentences": self._sentences, "claims": self._claims}[self.spec.kind]
-        return split(drawn)
+        return self._fields(drawn) if self.spec.kind == "json" else self._sentences(drawn)
 
     def _fields(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
         primary = drawn.primary
@@ -150,23 +145,6 @@ class PartsMeasure:
             rows, why = self._entailed(pieces, drawn)
         parts = zip(spans(text, pieces), pieces, rows, strict=True)
         return tuple(Part(span=span, text=piece, **_share(row, why)) for span, piece, row in parts)
-
-    def _claims(self, drawn: SampleSet) -> tuple[Part, ...] | Missing:
-        assert drawn.primary is not None  # _unusable
-        claims = claims_of(drawn)
-        if isinstance(claims, Missing):
-            return claims
-        places = spans(drawn.primary.comparable, sentences(drawn.primary.comparable))
-        texts = [claim.text for claim in claims]
-        if self.entailment is None:
-            rows = asked_support(drawn, texts, SUPPORTED_CLAIMS, "claim")
-            why = "the reply about it is missing or cannot be read"
-        else:
-            rows, why = self._entailed(texts, drawn)
-        return tuple(
-            Part(span=places[claim.sentence], claim=number, text=claim.text, **_share(row, why))
-            for number, (claim, row) in enumerate(zip(claims, rows, strict=True), start=1)
-        )
 
     def _entailed(self, pieces: Sequence[str], drawn: SampleSet) -> tuple[list[list[bool | None]], str]:
         assert self.entailment is not None
@@ -239,11 +217,8 @@ def parts_measure(
 
 
 def follow_up_of(spec: PartsSpec) -> FollowUp | None:
-    """The last question that the model is asked about its answer; it names another one that it reads."""
-    asks_model = spec.support.name == ASKED
-    if spec.kind == "claims":
-        return SUPPORTED_CLAIMS if asks_model else CLAIMS
-    return SUPPORTED if asks_model else None
+    """The question that the model is asked about its answer, or None."""
+    return SUPPORTED if spec.support.name == ASKED else None
 
 
 def parts_estimator(measure: PartsMeasure) -> Estimator:
@@ -350,7 +325,7 @@ def compare_with_gold(
         ValueError: The answer has no parts.
     """
     if spec.kind != "json":
-        raise UsageError("only JSON fields can be compared with a reference; label sentences and claims by hand.")
+        raise UsageError("only JSON fields can be compared with a reference; label sentences by hand.")
     by_path = field_judges(spec, judges)
     call = call_of(answer)
     document = document_of(answer, call)

@@ -1,4 +1,4 @@
-"""One part of an answer: a JSON field, a list item, a sentence or a claim."""
+"""One part of an answer: a JSON field, a list item or a sentence."""
 
 from __future__ import annotations
 
@@ -21,17 +21,13 @@ class Part(Frozen):
     path: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """JSON pointer (RFC 6901) of a field in the original answer; None for a part of a text."""
     span: tuple[int, int] | None = Field(default=None, exclude_if=_unset)
-    """First character of a part of a text, and the one after its last; None for a JSON field. For a claim those of its
-    sentence."""
-    claim: int | None = Field(default=None, exclude_if=lambda claim: claim is None)
-    """Number of a claim among those of the answer, from 1; None for a field or a sentence."""
+    """First character of a part of a text, and the one after its last; None for a JSON field."""
     text: str
-    """The part as the answer has it: the field's value as JSON, or the words; of a claim the words of the
-    split. Empty for a field that is absent."""
+    """The part as the answer has it: the field's value as JSON, or the words. Empty for a field that is absent."""
     uncertainty: float | None
     """Share of the samples that do not support it, in [0, 1]; None if it could not be measured."""
     absent: bool = Field(default=False, exclude_if=_unset)
-    """Whether the part is the claim that an optional field has no value: the answer leaves the field out."""
+    """Whether the part says that an optional field has no value: the answer leaves the field out."""
     detail: str = Field(default="", exclude_if=_unset)
     """The reason why it could not be measured, in words."""
 
@@ -39,18 +35,14 @@ class Part(Frozen):
     def _in_one_place(self) -> Self:
         if (self.path is None) == (self.span is None):
             raise ValueError("a part has either a path or a span, never both or neither")
-        if self.claim is not None and self.span is None:
-            raise ValueError("a claim has the span of its sentence")
         if self.uncertainty is not None and not 0 <= self.uncertainty <= 1:
             raise ValueError(f"the uncertainty of a part is a share in [0, 1], got {self.uncertainty}")
         return self
 
     @property
     def place(self) -> str:
-        """The path, or the span as "12-40"; of a claim with its number, "12-40#2"."""
-        if self.span is None:
-            return self.path or ""
-        return f"{self.span[0]}-{self.span[1]}" + ("" if self.claim is None else f"#{self.claim}")
+        """The path, or the span as "12-40"."""
+        return (self.path or "") if self.span is None else f"{self.span[0]}-{self.span[1]}"
 
 
 class PartVerdict(Part):

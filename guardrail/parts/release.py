@@ -23,8 +23,7 @@ _NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": N
 def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, str] | None = None) -> Sample:
     """The kept parts of an answer.
 
-    JSON fields: the object without the others; sentences: verbatim, with one mark for each gap; claims: a list, one
-    line each, also if all are kept, because no claim may speak for a part of the text. Text around a JSON
+    JSON fields: the object without the others; sentences: verbatim, with one mark for each gap. Text around a JSON
     object or a tool call has no parts and is left out. An answer of which everything is kept is otherwise unchanged.
 
     Args:
@@ -46,10 +45,7 @@ def release(answer: Sample, parts: Sequence[PartVerdict], edits: Mapping[str, st
         left = _left(call.arguments, parts, values)
         own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
         return judged.model_copy(update={"tool_calls": (own,), **_NO_TOKENS})
-    if parts[0].claim is not None:
-        text = _list(parts, edits)
-    else:
-        text = _text(answer.comparable, parts, edits) if parts[0].span is not None else _json(answer, parts, edits)
+    text = _text(answer.comparable, parts, edits) if parts[0].span is not None else _json(answer, parts, edits)
     if text == answer.text:
         return answer
     return answer.model_copy(update={"text": text, **_NO_TOKENS})
@@ -93,12 +89,6 @@ def _left(document: Document, parts: Sequence[PartVerdict], values: Mapping[str,
     for path, value in values.items():
         document = placed(document, path, value)
     return kept_value(document, {**flags, **dict.fromkeys(values, True)})
-
-
-def _list(parts: Sequence[PartVerdict], edits: Mapping[str, str]) -> str:
-    """The kept claims, one line each."""
-    lines = [edits.get(part.place, part.text) for part in parts if part.kept or part.place in edits]
-    return "\n".join(f"- {line}" for line in lines)
 
 
 def _text(text: str, parts: Sequence[PartVerdict], edits: Mapping[str, str]) -> str:

@@ -25,10 +25,10 @@ __all__ = [
     "SUPPORTED",
     "asked_support",
     "entailed_support",
+    "question",
     "sentence_entailment",
     "sentence_spec",
     "spans",
-    "support_question",
 ]
 
 SPLITTER, ENTAILED, ASKED = "sentences", "entailment", "asked"
@@ -68,22 +68,14 @@ def entailed_support(
 # -- Support by the model itself -----------------------------------------------------------------------------------
 
 
-def support_question(asked: str, pieces: Sequence[str], sample: str, noun: str) -> str:
-    """The question which of the sentences, or claims, a sample supports.
-
-    Another wording is another follow-up version.
-    """
+def question(asked: str, pieces: Sequence[str], sample: str) -> str:
+    """The question which of the sentences a sample supports. Another wording is another follow-up version."""
     numbered = "\n".join(f"{i}. {piece}" for i, piece in enumerate(pieces, start=1))
     return (
-        f"Question: {asked}\n\nContext (an answer to the question): {sample}\n\n{noun.capitalize()}s:\n{numbered}\n\n"
-        f"Is each {noun} supported by the context above? Reply with one line for each {noun}: its number, "
+        f"Question: {asked}\n\nContext (an answer to the question): {sample}\n\nSentences:\n{numbered}\n\n"
+        "Is each sentence supported by the context above? Reply with one line for each sentence: its number, "
         "a full stop, and Yes or No. Nothing else."
     )
-
-
-def question(asked: str, pieces: Sequence[str], sample: str) -> str:
-    """The question which of the sentences a sample supports."""
-    return support_question(asked, pieces, sample, "sentence")
 
 
 def _ask(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
@@ -98,20 +90,18 @@ SUPPORTED = FollowUp("supported_sentences", _ask, max_tokens=400)
 register(SUPPORTED)
 
 
-def asked_support(
-    drawn: SampleSet, pieces: Sequence[str], follow_up: FollowUp = SUPPORTED, noun: str = "sentence"
-) -> list[list[bool | None]]:
+def asked_support(drawn: SampleSet, pieces: Sequence[str]) -> list[list[bool | None]]:
     """For each piece and each sample, the model's own verdict; None where its reply is missing or cannot be read.
 
     A reply is read if it has one line for each piece: its number, then yes or no. A sample without text supports none.
     """
-    replies = {reply.question: reply for reply in drawn.follow_ups.get(follow_up.name, ())}
+    replies = {reply.question: reply for reply in drawn.follow_ups.get(SUPPORTED.name, ())}
     columns: list[list[bool | None]] = []
     for sample in drawn.samples:
         if not sample.comparable:
             columns.append([False] * len(pieces))
             continue
-        reply = replies.get(support_question(drawn.question, pieces, sample.comparable, noun))
+        reply = replies.get(question(drawn.question, pieces, sample.comparable))
         answer = None if reply is None or reply.problem is not None else reply.primary
         columns.append(_read(answer.text, len(pieces)) if answer is not None else [None] * len(pieces))
     return [list(row) for row in zip(*columns, strict=True)]

@@ -16,10 +16,8 @@ from ..types import Frozen
 
 __all__ = ["Kind", "PartFigures", "PartScores", "PartsGate", "PartsSpec", "Procedure", "too_many"]
 
-Kind = Literal["json", "sentences", "claims"]
-"""Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text; the claims that
-the model finds in a text."""
-
+Kind = Literal["json", "sentences"]
+"""Kinds of parts: the fields of a JSON object or of a tool call's arguments; the sentences of a text."""
 
 Count = Annotated[int, Field(ge=0)]
 

@@ -64,19 +64,12 @@ class FollowUp:
         ask: Messages to send, for a prompt and the set drawn for it; empty if the set gives no question.
         options: Labels whose likelihood is read, or None for a short greedy reply.
         max_tokens: Longest reply, in new tokens. Another length needs another name, like another wording.
-        reads: Name of a follow-up whose reply ``ask`` reads, or None. That one is asked first and reads no other.
     """
 
     name: str
     ask: Callable[[Messages, SampleSet], list[list[BaseMessage]]]
     options: tuple[str, ...] | None = None
     max_tokens: int = _REPLY_TOKENS
-    reads: str | None = None
-
-    @property
-    def names(self) -> set[str]:
-        """The names that a plan lists for it: its own, and that of the follow-up that it reads."""
-        return {self.name} if self.reads is None else {self.name, self.reads}
 
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
@@ -143,19 +136,6 @@ class Round:
     prompts: tuple[list[BaseMessage], ...]
 
 
-def _in_order(plan: SamplingPlan) -> list[FollowUp]:
-    """The follow-ups of a plan, those that read a reply after the others; scorers are asked elsewhere.
-
-    Raises:
-        UsageError: The plan names an unknown follow-up, or one without the follow-up that it reads.
-    """
-    asked = [follow_up(name) for name in plan.follow_ups if not name.startswith(SCORE)]
-    for each in asked:
-        if each.reads is not None and each.reads not in plan.follow_ups:
-            raise UsageError(f"the follow-up {each.name!r} reads the reply to {each.reads!r}: the plan must name both.")
-    return sorted(asked, key=lambda each: each.reads is not None)
-
-
 def _round(asking: FollowUp, prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: SamplingPlan) -> Round:
     """The questions of one follow-up over all sets with an answer.
 
@@ -193,9 +173,12 @@ def ask_follow_ups(
         ask: Draws the replies of one round; a `UsageError` says that this model cannot be asked.
 
     Raises:
-        UsageError: The plan names an unknown follow-up, or one without the follow-up that it reads.
+        UsageError: The plan names an unknown follow-up.
     """
-    for asking in _in_order(plan):
+    for name in plan.follow_ups:
+        if name.startswith(SCORE):
+            continue  # scorers are asked elsewhere
+        asking = follow_up(name)
         one_round = _round(asking, prompts, drawn, plan)
         try:
             replies = yield from ask(one_round)

@@ -116,7 +116,7 @@ def check_arguments(estimators: Iterable[Estimator], bindings: Bindings | None) 
 
 def _asked(estimator: Estimator) -> set[str]:
     asked = estimator.needs.follow_up
-    return set() if asked is None else asked.names
+    return set() if asked is None else {asked.name}
 
 
 def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str]]:
@@ -130,7 +130,7 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
         needs = member.needs
         if needs.options and plan.options is None:
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
-        if needs.follow_up is not None and not needs.follow_up.names <= set(plan.follow_ups):
+        if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
             if member.scorer is None:
                 unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
             else:

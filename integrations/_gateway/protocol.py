@@ -40,7 +40,7 @@ DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_C
 MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metadata": 16}
 """Entries that OpenAI's API takes: reading more of them would take seconds."""
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
-"""Fields of a verdict that are sent as headers, with the names that the guardrail of the LiteLLM proxy uses."""
+"""Fields of a verdict that are sent as headers."""
 INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
 """Text of an abstention for `all_or_nothing`."""
 AGAIN = {"Retry-After": "5"}

@@ -306,9 +306,8 @@ def part_records() -> tuple[RecordHeader, list[Record]]:
             },
             parts={
                 "parts_sentences": (Part(span=(0, 4), text="One.", uncertainty=None, detail="no reply"),),
-                "parts_claims": (Part(span=(0, 4), claim=1, text="There is one.", uncertainty=0.5),),
             },
-            part_labels={"parts_sentences": PartLabels(right=(None,)), "parts_claims": PartLabels(right=(False,))},
+            part_labels={"parts_sentences": PartLabels(right=(None,))},
         ),
     ]
     return header, answers

@@ -12,9 +12,9 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.bindings import read_bindings
 from guardrail.judges import default_judge
-from guardrail.parts.claims import TEXT_SPECS
 from guardrail.parts.json_fields import json_spec
 from guardrail.parts.measure import parts_estimator, parts_measure
+from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import Kind
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, SamplingPlan
@@ -115,9 +115,9 @@ class PlanOptions:
 
 
 def _parts_estimator(kind: Kind) -> Estimator:
-    """The estimator that says what parts read. Sentences and claims are supported by the model, which is asked."""
+    """The estimator that says what parts read. Sentences are supported by the model, which is asked."""
     # The cap does not matter here: it plays no part in what is drawn.
-    return parts_estimator(parts_measure(json_spec(cap=1) if kind == "json" else TEXT_SPECS[kind](1)))
+    return parts_estimator(parts_measure(json_spec(cap=1) if kind == "json" else sentence_spec(1)))
 
 
 @dataclass(frozen=True, slots=True)

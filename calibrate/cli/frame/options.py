@@ -50,7 +50,7 @@ PartsOption = Annotated[
     Kind | None,
     typer.Option(
         help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of "
-        "tools' arguments, sentences, or claims, which the model finds in its answer by one more call (docs: Parts)."
+        "tools' arguments, or sentences (docs: Parts)."
     ),
 ]
 

@@ -18,9 +18,9 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.judges import Entailment, Judge, make_judge
 from guardrail.notebook import percent
-from guardrail.parts.claims import TEXT_SPECS
 from guardrail.parts.json_fields import DateJudge, json_spec, schema_of
 from guardrail.parts.measure import parts_measure
+from guardrail.parts.sentences import sentence_spec
 from guardrail.parts.spec import PartsSpec
 from guardrail.types import SamplingPlan
 
@@ -113,7 +113,7 @@ class ScoreParts:
     optional_field: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --parts json: path of a field that an answer may leave out; leaving it out is a claim as well. "
+            help="With --parts json: path of a field that an answer may leave out; leaving it out is a part as well. "
             "Default: those that the schema does not require. May be repeated."
         ),
     ] = None
@@ -122,9 +122,7 @@ class ScoreParts:
     ] = None
     least: Annotated[
         float,
-        typer.Option(
-            help="With --parts sentences or claims, and --entailment: probability from which a sample supports one."
-        ),
+        typer.Option(help="With --parts sentences and --entailment: probability from which a sample supports one."),
     ] = 0.5
 
     def spec_of(self, file: RecordFile, entailment: Entailment | None) -> PartsSpec:
@@ -149,10 +147,10 @@ class ScoreParts:
         Raises:
             UsageError: The cap is None, and nothing else says how many parts an answer has.
         """
-        if self.parts in TEXT_SPECS:
+        if self.parts == "sentences":
             if cap is None:
-                raise UsageError(f"{self.parts} need a cap: --cap.")
-            return TEXT_SPECS[self.parts](cap, entailment=entailment, least=self.least)
+                raise UsageError("sentences need a cap: --cap.")
+            return sentence_spec(cap, entailment=entailment, least=self.least)
         return json_spec(
             plan.bindings,
             schema=schema,
@@ -313,7 +311,7 @@ def refuse_without_parts(**options: object) -> None:
     given = next((name for name, value in options.items() if value is not None and value != []), None)
     if given is not None:
         flag = given.replace("_", "-")
-        raise UsageError(f"--{flag} is about parts: add --parts json, sentences or claims, or leave it out.")
+        raise UsageError(f"--{flag} is about parts: add --parts json or sentences, or leave it out.")
 
 
 def _bands(text: str | None) -> tuple[int, ...]:

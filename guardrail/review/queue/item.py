@@ -150,12 +150,11 @@ class PartDecision(Frozen):
     """The decision of a person about one part that was held back."""
 
     place: str
-    """`Part.place`: the path of a JSON field, the span of a sentence, or the place of a claim."""
+    """`Part.place`: the path of a JSON field, or the span of a sentence."""
     action: Literal["approve", "edit", "reject"]
     """Whether the part is right, is replaced, or stays held back."""
     text: str = Field(default="", exclude_if=lambda text: not text)
-    """What replaces the part: JSON for a field, words for a sentence or claim; required for "edit", only
-    allowed there."""
+    """What replaces the part: JSON for a field, words for a sentence; required for "edit", only allowed there."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
@@ -217,8 +216,7 @@ def by_parts(content: Content, parts: Sequence[PartDecision], note: str = "") ->
     """The decision that follows from those about every part that was held back.
 
     The released answer is the frozen candidate with these decisions carried out and nothing else: parts that were kept
-    stay, approved ones are added, edited ones have the new value, rejected ones stay out. All approved is "approve",
-    except for claims, whose list is never the candidate's text.
+    stay, approved ones are added, edited ones have the new value, rejected ones stay out. All approved is "approve".
     Nothing left is "reject", and so is any rejected argument of a tool call, which must not run without it.
 
     Raises:
@@ -235,7 +233,7 @@ def by_parts(content: Content, parts: Sequence[PartDecision], note: str = "") ->
     )
     edits = {part.place: part.text for part in parts if part.action == "edit"}
     common: dict[str, Any] = {"note": note, "parts": tuple(parts)}
-    if all(part.kept for part in decided) and decided[0].claim is None:  # claims are released as a list
+    if all(part.kept for part in decided):
         return Decision(action="approve", **common)
     nothing = not edits and not any(part.kept for part in decided)
     if nothing or (content.kind == "tool_call" and "reject" in action.values()):

@@ -27,7 +27,7 @@ class PartRow:
 
     Attributes:
         number: Its number in the form.
-        label: The path in words, or the number of the sentence or claim.
+        label: The path in words, or the number of the sentence.
         text: The value; a text without its quotes.
         before: What an edit starts from.
         part: The part itself.
@@ -67,8 +67,7 @@ def rows_of(content: Content) -> list[PartRow]:
 
 def _row(number: int, part: PartVerdict, documents: list[Any]) -> PartRow:
     if part.span is not None:
-        noun = "sentence" if part.claim is None else "claim"
-        return PartRow(number, f"{noun} {number + 1}", part.text, part.text, part, (), len(documents))
+        return PartRow(number, f"sentence {number + 1}", part.text, part.text, part, (), len(documents))
     text = "(the answer leaves this field out)" if part.absent else _shown(part.text)
     seen = Counter(_value_at(document, part.path or "") for document in documents)
     seen.pop(_MISSING if part.absent else _canonical(part.text), None)

@@ -616,7 +616,7 @@ SURE = [{"question": f"q{i}", "references": {"a": i}, "answer": {"a": i}, "sampl
 @pytest.mark.parametrize(
     ("step", "message"),
     [
-        (lambda records: records.parts("fields"), "'fields'.*json, sentences or claims"),
+        (lambda records: records.parts("fields"), "'fields'.*json or sentences"),
         (lambda records: from_frame(SURE, parts=cast(Any, "fields")), "parts is \"json\" .* got 'fields'"),
         (lambda records: records.parts().score(cap=0), "cap must be a whole number of parts, at least 1, got 0"),
         (lambda records: records.parts().evaluate(alphas=[0.1], splits=0), "splits must be at least 1, got 0"),

@@ -442,11 +442,10 @@ def test_what_is_another_question_is_drawn() -> None:
     same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
     assert guard.assess(same).cost.calls == 0
     block: Any = [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}]
-    for written in ("q ", "\n q", "q\u200b", block):
-        assert guard.assess([HumanMessage(written)]).cost.calls == 0
+    for written in ("q ", "\n q", "q\u200b", "q\x00\u034f\U000e0100", block):
+        assert guard.assess([HumanMessage(written, name="somebody")]).cost.calls == 0
     for other in (
         [HumanMessage("q?")],
-        [HumanMessage("q", name="somebody")],
         [HumanMessage("q"), AIMessage("a"), HumanMessage("q")],
         [HumanMessage("q"), AIMessage("b"), HumanMessage("q")],
         [HumanMessage("\ud83d")],

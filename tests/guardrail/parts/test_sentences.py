@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
+from calibrate.pipeline import narrowed_plan
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import EntailmentScores, JudgeSpec
 from guardrail.judges.base import Item
@@ -92,8 +93,11 @@ def test_one_question_for_each_distinct_sample() -> None:
 
 
 def test_the_plan_asks_for_support() -> None:
-    plan = plan_for([parts_estimator(parts_measure(sentence_spec(5)))], n=4)
+    estimator = parts_estimator(parts_measure(sentence_spec(5)))
+    plan = plan_for([estimator], n=4)
     assert (plan.n, plan.follow_ups) == (4, ("supported_sentences",))
+    wide = plan.model_copy(update={"follow_ups": ("p_true", "supported_sentences")})
+    assert narrowed_plan(wide, estimator.spec) == plan, "a guard would ask too little, or pay for p_true"
     assert SUPPORTED.plan(plan).max_tokens == 400
     judged = parts_estimator(parts_measure(sentence_spec(5, entailment=Contains()), entailment=Contains()))
     assert plan_for([judged], n=4).follow_ups == ()

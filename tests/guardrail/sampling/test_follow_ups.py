@@ -103,8 +103,7 @@ def test_plans_name_what_their_estimators_ask() -> None:
     assert plan("semantic_entropy").follow_ups == ()
     assert plan(*ASKING, "perplexity").follow_ups == ASKING
     assert plan("verbalised").n == 0
-    of_parts = {"claims", "supported_claims", "supported_sentences"}
-    assert set(list_follow_ups()) == {*ASKING, *of_parts}
+    assert set(list_follow_ups()) == {*ASKING, "supported_sentences"}
 
 
 def test_a_plan_that_can_accept_nothing_asks_nothing() -> None:
@@ -112,7 +111,7 @@ def test_a_plan_that_can_accept_nothing_asks_nothing() -> None:
 
 
 def test_an_unknown_follow_up_is_refused() -> None:
-    with pytest.raises(UsageError, match="no follow-up named 'horoscope'; choose one of claims, p_true"):
+    with pytest.raises(UsageError, match="no follow-up named 'horoscope'; choose one of p_true"):
         draw(MODEL, [QUESTION], SamplingPlan(follow_ups=("horoscope",)))
 
 

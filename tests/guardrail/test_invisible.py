@@ -1,0 +1,71 @@
+"""Characters that nobody sees: whoever varied them would draw a question again until an answer is accepted."""
+
+from __future__ import annotations
+
+import sys
+import unicodedata
+
+import pytest
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+
+from guardrail.judges.registry import make_judge
+from guardrail.plain_json import BLANK, INVISIBLE, has_visible, visible
+from guardrail.prompting import normal_form, prompt_content
+
+# Default-ignorable code points (DerivedCoreProperties.txt), controls, and what is not a character, one of each kind.
+UNSEEN = [
+    *("\x00", "\x07", "\x1b", "\x7f", "\x9f", "\u00ad", "\u034f", "\u061c", "\u17b4", "\u180b", "\u180e", "\u180f"),
+    *("\u200b", "\u200d", "\u202e", "\u2060", "\u2065", "\u206f", "\ufe00", "\ufe0f", "\ufeff", "\ufff0", "\ufff9"),
+    *("\ufdd0", "\uffff", "\U0001d173", "\U00016fe4", "\U000e0041", "\U000e0100", "\U000e0fff"),
+]
+EMPTY = ["\u115f", "\u1160", "\u3164", "\uffa0", "\u2800", "\U0001d159"]
+"""Blanks: shown as a space or as nothing."""
+SPACES = ["\x0b", "\x0c", "\x1c", "\x85", "\r", "\u2009", "\u200a", "\u202f", "\u2028", "\u2029"]
+"""White space whose width, or line end, depends on where it is shown."""
+
+
+@pytest.mark.parametrize("sign", UNSEEN, ids=ascii)
+def test_what_nobody_sees_makes_no_other_question(sign: str) -> None:
+    plain = normal_form("Is it 5 or 6?\n  no")
+    assert normal_form(f"{sign}I{sign}s it{sign}  5 or{sign} {sign}6?\n{sign} {sign} no{sign * 3}\n") == plain
+    assert not has_visible(f" {sign}\n")
+
+
+@pytest.mark.parametrize("sign", EMPTY + SPACES, ids=ascii)
+def test_a_blank_makes_one_other_question_at_most_wherever_it_stands(sign: str) -> None:
+    places = ["What is{} it?\n  no", "What{} is it?\n  no", "What{}is{}it?{} \n{}no", "{}What is it?\n  no{}{}"]
+    assert len({normal_form(text.replace("{}", sign)) for text in places} - {"What is it?\n  no"}) == 1
+    assert not has_visible(f"{sign} {sign}")
+
+
+def test_the_signs_left_out_are_all_that_unicode_names_in_the_running_version() -> None:
+    unseen = [chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Cc", "Cf", "Cs")]
+    assert all(INVISIBLE.fullmatch(sign) or sign.isspace() for sign in unseen)
+    assert all(
+        BLANK.fullmatch(sign) or sign in " \t\n\u00a0\u3000" for sign in map(chr, range(0x10000)) if sign.isspace()
+    )
+
+
+def test_indents_and_paragraphs_that_look_the_same_make_no_other_question() -> None:
+    assert normal_form("if a:\n \tb\n\n\n\nc\r\nd") == normal_form("if a:\n\u00a0       b\n\n \nc\nd")
+    assert normal_form("if a:\n  b") != normal_form("if a:\nb")
+
+
+def test_the_name_of_a_speaker_makes_no_other_question() -> None:
+    def asked(name: str | None) -> list[BaseMessage]:
+        return [HumanMessage("q", name=name), AIMessage("a", name=name), HumanMessage("r", name=name)]
+
+    assert prompt_content(asked("user-1")) == prompt_content(asked("user-2")) == prompt_content(asked(None))
+
+
+@pytest.mark.parametrize("sign", ["\x00", "\u034f", "\u200d", "\ufe0f", "\U000e0100"], ids=ascii)
+def test_judges_do_not_tell_answers_apart_by_what_nobody_sees(sign: str) -> None:
+    assert make_judge("exact").equivalent("", [(f"Par{sign}is", "Paris"), (f"5{sign}0", "50")]) == [True, False]
+    assert make_judge("exact").equivalent("", [("New\u2800York", "New York")]) == [True]
+
+
+def test_a_terminal_shows_what_hides_and_keeps_what_shapes_a_sign() -> None:
+    assert visible("a\u034fb\u2800\ufff0") == "a\\u034fb\\u2800\\ufff0"
+    assert visible("\u0645\u06cc\u200c\u062e \u2764\ufe0f \u8fbb\U000e0100") == (
+        "\u0645\u06cc\u200c\u062e \u2764\ufe0f \u8fbb\U000e0100"
+    )
