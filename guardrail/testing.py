@@ -28,7 +28,7 @@ from .specs import identify
 from .types import Bindings
 from .uncertainty import Estimator, make_estimator, plan_for
 
-__all__ = ["ScriptedChat", "make_artifact"]
+__all__ = ["ScriptedChat", "ended", "make_artifact"]
 
 
 class ScriptedChat(BaseChatModel):
@@ -36,8 +36,9 @@ class ScriptedChat(BaseChatModel):
 
     The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
     ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; a
-    message (with tool calls, say) is returned unchanged, with a ``finish_reason`` if it has none. After a tool's result the answers are those of the result's
-    text, if the script has it; otherwise an answer with tool calls would repeat them, so the model says the result.
+    message (with tool calls, say) is returned unchanged, with a ``finish_reason`` if it has none. After a
+    tool's result the answers are those of the result's text, if the script has it; otherwise an answer with tool calls
+    would repeat them, so the model says the result.
 
     Example:
         >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
@@ -87,7 +88,7 @@ class ScriptedChat(BaseChatModel):
         if result is not None and not scripted and isinstance(answer, AIMessage) and answer.tool_calls:
             answer = result  # the question's own call again would never end an agent's loop
         message = answer if isinstance(answer, AIMessage) else self._message(answer, kwargs)
-        return ChatResult(generations=[ChatGeneration(message=_ended(message))])
+        return ChatResult(generations=[ChatGeneration(message=ended(message))])
 
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
@@ -106,8 +107,12 @@ class ScriptedChat(BaseChatModel):
         return AIMessage(content=answer, response_metadata=metadata, usage_metadata=usage)
 
 
-def _ended(message: AIMessage) -> AIMessage:
-    """A copy of a message that says why it ended."""
+def ended(message: AIMessage) -> AIMessage:
+    """A message as chat models of providers give it: with the reason why it ended, without which a guard holds it back.
+
+    Args:
+        message: The message; a reason that it has stays.
+    """
     end = {} if end_of(message) else {"finish_reason": "tool_calls" if message.tool_calls else "stop"}
     return message.model_copy(update={"response_metadata": {**end, **message.response_metadata}})
 

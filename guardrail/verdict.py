@@ -156,7 +156,7 @@ class Verdict(Frozen):
         content = self.model_dump(mode="json", exclude=_ANSWERS)
         if self.parts:
             content["parts"] = [part.shown(text=False) for part in self.parts]
-            content["held_back"] = [part.place for part in self.held_back]
+            content["held_back"] = [part.named_place for part in self.held_back]
         return content
 
 

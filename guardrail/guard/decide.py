@@ -13,6 +13,7 @@ from ..judges import ExactJudge, default_judge, distinct_answers
 from ..judges.base import is_slow, left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..parts.decide import by_parts, measured_parts
+from ..parts.json_fields import schema_of
 from ..parts.part import Part
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
@@ -95,7 +96,9 @@ def decide(
         samples=tuple(texts),
         cost=drawn.cost,
     )
-    return by_parts(verdict, parts, artifact.parts) if artifact.parts is not None and parts else verdict
+    if artifact.parts is None or not parts:
+        return verdict
+    return by_parts(verdict, parts, artifact.parts, schema_of(artifact.plan.bindings))
 
 
 def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:

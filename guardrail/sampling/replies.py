@@ -9,7 +9,6 @@ counts as missing, so nothing is measured.
 from __future__ import annotations
 
 import codecs
-import math
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
@@ -19,7 +18,7 @@ from langchain_core.messages import AIMessage
 
 from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
-from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, is_logprob
 
 __all__ = [
     "cause_of",
@@ -228,8 +227,16 @@ def only_ended(drawn: SampleSet, plan: SamplingPlan) -> SampleSet:
     the likeliest is the answer, and nothing was written.
     """
     written = drawn.samples if plan.primary == "majority" else (drawn.primary,)
-    known = all(sample is None or sample.refusal or sample.finish_reason is not None for sample in written)
-    if known or plan.cut_off == "measure" or drawn.problem is not None or (plan.options is not None and not plan.n):
+    unknown = any(
+        sample is not None and sample.comparable and not sample.refusal and sample.finish_reason is None
+        for sample in written
+    )
+    if (
+        not unknown
+        or plan.cut_off == "measure"
+        or drawn.problem is not None
+        or (plan.options is not None and not plan.n)
+    ):
         return drawn
     return drawn.model_copy(update={"problem": Unmeasured.UNREADABLE, "problem_detail": _NO_END})
 
@@ -396,8 +403,10 @@ _CUT = frozenset({
 
 
 def end_of(message: AIMessage) -> str | None:
-    """The reason why an answer ended, in the server's words: one of a partial answer if there is one; None if no reason
-    is stated."""
+    """The reason why an answer ended, in the server's words; None if none is stated.
+
+    Of several, one of a partial answer comes first.
+    """
     ended = _ended(message.response_metadata)
     return next(filter(is_cut, ended), next(iter(ended), None))
 
@@ -482,7 +491,8 @@ def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
     Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``, or for Ollama the list
-    itself). A list that is incomplete, holds a NaN or an infinity, or belongs to another text counts as not measured.
+    itself). A list that is incomplete, holds a placeholder (`guardrail.types.is_logprob`: NaN, -9999.0), or belongs to
+    another text counts as not measured.
     Tokens after the text (end tokens, stop strings) are dropped. The tokens of tool calls are not compared with
     anything: the text that the model wrote for a call is not known.
 
@@ -540,14 +550,11 @@ def _token_logprobs(listed: Any) -> tuple[tuple[str, ...] | None, tuple[float, .
     try:
         content = listed["content"]
         tokens = tuple(str(item["token"]) for item in content)
-        # Servers round, so a certain token may come back as 1e-9; anything larger is not a log-probability.
-        logprobs = tuple(min(float(item["logprob"]), 0.0) for item in content if float(item["logprob"]) <= 1e-6)
+        logprobs = tuple(float(item["logprob"]) for item in content)
     except (KeyError, TypeError, ValueError):
         return None, None
     # One value that is none makes the sum of the answer meaningless, so all count as missing.
-    if len(logprobs) != len(tokens) or not all(math.isfinite(value) for value in logprobs):
-        return None, None
-    return tokens, logprobs
+    return (tokens, tuple(min(value, 0.0) for value in logprobs)) if all(map(is_logprob, logprobs)) else (None, None)
 
 
 def _token_bytes(content: Sequence[Any], tokens: Sequence[str]) -> tuple[str, ...] | None:

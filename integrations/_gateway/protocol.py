@@ -313,12 +313,18 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     more["explanation"] = explanation(verdict) if answer.abstained or not verdict["accepted"] else None
     more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
     if "parts" in verdict:
-        more["parts"] = [{name: value for name, value in part.items() if name != "text"} for part in verdict["parts"]]
+        more["parts"] = [_part(part, shown=not answer.abstained) for part in verdict["parts"]]
     return {
         **{name: verdict[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
         **{name: value for name, value in more.items() if value is not None},
         "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
     }  # fmt: skip
+
+
+def _part(part: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
+    """A part without its words; its path has none of the model's words unless the answer is ``shown``."""
+    content = {name: value for name, value in part.items() if name not in ("text", "named")}
+    return content if shown or "named" not in part else {**content, "path": part["named"]}
 
 
 def all_or_nothing(answer: GuardReply) -> GuardReply:

@@ -25,7 +25,7 @@ from guardrail import AbstainedError, Guardrail
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 
 QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(200)]
 AGREEMENT = {"hard": 0.62, "easy": 0.93}
@@ -55,7 +55,7 @@ class Failing(ScriptedChat):
         draw = random.Random(f"{question} {index} {self.given[question, index]}").random()
         # Of greedy decoding, the primary answer is the same every time.
         text = "usual" if index < 0 or draw < AGREEMENT[question.split()[0]] else f"other {draw}"
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text))])
+        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(content=text)))])
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         return self._answered(messages, run_manager)

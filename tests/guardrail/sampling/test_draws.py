@@ -178,7 +178,11 @@ def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> No
     assert [(n, primary) for n, primary, _ in model.asked] == [(5, True), (3, True), (2, False)]
     assert len({seed for *_, seed in model.asked}) == 3  # equal seeds would give equal samples
     assert [sample.text for sample in whole.samples] == ["0.0", "0.1", "1.0", "2.0", "2.1"]
-    assert (again.samples, again.primary, again.cost.calls) == (whole.samples, Sample(text="p", finish_reason="stop"), 0)
+    assert (again.samples, again.primary, again.cost.calls) == (
+        whole.samples,
+        Sample(text="p", finish_reason="stop"),
+        0,
+    )
     forgetful = Native(asked=[], outcomes=[(False, 2)])
     for _ in range(2):
         Sampler(forgetful, SamplingPlan(n=5)).draw([PROMPT])

@@ -199,7 +199,7 @@ class Unchanged(ScriptedChat):
     """Like a class whose messages state no end, or another key for it than ``finish_reason``."""
 
     def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
-        assert isinstance(message := self.default[0], AIMessage)
+        message: Any = self.default[0]
         return ChatResult(generations=[ChatGeneration(message=message)])
 
 

@@ -159,7 +159,8 @@ class Native(ScriptedChat):
             raise PromptTooLongError("9000 tokens")
         pairs = zip(texts, seeds, strict=True)
         return [
-            SampleSet(question=text, primary=Sample(text=text + str(seed), finish_reason="stop")) for text, seed in pairs
+            SampleSet(question=text, primary=Sample(text=text + str(seed), finish_reason="stop"))
+            for text, seed in pairs
         ]
 
     async def adraw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any) -> list[SampleSet]:
@@ -189,8 +190,9 @@ def test_reply_is_read() -> None:
     assert (sample.text, sample.tokens, sample.logprobs) == ("x", (" x", " "), (-0.5, 0.0))
 
 
-@pytest.mark.parametrize("bad", [math.nan, -math.inf, 0.5, None, "?"])
+@pytest.mark.parametrize("bad", [math.nan, -math.inf, 0.5, None, "?", -9999.0, -1e30, -746.0])
 def test_a_bad_log_probability_makes_all_of_them_unmeasured(bad: Any) -> None:
+    """With -9999.0 (vLLM, OpenAI: "not computed") as a number, an entropy of 1.3 becomes 0 and is accepted."""
     content = [{"token": "x", "logprob": -1.0}, {"token": "y", "logprob": bad}]
     assert reply(logprobs={"content": content}).logprobs is None
 
@@ -198,6 +200,11 @@ def test_a_bad_log_probability_makes_all_of_them_unmeasured(bad: Any) -> None:
 @pytest.mark.parametrize("logprobs", [None, {}, {"content": None}, {"content": [{"token": "x"}]}])
 def test_missing_log_probabilities_are_unmeasured(logprobs: Any) -> None:
     assert reply(logprobs=logprobs).logprobs is None
+
+
+def test_a_very_unlikely_token_is_measured() -> None:
+    """A floor that is too high would leave honest answers unmeasured."""
+    assert reply(logprobs={"content": [{"token": "x", "logprob": -200.0}]}).logprobs == (-200.0,)
 
 
 def test_refusals_of_the_server_are_seen() -> None:

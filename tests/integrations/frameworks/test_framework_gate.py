@@ -26,7 +26,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.uncertainty import make_estimator as make
 from integrations._agents.calls import arguments_of, call_subject
 from integrations._agents.framework_guard import Answer, FrameworkGuard
@@ -267,7 +267,8 @@ class Wavering(ScriptedChat):
         call = (str(messages[-1].text), run_manager.metadata.get(SAMPLE_INDEX, -1))
         self._times[call] += 1
         draw = random.Random(f"{call} {self._times[call]}").random()
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("wrong" if draw < 0.65 else f"other {draw}"))])
+        message = AIMessage("wrong" if draw < 0.65 else f"other {draw}")
+        return ChatResult(generations=[ChatGeneration(message=ended(message))])
 
 
 @pytest.mark.parametrize("remember", [300.0, 0])
