@@ -4,7 +4,7 @@
     python -m benchmarks.gateway load                # 50 and 200 clients, and the processor's time of a question
     python -m benchmarks.gateway workers             # the throughput of one and of two processes
     python -m benchmarks.gateway hostile             # the wait of other clients while one sends hostile bodies
-    python -m benchmarks.gateway slow floods         # slow sockets, and upstreams that send without end
+    python -m benchmarks.gateway floods              # upstreams that send without end
     python -m benchmarks.gateway --requests 50000    # memory over so many guarded questions
     python -m benchmarks.gateway --soak 3600         # leaks: a bounded rate of everything, with upstream faults
 
@@ -25,7 +25,6 @@ import json
 import multiprocessing
 import os
 import random
-import resource
 import socket
 import statistics
 import subprocess
@@ -56,7 +55,7 @@ FAULTS = ("500", "429", "stall", "reset", "html", "truncated", "cut_stream", "em
 KEY = "sk-of-a-local-benchmark"
 """The clients' key."""
 HEAD = {"authorization": f"Bearer {KEY}"}
-PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile", "slow", "floods")
+PARTS = ("latency", "apart", "together", "passed", "load", "workers", "hostile", "floods")
 QUEUE = 50
 """Answers that wait to be measured, so that they are done soon after a measurement's end; later ones are dropped."""
 TOLERATED = 10
@@ -113,7 +112,7 @@ class Served(NamedTuple):
 
 @contextmanager
 def gateway(
-    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, log: Any = None, **settings: Any
+    folder: Path, url: str, n: int, timeout: float = 60.0, *, workers: int = 1, **settings: Any
 ) -> Iterator[Served]:
     """Run `guardrail serve` with an alias of each kind; ``settings`` are added to its configuration."""
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
@@ -131,7 +130,7 @@ def gateway(
     config = {"version": 1, "port": 0, "max_concurrency": 1000, "drain": 5, "models": models, "keys": keys, **settings}
     path.write_text(json.dumps(config))
     command = [sys.executable, "-m", "guardrail", "serve", "--config", str(path), "--workers", str(workers)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=log, text=True) as process:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
             assert process.stdout is not None
             yield Served(process.stdout.readline().split(" at ")[1].split()[0], process.pid)
@@ -333,7 +332,7 @@ def processor_seconds(pid: int) -> float:
 
 async def compare(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
     """Measure and print the figures about time."""
-    parts = {"load": load, "workers": workers, "hostile": hostile_bodies_to_both, "slow": slow, "floods": floods}
+    parts = {"load": load, "workers": workers, "hostile": hostile_bodies_to_both, "floods": floods}
     for name in arguments.parts:
         if name in parts:
             await parts[name](arguments, url, folder, stack)
@@ -479,49 +478,7 @@ def hostile(served: Served, model: str) -> dict[str, float]:
     return worst
 
 
-# -- slow sockets and floods ------------------------------------------------------------------------------------------
-
-HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-HALF += f"Authorization: Bearer {KEY}\r\n".encode()
-SLOW = {"silent": b"", "half a head": HALF, "a body that does not come": HALF + b"Content-Length: 100\r\n\r\n{"}
-"""What a slow socket sends."""
-
-
-async def slow(arguments: argparse.Namespace, url: str, folder: Path, stack: ExitStack) -> None:
-    """Measure `slow_sockets`."""
-    await asyncio.to_thread(slow_sockets, folder, url)
-
-
-def slow_sockets(folder: Path, url: str, count: int = 400, files: int = 300) -> None:
-    """Print how requests fare while sockets of each kind stay open, in a gateway that may open few files."""
-    limits = resource.getrlimit(resource.RLIMIT_NOFILE)
-    for kind, content in SLOW.items():
-        with ExitStack() as stack:
-            log = stack.enter_context((folder / "slow.log").open("w+"))
-            resource.setrlimit(resource.RLIMIT_NOFILE, (files, limits[1]))
-            try:  # a child has the limit of its parent
-                served = stack.enter_context(gateway(folder, url, 4, header_timeout=10, body_timeout=20, log=log))
-            finally:
-                resource.setrlimit(resource.RLIMIT_NOFILE, limits)
-            address = (httpx.URL(served.url).host, httpx.URL(served.url).port or 80)
-            for _ in range(count):
-                client = stack.enter_context(socket.create_connection(address, timeout=20))
-                with suppress(OSError):  # closed already
-                    client.sendall(content)
-            body = {"model": "passed", "messages": [{"role": "user", "content": QUESTION}]}
-            seconds, start = [], time.perf_counter()
-            while time.perf_counter() < start + 40:
-                began = time.perf_counter()
-                reply = httpx.post(f"{served.url}/chat/completions", json=body, headers=HEAD, timeout=20)
-                assert reply.status_code == 200, reply.text
-                seconds.append(time.perf_counter() - began)
-                time.sleep(0.2)
-            left, lines = Footprint.of(served.pid).sockets, len(Path(log.name).read_text().splitlines())
-            print(
-                f"{count} sockets, {kind}, at most {files} files: {len(seconds)} requests in 40 s, all answered, the "
-                f"slowest in {max(seconds) * 1e3:.0f} ms; {left} sockets open at the end, {lines} lines in the log",
-                flush=True,
-            )
+# -- floods -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass

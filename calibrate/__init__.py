@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from .evaluation.evaluate import evaluate
     from .evaluation.planning import Plan, plan
     from .parts.records import RecordParts
-    from .pipeline import fit_artifact, held_out, refit
+    from .pipeline import fit_artifact, held_out
     from .report import write_report
     from .scoring.scores import score_records
     from .thresholds import Rule, conformal_selection, fit, rules
@@ -76,7 +76,6 @@ __all__ = [
     "read_questions",
     "read_records",
     "read_steps",
-    "refit",
     "rules",
     "score_records",
     "split",
@@ -113,7 +112,6 @@ _MODULES = {
     "read_questions": "data.questions",
     "read_records": "data.records",
     "read_steps": "agent_steps",
-    "refit": "pipeline",
     "rules": "thresholds",
     "score_records": "scoring.scores",
     "split": "data.split",

@@ -34,7 +34,7 @@ from langchain_core.messages import (
 )
 from pydantic import Field
 
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version
 from guardrail.judges import canonical_calls
@@ -50,7 +50,7 @@ from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
 from .data.split import Groups
-from .fits import Fits, FitSettings, beside, counted
+from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header
 from .scoring.names import estimator_key
 from .scoring.scores import score_records
@@ -231,7 +231,7 @@ def fit_action(
 ) -> CalibrationArtifact:
     """Score, label and fit one part, in one go; scores and labels are written into the file.
 
-    Fits on the labels of the part are counted beside it, and later ones spend less of delta (`calibrate.fits`).
+    Fits on the labels of the part are counted beside it (`calibrate.ledger`).
 
     Args:
         path: A part that `split_by_action` made.
@@ -249,12 +249,8 @@ def fit_action(
     write_records(path, header, label_records(file.records, correctness_rule))
     key = estimator_key(estimator)
 
-    def make(selection: Selection | None) -> CalibrationArtifact:
-        return fit_artifact(
-            path, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups, selection=selection
-        )
-
-    return counted(make, Fits([beside(Path(path))]), FitSettings(key, delta))
+    artifact = fit_artifact(path, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
+    return counted(artifact, Ledger([Path(path)]), key)
 
 
 def _step(row: Any, where: str) -> Step:

@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 from langchain_core.language_models import BaseChatModel
 
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.parts.spec import Kind
 from guardrail.specs import ModelIdentity, identify
@@ -31,15 +31,15 @@ from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
 from .evaluation.planning import with_labels_needed
-from .fits import Fits, FitSettings, beside, counted, selection_warning
+from .ledger import Ledger, counted
 from .parts.documents import import_document_rows
 from .parts.page import write_parts_report
 from .parts.records import RecordParts
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
-from .report.sentences import unread, verdict_text
+from .report.sentences import fits_line, unread, verdict_text
 from .scoring.scores import key_of, parse_estimator, score_records, supported
-from .thresholds.registry import RULES, compared_rules
+from .thresholds.registry import compared_rules
 from .thresholds.rule import Rule
 
 __all__ = ["Records", "from_frame"]
@@ -64,7 +64,7 @@ class Records:
         file: The present records, a frozen value.
         artifact: What `fit` made last; None before it, and after new scores or labels.
         notes: What a reader of the records should know.
-        fits: The fits on the labels of these records.
+        ledger: The fits on the labels of these records.
     """
 
     def __init__(self, file: RecordFile, notes: Sequence[str] = ()) -> None:
@@ -72,7 +72,7 @@ class Records:
         self.artifact: CalibrationArtifact | None = None
         self.notes = tuple(notes)
         # Records without a file, of a data frame, remember their fits in this object.
-        self.fits = Fits([beside(file.path)] if file.path.is_file() else [])
+        self.ledger = Ledger([file.path] if file.path.is_file() else [])
 
     @classmethod
     def read(cls, path: str | Path) -> Self:
@@ -81,14 +81,8 @@ class Records:
 
     def write(self, path: str | Path) -> None:
         """Write the records for the command line, atomically, and the fits of their labels beside them."""
-        target = Fits([beside(Path(path))])
-        written = {fit.fit for fit in target.read()}
         write_records(path, self.file.header, self.file.records)
-        for fit in self.fits.read():
-            if fit.fit not in written:
-                target.add(fit)
-        # Later fits of this object are on the labels of that file as well.
-        self.fits.paths = sorted({*self.fits.paths, *target.paths})
+        self.ledger.copy_to(Path(path))
 
     def __len__(self) -> int:
         return len(self.file.records)
@@ -169,7 +163,7 @@ class Records:
         files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in parts]
         parts_of_these = type(self)(files[0], self.notes), type(self)(files[1], self.notes)
         for part in parts_of_these:  # a fit before the cut has seen the labels of both
-            part.fits = self.fits
+            part.ledger = self.ledger
         return parts_of_these
 
     def compare(
@@ -251,14 +245,12 @@ class Records:
         groups: Groups = "category",
         trust_labels: bool = False,
         share: float = SHARE,
-        declare: Sequence[str] = (),
-        strict: bool = False,
         repeats: Repeats = "once",
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
-        Fits on these labels are counted: the first spends delta, later ones less, and ``artifact.selection`` and the
-        promises say what all of them spend together. Logs what the command line warns of: further fits, answers that
+        Fits on these labels are counted (`calibrate.ledger`): each spends its delta, and the promises state the
+        confidence of all of them together. Logs what the command line warns of: further fits, answers that
         the score does not read, and a gate that stops or accepts nothing.
 
         Args:
@@ -271,9 +263,6 @@ class Records:
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
             share: Share of the questions that ``estimator="auto"`` chooses on.
-            declare: Keys of scores that will be fitted on these labels, declared before the first fit: each spends an
-                equal part of delta.
-            strict: Refuse another fit on labels that have carried one, unless it was declared.
             repeats: Whether of equal questions one record is used, or "all".
 
         Returns:
@@ -281,8 +270,8 @@ class Records:
             the threshold in use and its two promises.
 
         Raises:
-            UsageError: As `fit_artifact` and `calibrate.fits.counted`, or nearly no answer is right and many wrong ones
-                contain a reference.
+            UsageError: As `fit_artifact` and `counted`, or nearly no answer is right and many wrong ones contain a
+                reference.
         """
         self._refuse_unready()
         if not trust_labels:
@@ -294,25 +283,18 @@ class Records:
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
 
-        def make(selection: Selection | None) -> CalibrationArtifact:
-            return fit_artifact(
-                self.file,
-                estimator=key,
-                alpha=alpha,
-                rule=rule,
-                delta=delta,
-                groups=groups,
-                part=part,
-                choice=choice,
-                repeats=repeats,
-                selection=selection,
-            )
-
-        # An artifact names a rule of one's own and does not know its parameters.
-        own = not isinstance(rule, str) and rule.name not in RULES
-        options = {"rule": getattr(rule, "__dict__", repr(rule))} if own else {}
-        settings = FitSettings(key, delta, options, tuple(declare))
-        self.artifact = with_labels_needed(counted(make, self.fits, settings, strict=strict))
+        artifact = fit_artifact(
+            self.file,
+            estimator=key,
+            alpha=alpha,
+            rule=rule,
+            delta=delta,
+            groups=groups,
+            part=part,
+            choice=choice,
+            repeats=repeats,
+        )
+        self.artifact = with_labels_needed(counted(artifact, self.ledger, key))
         self._warn(self.artifact, key)
         return self.artifact
 
@@ -320,7 +302,7 @@ class Records:
         """Log what `calibrate fit` prints in yellow and red."""
         text = verdict_text(artifact)
         red = text.paragraphs[: 1 if artifact.n_accepted else 2] if text.verdict.colour == "red" else ()
-        for line in (selection_warning(artifact), unread(key, unread_answers(self.file, key)), *red):
+        for line in (fits_line(artifact), unread(key, unread_answers(self.file, key)), *red):
             if line is not None:
                 log.warning("calibrate: %s", line)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -18,15 +17,12 @@ from guardrail.artifact import (
     CalibrationScores,
     DataFingerprint,
     EstimatorChoice,
-    Looks,
-    Selection,
 )
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.outcome import AVERAGE, Feasible, Infeasible, Outcome, Price
+from guardrail.outcome import AVERAGE, Feasible, Infeasible, Price
 from guardrail.parts.measure import follow_up_of
 from guardrail.parts.spec import PartsSpec
-from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
@@ -40,11 +36,11 @@ from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .scoring.ensemble import refuse_overlap
-from .scoring.reach import at_look, check_labelled_part, draw_digest
+from .scoring.reach import check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
-from .thresholds import DEFAULT_DELTA, fit
+from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.registry import rule_named
 from .thresholds.rule import Rule
@@ -64,13 +60,11 @@ __all__ = [
     "now",
     "part_header",
     "question_hashes",
-    "refit",
     "refuse_choice",
     "refuse_fitted",
     "require_same",
     "split",
     "turns_of_records",
-    "with_selection",
     "without",
     "without_choice",
 ]
@@ -123,17 +117,14 @@ def fit_artifact(
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
-    look: int | None = None,
-    looks: Sequence[int] = (),
     by: BySegment | None = None,
     choice: EstimatorChoice | None = None,
     options: Mapping[str, Any] | None = None,
     repeats: Repeats = "once",
-    selection: Selection | None = None,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
-    This function remembers nothing: of several fits on the same labels each one states its delta. `calibrate.fits`
+    This function remembers nothing: of several fits on the same labels each one states its delta. `calibrate.ledger`
     counts them.
 
     Args:
@@ -145,40 +136,21 @@ def fit_artifact(
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by the rules "group_mean" and "group_total", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
-        look: Number of the declared look this is, from 1: the first labels of the schedule are used, and the rule and
-            the certificate spend the look's part of delta.
-        looks: The schedule, where `calibrate.scoring.reach.draw_to_label` did not declare it.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
         choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
         options: Options of the rule, e.g. ``{"expect": 0.7}``.
         repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
             the one whose id has the smallest hash. "all" uses every record.
-        selection: How many fits these labels have carried, and the part of delta that this one spends; default: not
-            counted.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
 
     Raises:
         UsageError: Records without scores or labels, a question that is labelled both ways, labels on a selected part
-            of the questions, a cluster rule without groups, a look that was not declared or lacks labels, or a rule
-            that cannot be used.
+            of the questions, a cluster rule without groups, or a rule that cannot be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     used = file.records if part is None else table_of(part)
-    looked = None
-    if look is not None or looks:
-        if look is None or part is not None:
-            raise UsageError(
-                "a schedule of looks needs the number of the look, and reads no other part of the records."
-            )
-        looked, used = at_look(file, look, looks)
-    elif file.header.reach is not None and file.header.reach.looks:
-        listed = ", ".join(map(str, file.header.reach.looks))
-        raise UsageError(
-            f"{file.path} was drawn for looks at {listed} labels, and each look spends a part of delta. Say which look "
-            "this is: --look 1 (in Python look=1) for the first. Without looks, draw again without --looks."
-        )
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
         used = all_grouped(used) if rule_named(rule).grouping == "all" else one_per_cluster(used)
@@ -204,8 +176,7 @@ def fit_artifact(
             f"--parts {spec.name.removeprefix('parts_')} --alpha {alpha:g}."
         )
     refuse_overlap(spec, used, groups=groups)
-    # A look reads the first of the draw on purpose; the draw as a whole is what has to be unselected.
-    reach = check_labelled_part(file, used if looked is None else file.records, estimator)
+    reach = check_labelled_part(file, used, estimator)
     calibration = CalibrationScores(
         uncertainty=array("d", scored.uncertainty.tobytes()),
         error=array("b", scored.error.tobytes()),
@@ -219,130 +190,16 @@ def fit_artifact(
         estimator=spec,
         correctness=header.correctness,
         data=_fingerprint(file, used, usable, scored),
-        outcome=_fit(calibration, alpha, rule, _spent(delta, rule, looked, selection), options or {}),
-        certificate=_certificate(calibration, alpha, looked, selection),
+        outcome=_fit(calibration, alpha, rule, delta, options or {}),
+        certificate=_fit(calibration, alpha, "certified", CERTIFICATE_DELTA, {}),
         calibration=calibration,
         packages=package_versions(),
         turns=turns_of_records(usable),
         reach=reach,
-        looks=looked,
         choice=choice,
     )
     artifact = _priced(artifact)
-    artifact = artifact if by is None else with_segments(artifact, usable.groups, by)
-    return artifact if selection is None else with_selection(artifact, selection)
-
-
-def with_selection(artifact: CalibrationArtifact, selection: Selection) -> CalibrationArtifact:
-    """The artifact with the count of fits on its labels, said in the promises of its outcomes.
-
-    Args:
-        artifact: Fitted with the part of delta that the selection spends.
-        selection: The count.
-    """
-    artifact = artifact.model_copy(update={"selection": selection})
-
-    def stated(outcome: Outcome) -> Outcome:
-        delta = outcome.delta if outcome.certifies else None
-        text = selection.describe(None if delta is None else _whole(artifact, delta))
-        if delta is not None and selection.fits > 1:
-            text = f"That is for this fit alone. {text}"
-        return outcome.model_copy(update={"guarantee": f"{outcome.guarantee} {text}"}) if text else outcome
-
-    update: dict[str, Any] = {"outcome": stated(artifact.outcome), "certificate": stated(artifact.certificate)}
-    if (own := artifact.segments) is not None:
-        outcomes = {name: stated(outcome) for name, outcome in own.outcomes.items()}
-        update["segments"] = own.model_copy(update={"outcomes": outcomes})
-    if artifact.parts is not None:
-        update["parts"] = artifact.parts.model_copy(update={"promise": update["outcome"].guarantee})
-    return artifact.model_copy(update=update)
-
-
-def _whole(artifact: CalibrationArtifact, delta: float) -> float:
-    """Failure probability of all declared looks and segments together, of which one outcome states its part."""
-    if artifact.segments is not None:
-        return artifact.segments.delta
-    return delta / (1 if artifact.looks is None else artifact.looks.part)
-
-
-def refit(
-    artifact: CalibrationArtifact,
-    *,
-    alpha: float | None = None,
-    delta: float | None = None,
-    rule: str | Rule | None = None,
-) -> CalibrationArtifact:
-    """Fit another alpha, delta or rule on the scores stored in an artifact; the model is not called.
-
-    `CalibrationArtifact.at` calls this. Settings that are left out stay unchanged; of the same rule's options, those
-    that were declared before the labels are kept (`DECLARED`), and others are its defaults. Of several
-    declared looks, the artifact's spends its part of a delta that is passed. A custom rule must be passed again: the
-    artifact knows its name only.
-
-    Another certificate (rule, options or delta) on the same labels is another fit: it spends its own delta, the fits
-    before it theirs, and the new artifact counts and states all of them. Of several artifacts made from one, each
-    knows itself and those before it.
-    """
-    again = _refitted(artifact, alpha, delta, rule)
-    selection = artifact.selection
-    if _certified_by(artifact) != _certified_by(again):
-        mine = [artifact.digest if selection is None else selection.fit, _certified_by(again)]
-        digest = sha256_hex(canonical_json(mine, default=str))[:32]
-        selection = Selection(
-            fits=2 if selection is None else selection.fits + 1,
-            others=1 - artifact.confidence(_certified_by(artifact)[2]),
-            part=1.0 if selection is None else selection.part,
-            fit=digest,
-            family=digest,
-        )
-    return again if selection is None else with_selection(again, selection)
-
-
-def _certified_by(artifact: CalibrationArtifact) -> tuple[str, dict[str, Any], float]:
-    """Rule, options and delta of the certificate that an artifact is used by: the plain one where its rule has none."""
-    outcome = artifact.outcome if artifact.outcome.certifies else artifact.certificate
-    delta = CERTIFICATE_DELTA if outcome.delta is None else outcome.delta
-    options = {name: outcome.options[name] for name in DECLARED if name in outcome.options}
-    return outcome.rule, options, delta if artifact.segments is None else artifact.segments.delta
-
-
-def _refitted(
-    artifact: CalibrationArtifact, alpha: float | None, delta: float | None, rule: str | Rule | None
-) -> CalibrationArtifact:
-    """`refit`, without the count of fits."""
-    if artifact.parts is not None:
-        # By name, as `at` finds this function: the room of parts lies above this module, which is the entry point.
-        refit_parts = import_module("calibrate.parts.fit").refit_parts
-        refitted: CalibrationArtifact = refit_parts(artifact, alpha=alpha, delta=delta, rule=rule)
-        return refitted
-    outcome, scores, looks, counted = artifact.outcome, artifact.calibration, artifact.looks, artifact.selection
-    if (own := artifact.segments) is not None:
-        # The segments are fitted anew below, on the whole, so the old ones must not be refitted with it.
-        update = {"segments": None, "calibration": scores.model_copy(update={"segment": None})}
-        whole = _refitted(artifact.model_copy(update=update), alpha, delta, rule)
-        by = BySegment(own.share, own.unknown, own.min_labels)
-        spent = own.delta if delta is None else _spent(delta, outcome.rule, looks, counted)
-        again = with_segments(whole, scores.segment or (), by, delta=spent)
-        return again.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
-    alpha = outcome.alpha if alpha is None else alpha
-    # The stored delta is already a look's part: splitting it again would spend less than was declared.
-    if delta is None and (rule is None or rule_named(rule).name == outcome.rule):
-        spent = outcome.delta
-    else:
-        spent = _spent(delta, rule or outcome.rule, looks, counted)
-    same = rule is None or rule_named(rule).name == outcome.rule
-    options = {name: outcome.options[name] for name in DECLARED if same and name in outcome.options}
-    return _priced(
-        artifact.model_copy(
-            update={
-                "created": now(),
-                "outcome": _fit(scores, alpha, rule or outcome.rule, spent, options),
-                "certificate": _certificate(scores, alpha, looks, counted),
-                "packages": package_versions(),
-                "lineage": (*artifact.lineage, artifact.digest),
-            }
-        )
-    )
+    return artifact if by is None else with_segments(artifact, usable.groups, by)
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -556,17 +413,6 @@ def _cut(outcome: Feasible | Infeasible) -> float:
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
-def _spent(
-    delta: float | None, rule: str | Rule, looks: Looks | None, selection: Selection | None = None
-) -> float | None:
-    """The part of the failure probability that a look, or one of several fits, spends."""
-    share = (1.0 if looks is None else looks.part) * (1.0 if selection is None else selection.part)
-    # A rule without a delta has nothing to divide.
-    if share == 1 or not rule_named(rule).uses_delta:
-        return delta
-    return share * (DEFAULT_DELTA if delta is None else delta)
-
-
 def _fit(
     scores: CalibrationScores, alpha: float, rule: str | Rule, delta: float | None, options: Mapping[str, Any]
 ) -> Feasible | Infeasible:
@@ -579,13 +425,6 @@ def _fit(
         groups=scores.group,
         **options,
     )
-
-
-def _certificate(
-    scores: CalibrationScores, alpha: float, looks: Looks | None, selection: Selection | None
-) -> Feasible | Infeasible:
-    """The certificate that an artifact of any rule carries."""
-    return _fit(scores, alpha, "certified", _spent(CERTIFICATE_DELTA, "certified", looks, selection), {})
 
 
 def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:

@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special, stats
 
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
@@ -156,7 +156,6 @@ def artifact_with_people(
     estimator: str,
     alpha: float,
     delta: float | None = None,
-    selection: Selection | None = None,
 ) -> tuple[CalibrationArtifact, RecordFile]:
     """An artifact from judge-labelled records and the labels people gave to a random sample of them.
 
@@ -188,19 +187,14 @@ def artifact_with_people(
     errors = {record.id: int(not record.correct) for record in labelled.records}
     people = [errors.get(name) for name in pool.ids]
     _refuse_selected(file, pool, np.array([error is not None for error in people]), labels)
-    share = 1.0 if selection is None else selection.part
-    spent = share * (DEFAULT_DELTA if delta is None else delta)
+    spent = DEFAULT_DELTA if delta is None else delta
     outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=spent)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]
-    artifact = fit_artifact(
-        sample, estimator=estimator, alpha=alpha, rule="certified", part=part, repeats="all", selection=selection
-    )
+    artifact = fit_artifact(sample, estimator=estimator, alpha=alpha, rule="certified", part=part, repeats="all")
     judge = file.header.correctness
     options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
-    said = "" if selection is None else selection.describe(None)
-    update = {"options": options, "guarantee": f"{outcome.guarantee} {said}".rstrip()}
-    return artifact.model_copy(update={"outcome": outcome.model_copy(update=update)}), sample
+    return artifact.model_copy(update={"outcome": outcome.model_copy(update={"options": options})}), sample
 
 
 def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:

@@ -86,7 +86,7 @@ def with_segments(
         diagnose: As in `calibrate.thresholds.fit`.
 
     Raises:
-        UsageError: A rule that does not certify, clusters, a reach, looks, or no category with enough labels.
+        UsageError: A rule that does not certify, clusters, a reach, or no category with enough labels.
     """
     outcome, scores = artifact.outcome, artifact.calibration
     rule = rule_named(outcome.rule)
@@ -95,7 +95,6 @@ def with_segments(
     refused = {
         "clusters": scores.group,
         "questions that were drawn within reach": artifact.reach,
-        "one of several looks": artifact.looks,
     }
     for reason, value in refused.items():
         if value is not None:

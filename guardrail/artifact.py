@@ -7,10 +7,8 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
-import math
 from array import array
 from collections.abc import Iterator, Sequence
-from importlib.metadata import entry_points
 from typing import Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
@@ -25,7 +23,7 @@ from pydantic import (
     model_validator,
 )
 
-from .errors import ArtifactMismatchError, MissingDependencyError, UsageError
+from .errors import ArtifactMismatchError, UsageError
 from .files import Persisted
 from .gate import risk_coverage
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
@@ -55,10 +53,9 @@ __all__ = [
     "CascadeOutcome",
     "DataFingerprint",
     "EstimatorChoice",
-    "Looks",
     "Reach",
     "Segments",
-    "Selection",
+    "Spent",
     "StageShare",
 ]
 
@@ -157,14 +154,8 @@ class Reach(Frozen):
     fixed_beforehand: bool
     """Whether the share was fixed before the scores were looked at; if not, the pool below the cut is at least three
     times the number of questions drawn."""
-    looks: tuple[int, ...] = ()
-    """Numbers of labels at which certificates may be computed, declared at the draw: increasing, the last one is n.
-    Empty for a single look at all labels."""
-    parts: tuple[float, ...] = ()
-    """Share of delta that each look spends, as `Looks.parts`. Empty in files from before it, whose looks share equally.
-    """
-    drawn_sha256: str = ""
-    """Digest of the drawn questions' ids and scores, in the order of the draw. Empty in older files."""
+    drawn_sha256: str
+    """Digest of the drawn questions' ids and scores, in the order of the draw."""
 
     @property
     def leaves_out(self) -> bool:
@@ -176,81 +167,16 @@ class Reach(Frozen):
         return acceptance * self.n_within / self.n_pool
 
 
-class Looks(Frozen):
-    """Which of several declared looks at a growing set of labels a certificate is from.
+class Spent(Frozen):
+    """The fits that the labels behind a threshold have carried, this one included, and what they spend together.
 
-    Each look spends its declared part of one failure probability, so by the union bound the promise holds at any of
-    them, also at the first that satisfies a wish.
-    """
-
-    schedule: tuple[int, ...] = Field(min_length=1)
-    """Numbers of labels at the looks, increasing; declared before labels were looked at."""
-    look: int = Field(ge=1)
-    """Which of them this is, from 1. Its outcomes state their part of the failure probability as delta."""
-    parts: tuple[float, ...] = ()
-    """Share of the failure probability that each look spends; their sum is at most 1. Empty: equal shares."""
-
-    @model_validator(mode="after")
-    def _declared(self) -> Self:
-        if list(self.schedule) != sorted(set(self.schedule)) or self.schedule[0] < 1 or self.look > len(self.schedule):
-            raise ValueError(f"look {self.look} of the schedule {self.schedule}: counts must increase and include it")
-        if self.parts and (
-            len(self.parts) != len(self.schedule) or min(self.parts) <= 0 or math.fsum(self.parts) > 1 + 1e-9
-        ):
-            raise ValueError(
-                f"parts {self.parts} of {len(self.schedule)} looks: one a look, positive, at most 1 in all"
-            )
-        return self
-
-    @property
-    def part(self) -> float:
-        """Share of the failure probability that this look spends."""
-        return self.parts[self.look - 1] if self.parts else 1 / len(self.schedule)
-
-
-class Selection(Frozen):
-    """The number of fits that the labels behind a threshold have carried, and what they spend together.
-
-    Each certificate by itself fails with the probability that it spends. Of several on the same labels the best is
-    chosen, which may fail with the sum. The first fit spends delta; the j-th that was not declared spends
-    6 delta / (pi j)^2, so all of them together spend at most 1.4 delta. Scores declared before the first fit share
-    delta equally. docs/guarantees.md has the reasons.
+    Whichever of the fits is used, its promise holds with probability at least 1 - delta (union bound).
     """
 
     fits: int = Field(ge=1)
-    """Fits that used some of these labels, with this one. Fits that found no threshold count; declared scores and
-    declared looks count as one, and another alpha is the same fit."""
-    others: float = Field(default=0.0, ge=0, le=1)
-    """Failure probability that the other fits spend."""
-    part: float = Field(default=1.0, gt=0, le=1)
-    """Share of delta that this fit spends; its outcomes state that part as delta."""
-    declared: tuple[str, ...] = ()
-    """Scores that were declared before the first fit; their fits spend delta together. Empty: not declared."""
-    fit: str
-    """Digest of the labels and of every setting except alpha: artifacts with equal ones are the same fit."""
-    family: str
-    """Digest that fits declared together have in common; `fit` where nothing was declared."""
-
-    def spent(self, delta: float) -> float:
-        """Failure probability of all fits together, of which this one states delta; at most 1."""
-        return min(1.0, self.others + (delta / self.part if self.declared else delta))
-
-    def describe(self, delta: float | None) -> str:
-        """Effect of the fits on the promise, in one sentence; "" for the only fit.
-
-        Args:
-            delta: Failure probability that this fit states; None for a promise on average.
-        """
-        if self.fits == 1 and not self.declared:
-            return ""
-        start = (
-            f"One of {self.fits} fits on these labels"
-            if self.fits > 1
-            else (f"One of {len(self.declared)} scores declared before the first fit on these labels")
-        )
-        if delta is None:
-            return f"{start}: the best of several is above alpha more often than a single one."
-        return f"{start}: whichever is used, the promise holds with {percent(1 - self.spent(delta))} confidence."
+    """Number of fits, those that found no threshold included."""
+    delta: float = Field(ge=0, le=1)
+    """Failure probability of all of them together."""
 
 
 class EstimatorChoice(Frozen):
@@ -379,8 +305,6 @@ class CalibrationArtifact(Persisted):
     questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
     reach: Reach | None = None
     """The labelled part, if only questions below a cut were labelled; None for a sample of all questions."""
-    looks: Looks | None = None
-    """The look this is, if several were declared; None for the only one."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
     segments: Segments | None = None
@@ -388,9 +312,8 @@ class CalibrationArtifact(Persisted):
     `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
-    selection: Selection | None = Field(default=None, exclude_if=lambda selection: selection is None)
-    """Fits that these labels have carried; None if nobody counted them (`calibrate.pipeline.fit_artifact` alone, and
-    older files)."""
+    spent: Spent | None = None
+    """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
     price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
     """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
     parts: PartsGate | None = Field(default=None, exclude_if=lambda parts: parts is None)
@@ -548,8 +471,8 @@ class CalibrationArtifact(Persisted):
             ("threshold in use", self.answer_if),
             ("answers", f"{percent(self.acceptance)} of questions"),
         ]
-        if self.selection is not None and (text := self.selection.describe(self.certificate.delta)):
-            facts.append(("selection", text))
+        if self.spent is not None and self.spent.fits > 1:
+            facts.append(("fits on these labels", str(self.spent.fits)))
         if answered:
             facts += [
                 ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
@@ -665,13 +588,8 @@ class CalibrationArtifact(Persisted):
         return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
 
     def confidence(self, delta: float) -> float:
-        """1 - the failure probability of a promise whose outcome states delta, over all declared looks and all fits.
-
-        Declared looks share the failure probability, and the promise holds at all of them together. Of several fits on
-        the same labels it holds for whichever is used.
-        """
-        whole = delta / (1 if self.looks is None else self.looks.part)
-        return 1 - (whole if self.selection is None else self.selection.spent(whole))
+        """Confidence of a promise that fails with probability delta by itself, over all fits on the same labels."""
+        return 1 - (delta if self.spent is None else max(delta, self.spent.delta))
 
     @property
     def stops_nothing(self) -> bool:
@@ -776,28 +694,6 @@ class CalibrationArtifact(Persisted):
         turns = turns_of(messages, self.plan.bindings)
         return None if turns in (self.turns or (ONE_QUESTION,)) else turns
 
-    def at(self, *, alpha: float | None = None, delta: float | None = None, rule: str | None = None) -> Self:
-        """A new artifact with another alpha, delta or rule, fitted on the stored scores without calling the model.
-
-        Choose alpha before looking at results: picking one of several afterwards weakens the stated delta.
-
-        Args:
-            alpha: Target error rate; default: as before.
-            delta: Failure probability; default: as before.
-            rule: Threshold rule; default: as before.
-
-        Raises:
-            MissingDependencyError: The ``calibrate`` extra is not installed.
-        """
-        # An entry point, because `guardrail` must not import `calibrate`.
-        refits = entry_points(group="acrc_guardrail.refit")
-        if not refits:
-            way = "pip install 'acrc-guardrail[calibrate]', or in a clone: pip install '.[calibrate]'"
-            raise MissingDependencyError(f"refitting needs: {way}")
-        refit = next(iter(refits)).load()
-        refitted: Self = refit(self, alpha=alpha, delta=delta, rule=rule)
-        return refitted
-
 
 def _without(written: dict[str, Any], *names: str) -> dict[str, Any]:
     return {key: value for key, value in written.items() if key not in names or value is not None}
@@ -890,8 +786,8 @@ class CascadeArtifact(Persisted):
     """The certified rule's outcome on the same questions, for every chosen rule."""
     packages: dict[str, str]
     """Versions of the packages that made it."""
-    selection: Selection | None = Field(default=None, exclude_if=lambda selection: selection is None)
-    """The fits that these labels have carried; None if they were not counted."""
+    spent: Spent | None = None
+    """Fits that these labels have carried; None if they were not counted."""
 
     @model_validator(mode="after")
     def _one_system(self) -> Self:
@@ -918,7 +814,7 @@ class CascadeArtifact(Persisted):
             Terms(
                 outcome.rule,
                 outcome.rule == CERTIFIED,
-                1 - (outcome.delta or 0.0) - (0.0 if self.selection is None else self.selection.others),
+                1 - max(outcome.delta or 0.0, 0.0 if self.spent is None else self.spent.delta),
                 outcome.acceptance,
                 outcome.n_accepted,
                 outcome.n_errors,

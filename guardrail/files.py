@@ -329,7 +329,7 @@ class Persisted(Frozen):
         if stored != _digest(content):
             raise ArtifactTamperedError(
                 f"{path}: the content gives {_digest(content)}, but the file says {stored}: the file was modified "
-                "after it was written. Use `artifact.at(alpha=...)` or `calibrate fit` to make another artifact."
+                "after it was written. Make another artifact with `calibrate fit`."
             )
         try:
             return cls.from_stored(json.dumps(content), context=_STORED)

@@ -6,6 +6,7 @@ receives look like the wrapping says and refuses them otherwise, naming both sid
 
 from __future__ import annotations
 
+import copy
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
@@ -31,6 +32,7 @@ __all__ = [
     "ONE_QUESTION",
     "PromptWrapping",
     "conversation_text",
+    "copies_of",
     "normal_form",
     "prompt_content",
     "question_text",
@@ -98,6 +100,15 @@ def question_text(messages: Sequence[BaseMessage]) -> str:
     human = [message for message in messages if role_of(message) == "human"]
     chosen = human[-1] if human else messages[-1]
     return str(chosen.text)
+
+
+def copies_of(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
+    """Deep copies, for functions of the user's: what these change reaches neither the model nor the conversation.
+
+    The ``artifact`` of a tool's message is shared: no model reads it, and it may be a large table or a connection.
+    """
+    artifacts = [getattr(message, "artifact", None) for message in messages]
+    return copy.deepcopy(list(messages), {id(artifact): artifact for artifact in artifacts})
 
 
 def normal_form(text: str) -> str:

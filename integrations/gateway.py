@@ -20,8 +20,6 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
 from pathlib import Path
@@ -32,7 +30,7 @@ from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
 from ._gateway.config import Config, load_config, new_key
-from ._gateway.health import Health, news
+from ._gateway.health import news
 
 __all__ = ["Gateway", "add_arguments", "load_config", "run"]
 
@@ -40,8 +38,6 @@ WORKER = "GUARDRAIL_WORKER"
 """Variable of the environment: the number of a process under ``--workers``, from 1."""
 LAST = 5
 """Seconds after the grace time in which the server still sends replies."""
-LARGEST_HEAD = 64 * 2**10
-"""Bytes of a request's line and headers."""
 log = logging.getLogger("guardrail")
 
 
@@ -144,10 +140,9 @@ def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
     """Run the processes on one port, each also on its own; one that ends is started again."""
     config, stops, count = gateway.config, list[int](), arguments.workers
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
-    backlog = Connections(config, gateway.health).backlog
     ports = [config.port and config.port + place for place in range(count + 1)]
     try:
-        shared, *own = [socket.create_server((config.host, port), family=family, backlog=backlog) for port in ports]
+        shared, *own = [socket.create_server((config.host, port), family=family, backlog=2048) for port in ports]
     except OSError as error:
         raise UsageError(f"--workers {count} needs the ports {ports[0]} to {ports[-1]}: {error}.") from error
 
@@ -192,8 +187,7 @@ def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socke
 
 
 def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None = None) -> None:
-    config, connections = gateway.config, Connections(gateway.config, gateway.health)
-    supervisor = multiprocessing.parent_process()
+    config, supervisor = gateway.config, multiprocessing.parent_process()
 
     class Server(uvicorn.Server):  # type: ignore[misc]
         """Reports that it is no longer ready before it stops, and stops questions before their connections."""
@@ -215,15 +209,12 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
             del stopping  # a task without a reference may be collected
 
         async def on_tick(self, counter: int) -> bool:
-            if counter % 10 == 0:  # every second
-                connections.sweep()
-                if sockets is not None and supervisor is not None and not supervisor.is_alive():
-                    self.should_exit = True
+            if sockets is not None and supervisor is not None and not supervisor.is_alive():
+                self.should_exit = True
             return bool(await super().on_tick(counter))
 
         async def startup(self, sockets: Any = None) -> None:
             self.loop = asyncio.get_running_loop()
-            self.loop.set_exception_handler(connections.failed)
             try:
                 await super().startup(sockets)
             except SystemExit as stopped:
@@ -238,8 +229,7 @@ def _serve(uvicorn: Any, gateway: Gateway, sockets: list[socket.socket] | None =
     server = Server(
         uvicorn.Config(
             gateway,
-            http=connections.protocol(),
-            backlog=connections.backlog,
+            limit_concurrency=config.max_connections,
             host=config.host,
             port=config.port,
             log_config=None,  # its lines have the form of ours
@@ -275,93 +265,3 @@ def _promises(gateway: Gateway) -> list[str]:
 def _print(*lines: str) -> None:
     sys.stdout.write(visible("\n".join(lines)) + "\n")
     sys.stdout.flush()
-
-
-class Connections:
-    """The open connections of one server: how many, and how long one may take to ask.
-
-    uvicorn has no deadline for a request's head, and its own limit answers 503 to everybody while silent sockets stay
-    open. Here a full server closes the connection that has waited longest without a request, so that clients who ask
-    get in. If all have a whole request under way, the new one is closed.
-    """
-
-    def __init__(self, config: Config, health: Health, clock: Callable[[], float] = time.monotonic) -> None:
-        self._config, self._health, self._clock = config, health, clock
-        self._most, self._open = config.max_connections, dict[Any, str]()
-        with suppress(ImportError):  # Windows has no such limit
-            import resource
-
-            files, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-            if files != resource.RLIM_INFINITY:
-                # The other half is for the upstream, the store, and connections that were accepted and not yet counted.
-                self._most = max(1, min(self._most, files // 2))
-        self.backlog = max(1, min(2048, self._most // 4))
-        """Connections that asyncio accepts at once, before any of them is counted."""
-
-    def protocol(self) -> Any:
-        """A subclass of uvicorn's HTTP protocol under these limits."""
-        limits = self
-        base: Any = require("uvicorn.protocols.http.auto", extra="serve").AutoHTTPProtocol
-
-        class Limited(base):  # type: ignore[misc]
-            since, head = 0.0, 0
-
-            @property
-            def waits(self) -> bool:
-                """Whether no request is under way."""
-                return self.cycle is None or bool(self.cycle.response_complete)
-
-            @property
-            def may_go(self) -> bool:
-                """Whether no whole request is under way: a body may never come."""
-                return self.waits or bool(self.cycle.more_body)
-
-            def connection_made(self, transport: Any) -> None:
-                super().connection_made(transport)
-                self.since = limits._clock()
-                limits.opened(self, (transport.get_extra_info("peername") or ("",))[0])
-
-            def connection_lost(self, exc: Exception | None) -> None:
-                limits.closed(self)
-                super().connection_lost(exc)
-
-            def data_received(self, data: bytes) -> None:
-                if self.timeout_keep_alive_task is not None or not self.waits:
-                    self.since, self.head = limits._clock(), 0
-                self.head += len(data)
-                super().data_received(data)
-                if self.waits and self.head > LARGEST_HEAD:
-                    self.transport.abort()
-
-        return Limited
-
-    def opened(self, connection: Any, address: str) -> None:
-        """Count a new connection, or close it or another one."""
-        refused, share = None, self._config.max_connections_per_address
-        if share is not None and [*self._open.values()].count(address) >= share:
-            refused = connection
-        elif len(self._open) >= self._most:
-            refused = next((other for other in self._open if other.may_go), connection)
-        self._open[connection] = address
-        if refused is not None:
-            self.closed(refused)
-            refused.transport.abort()
-            self._health.warn(None, "connections", "too many connections are open, so one was closed")
-
-    def closed(self, connection: Any) -> None:
-        """Count a connection off."""
-        self._open.pop(connection, None)
-
-    def sweep(self) -> None:
-        """Close connections whose request's head is late. Idle ones with an answer have uvicorn's own time."""
-        late = self._clock() - self._config.header_timeout
-        for other in [other for other in self._open if other.waits and other.since < late]:
-            if other.timeout_keep_alive_task is None:
-                other.transport.abort()
-
-    def failed(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Exception handler of the event loop: sockets that cannot be accepted are one line a minute."""
-        if "accept" in context.get("message", ""):
-            self._health.warn(None, "accept", f"a connection could not be accepted ({context.get('exception')})")
-        else:
-            loop.default_exception_handler(context)

@@ -436,7 +436,7 @@ class GuardedModel(Model):
         Args:
             result: A run's result, or its `RunState`.
             decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
-                {...}}}``, ``{"type": "reject", "message": ...}`` or ``{"type": "respond", "message": ...}``, as for
+                {...}}}``, ``{"type": "reject"}`` or ``{"type": "respond", "message": ...}``, as for
                 `GuardrailMiddleware`. An edit needs a tool made by `tool`; that of an answer has the name "answer" and
                 the arguments ``{"text": ...}``.
 

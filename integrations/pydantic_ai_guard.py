@@ -559,7 +559,7 @@ class GuardCapability(AbstractCapability[Any]):
         Args:
             result: A run's result, or its messages.
             decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
-                {...}}}``, ``{"type": "reject", "message": ...}`` or ``{"type": "respond", "message": ...}``, as for
+                {...}}}``, ``{"type": "reject"}`` or ``{"type": "respond", "message": ...}``, as for
                 `GuardrailMiddleware`; the edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
 
         Raises:

@@ -15,7 +15,7 @@ from guardrail.notebook import percent
 
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
-from ..fits import Fits, beside, counted_cascade
+from ..ledger import Ledger, counted
 from ..report.sentences import no_early_stopping, slots_argument
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
@@ -46,9 +46,6 @@ def fit_cascade(
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
     ] = False,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse another fit on labels that have carried one.")
-    ] = False,
 ) -> None:
     """Fit the thresholds of several models together, from records of the same questions.
 
@@ -76,12 +73,12 @@ def fit_cascade(
         groups="cluster" if cluster_by_group else "category",
         price=price,
     )
-    fits = Fits([beside(path) for path in records])
-    artifact = counted_cascade(artifact, fits, keys, strict=strict)
+    ledger = Ledger(records)
+    artifact = counted(artifact, ledger, " > ".join(keys))
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
     _print_result(artifact)
-    print_fits(artifact, fits)
+    print_fits(artifact, ledger)
     slots = slots_argument(artifact.stages[0])
     finish([out], f"in Python: Cascade(models=[...], artifact={str(out)!r}{slots}), from guardrail.guard.cascade")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
@@ -12,7 +12,7 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from guardrail.artifact import CalibrationArtifact, Reach, Selection
+from guardrail.artifact import CalibrationArtifact, Reach
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
@@ -23,7 +23,7 @@ from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, refuse_untestable
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.planning import with_labels_needed
-from ..fits import Fits, FitSettings, beside, counted
+from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
@@ -38,7 +38,7 @@ from .frame.app import app
 from .frame.files import keep_inputs, open_pool, warn_incomplete
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import listed, merged_command
-from .frame.options import USUAL, LooksOption, RecordsArgument, chosen_estimator, parsed_looks, with_flags
+from .frame.options import USUAL, RecordsArgument, chosen_estimator, with_flags
 from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
@@ -106,30 +106,9 @@ class _Segments:
 
 
 @dataclass(frozen=True, slots=True)
-class _Looks:
-    """The look that this fit is, of several."""
-
-    look: Annotated[
-        int | None,
-        typer.Option(help="Of several declared looks: which one this is, from 1. It spends its part of delta."),
-    ] = None
-    looks: LooksOption = None
-
-
-@dataclass(frozen=True, slots=True)
 class _Counting:
-    """Cost of a choice among several fits on the same labels."""
+    """Which records count, and which choose the score."""
 
-    declare: Annotated[
-        str | None,
-        typer.Option(
-            help="Scores that you will fit on these labels, NAME,NAME, declared before the first fit: each spends an "
-            "equal part of delta, and the best may be chosen."
-        ),
-    ] = None
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse another fit on labels that have carried one, unless declared.")
-    ] = False
     count_repeats: Annotated[
         bool,
         typer.Option(
@@ -140,24 +119,6 @@ class _Counting:
     share: Annotated[
         float, typer.Option(help="With --estimator auto: share of the questions that the choice takes.")
     ] = SHARE
-
-    def count(
-        self,
-        make: Callable[[Selection | None], CalibrationArtifact],
-        file: RecordFile,
-        sources: Sequence[Path],
-        out: Path,
-        key: str,
-        delta: float | None,
-        options: Mapping[str, Any] | None = None,
-    ) -> CalibrationArtifact:
-        """Fit, and count the fits on these labels."""
-        names = [name.strip() for name in (self.declare or "").split(",") if name.strip()]
-        settings = FitSettings(key, delta, options or {}, tuple(chosen_estimator(file, name) for name in names))
-        fits = Fits([beside(path) for path in sources], out.parent)
-        artifact = counted(make, fits, settings, strict=self.strict)
-        print_fits(artifact, fits)
-        return artifact
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,8 +165,6 @@ class _ByRule:
     groups: Groups
     testing: _TestPart
     by: BySegment | None
-    look: int | None
-    looks: Sequence[int]
     counting: _Counting
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
@@ -227,30 +186,24 @@ class _ByRule:
             print_choice(chosen)
             key, part, choice = chosen.estimator, chosen.rest, chosen.choice
 
-        def make(selection: Selection | None) -> CalibrationArtifact:
-            artifact = fit_artifact(
-                file,
-                estimator=key,
-                alpha=self.alpha,
-                rule=self.rule,
-                delta=self.delta,
-                groups=self.groups,
-                part=None if self.look is not None else part,
-                look=self.look,
-                looks=self.looks,
-                by=self.by,
-                choice=choice,
-                options=self.options,
-                repeats=repeats,
-                selection=selection,
-            )
-            if test is not None and self.testing.test:  # before the fit is counted
-                require_same(artifact, test, key)
-                refuse_untestable(test.records, key)
-                refuse_fitted(artifact, test.records, "test")
-            return artifact
-
-        artifact = self.counting.count(make, file, self.sources, self.out, key, self.delta, self.options)
+        artifact = fit_artifact(
+            file,
+            estimator=key,
+            alpha=self.alpha,
+            rule=self.rule,
+            delta=self.delta,
+            groups=self.groups,
+            part=part,
+            by=self.by,
+            choice=choice,
+            options=self.options,
+            repeats=repeats,
+        )
+        if test is not None and self.testing.test:  # before the fit is counted
+            require_same(artifact, test, key)
+            refuse_untestable(test.records, key)
+            refuse_fitted(artifact, test.records, "test")
+        artifact = _counted(artifact, self.sources, key)
         beside = None if self.testing.test else test
         return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=repeats)
 
@@ -264,20 +217,22 @@ class _WithPeople:
     alpha: float
     delta: float | None
     sources: Sequence[Path]
-    counting: _Counting
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, and keep the sample that people labelled."""
         file, labels, path = in_memory(file), read_labels(self.labels), _labelled_by_people(self.out)
 
-        def fitted(selection: Selection | None) -> tuple[CalibrationArtifact, RecordFile]:
-            return artifact_with_people(
-                file, labels, estimator=key, alpha=self.alpha, delta=self.delta, selection=selection
-            )
-
-        artifact = self.counting.count(lambda it: fitted(it)[0], file, self.sources, self.out, key, self.delta)
-        _, sample = fitted(artifact.selection)
+        artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=self.alpha, delta=self.delta)
+        artifact = _counted(artifact, self.sources, key)
         return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
+
+
+def _counted(artifact: CalibrationArtifact, sources: Sequence[Path], key: str) -> CalibrationArtifact:
+    """The artifact with the fits on these labels counted, and said if there are several."""
+    ledger = Ledger(sources)
+    artifact = counted(artifact, ledger, key)
+    print_fits(artifact, ledger)
+    return artifact
 
 
 def _kept_out(out: Path) -> Path:
@@ -328,7 +283,6 @@ def fit(
         Path | None,
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
     ] = None,
-    looking: _Looks,
     counting: _Counting,
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
@@ -351,9 +305,6 @@ def fit(
             expect=expect,
             by=segments.by,
             human_labels=human_labels,
-            looks=looking.looks,
-            look=looking.look,
-            declare=counting.declare,
             count_repeats=counting.count_repeats,
         )
         fit_by_parts(
@@ -368,14 +319,13 @@ def fit(
             test_fraction=testing.test_fraction,
             test=testing.test or (),
             seed=testing.seed,
-            strict=counting.strict,
         )
         return
     refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if name != "parts"})
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
-        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta, records, counting)
+        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta, records)
     else:
         beside = [_kept_out(out)] if testing.test_fraction else []
         fitting = _ByRule(
@@ -388,8 +338,6 @@ def fit(
             groups=groups,
             testing=testing,
             by=segments.rule(),
-            look=looking.look,
-            looks=parsed_looks(looking.looks),
             counting=counting,
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
@@ -398,11 +346,10 @@ def fit(
         human_labels,
         testing,
         segments,
-        looking,
         clusters=cluster_by_group,
     )
     file = open_pool(records)
-    key = _key(file, estimator, reads_all=human_labels is not None or looking.look is not None)
+    key = _key(file, estimator, reads_all=human_labels is not None)
     print_structured(file, key)
     if human_labels is None and not trust_labels:
         refuse_broken(file)
@@ -429,16 +376,14 @@ def _refuse_conflicts(
     human_labels: Path | None,
     testing: _TestPart,
     segments: _Segments,
-    looking: _Looks,
     *,
     clusters: bool,
 ) -> None:
     """Refuse options that exclude each other, before a file is read."""
-    by_rule = any(option is not None for option in (rule, looking.look, looking.looks))
-    if human_labels is not None and (by_rule or segments.by or clusters or testing.test or testing.test_fraction):
+    if human_labels is not None and (rule or segments.by or clusters or testing.test or testing.test_fraction):
         raise UsageError(
             "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
-            "--test-fraction, --look, --looks, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
+            "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
     if segments.by and ":" in (rule or ""):
         raise UsageError("with --by the rule takes no options: segments have their own numbers of labels.")
@@ -446,8 +391,6 @@ def _refuse_conflicts(
         raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     if testing.test and testing.test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    if testing.test_fraction and looking.look is not None:
-        raise UsageError("a look reads all labels up to it: leave out --test-fraction, and test on other questions.")
 
 
 def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
@@ -456,8 +399,8 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
         return chosen_estimator(file, estimator)
     if reads_all:
         raise UsageError(
-            "--estimator auto chooses on a random part of the labels, and --human-labels and --look read all of them. "
-            "Name an estimator."
+            "--estimator auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
+            "estimator."
         )
     return AUTO
 

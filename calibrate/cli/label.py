@@ -170,7 +170,7 @@ class _PeopleOptions:
         return self.review_store is None or _on_page(file, labels, self.review_store, self.queue(file, first))
 
     def queue(self, file: RecordFile, first: int | None) -> list[Record]:
-        """The records to label, in order. A drawn file is in random order, and looks read its first records."""
+        """The records to label, in order. A drawn file is in random order already."""
         drawn = file.header.reach is not None
         default: Order = "file" if drawn else "random"
         order: Order = default if self.order is None else "random" if self.order == "random" else "file"
@@ -202,13 +202,10 @@ class _UntilOptions:
 
     until: Annotated[
         Literal["certified"] | None,
-        typer.Option(
-            help="Stop when --acceptance is certified: at a look that `sample --looks` declared, or with --undecided "
-            "after any answer."
-        ),
+        typer.Option(help="With --undecided: stop after any answer with which --acceptance is certified."),
     ] = None
     alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="With --until: target error rate.")] = None
-    delta: Annotated[float | None, typer.Option(help="With --until: failure probability of all looks (0.1).")] = None
+    delta: Annotated[float | None, typer.Option(help="With --until: failure probability (0.1).")] = None
     acceptance: Annotated[
         float | None, typer.Option(help="With --until: share of all questions you want answered. Default: any.")
     ] = None
@@ -314,8 +311,6 @@ def label(
 
     Example: calibrate label records.jsonl --undecided --interactive --until certified --alpha 0.1 --acceptance 0.5
 
-    Example: calibrate label to-label.jsonl --interactive --until certified --alpha 0.1 --acceptance 0.3
-
     Example: calibrate label records.jsonl --parts json
     """
     source, target = one_file(records, out)
@@ -332,15 +327,13 @@ def label(
     keep_inputs([labelling.labels], [target, source])
     if goal.until is None and (goal.alpha, goal.delta, goal.acceptance) != (None, None, None):
         raise UsageError("--alpha, --delta and --acceptance belong to --until certified, or to `fit`.")
+    if goal.until is not None and not people.undecided:
+        raise UsageError(
+            "--until certified goes with --undecided: to stop among labels that do not count as wrong yet selects them."
+        )
     if goal.until is None and goal.estimator is not None and not people.undecided:
         raise UsageError("--estimator belongs to --until certified or --undecided, or to `fit`.")
-    if people.undecided:
-        labelled = _decide(labelling, goal, limit)
-    elif goal.until is not None:
-        _until_certified(labelling, goal, limit)
-        return
-    else:
-        labelled = labelling.label(None if by_rule else limit)
+    labelled = _decide(labelling, goal, limit) if people.undecided else labelling.label(None if by_rule else limit)
     if labelled is not None:
         _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
 
@@ -364,44 +357,6 @@ def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rul
     finish([target], following)
 
 
-def _until_certified(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> None:
-    """Label look by look, as declared at the draw, until the requested acceptance is certified."""
-    file, target = read_records(labelling.source), labelling.target
-    if goal.alpha is None or limit is not None:
-        raise UsageError("--until certified needs the target error rate (--alpha 0.1), and takes no --limit.")
-    schedule = () if file.header.reach is None else file.header.reach.looks
-    if not schedule:
-        raise UsageError(
-            f"{file.path} declares no looks, and to stop when a certificate appears is to look several times. Draw "
-            "what to label with declared looks: calibrate sample --looks 100,200,400."
-        )
-    key = chosen_estimator(file, goal.estimator)
-    # Each look spends its declared part of delta, so that stopping at the first certificate keeps the promise.
-    for look, n in enumerate(schedule, start=1):
-        if (labelled := labelling.label(n)) is None:
-            return
-        waiting = [record.id for record in labelled.records[:n] if waits_for_label(record)]
-        if waiting:
-            print_line(f"{len(waiting)} of the first {n} questions have no label yet, {waiting[0]!r} is one.")
-            finish([target], "label the first questions of the file, then give the same command again")
-            return
-        artifact = fit_artifact(
-            labelled, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta, look=look
-        )
-        print_line(
-            f"Look {look} of {len(schedule)}, {n} labels: {percent(artifact.acceptance)} of all questions certified."
-        )
-        if artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0):
-            print_line(f"Enough: {schedule[-1] - n} of {schedule[-1]} labels are saved.", "green")
-        elif look == len(schedule):
-            print_line("That was the last look: the acceptance you asked for is not certified.", "yellow")
-        else:
-            continue
-        print_labels(labelled)
-        finish([target], f"calibrate fit {listed([target])} {_fit_flags(goal, key)} --look {look}")
-        return
-
-
 def _fit_flags(goal: _UntilOptions, key: str) -> str:
     spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
     return f"--estimator {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}{spent}"
@@ -411,17 +366,14 @@ def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> Re
     """Write the file with labels of undecided answers and return it; None, and nothing is written, while some miss.
 
     Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
-    "certified" can then only grow, up to the one that all labels would give. Under the rule's assumption (a lower
-    threshold errs no more often) each threshold on the way keeps the promise of the last, so that stopping at any of
-    them is no look and costs nothing.
+    "certified" can then only grow, up to the one that all labels would give. Its walk tests the same thresholds in the
+    same order, so that the last certificate fails if any on the way did: stopping at any of them is the same fit.
     """
     file, target = read_records(labelling.source), labelling.target
-    schedule = () if file.header.reach is None else file.header.reach.looks
-    if goal.until is not None and (goal.alpha is None or labelling.labels is None or schedule):
+    if goal.until is not None and (goal.alpha is None or labelling.labels is None):
         raise UsageError(
             "--undecided --until certified needs the target error rate (--alpha 0.1) and people's labels "
-            "(--interactive, --review-store or --labels), and takes no file with declared looks: label all of its "
-            "undecided answers, then `fit --look`."
+            "(--interactive, --review-store or --labels)."
         )
     if not _undecided(file):
         print_line(f"Every answer of {file.path} has a label: nothing is undecided.")

@@ -24,7 +24,7 @@ from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import CutOption, EstimatorOption, LooksOption, PartsOption, chosen_estimator, parsed_looks
+from .frame.options import CutOption, EstimatorOption, PartsOption, chosen_estimator
 from .frame.parts import plan_by_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line, table
 
@@ -264,9 +264,7 @@ _LONGEST_HEADER = 2**22
 @app.command()
 def sample(
     records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
-    n: Annotated[
-        int | None, typer.Option("--n", "--labels", help="Questions to label. Default: the last of --looks.")
-    ] = None,
+    n: Annotated[int, typer.Option("--n", "--labels", help="Questions to label.")],
     reach: Annotated[
         float,
         typer.Option(
@@ -281,21 +279,16 @@ def sample(
         bool,
         typer.Option("--fixed-beforehand", help="The reach was fixed before anybody looked at these scores."),
     ] = False,
-    looks: LooksOption = None,
 ) -> None:
     """Draw what to label, where labels matter: at random from the share of the lowest scores.
 
     Questions above the cut will never be answered, so a label on them is wasted. The file that is written remembers how
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
     reaches. A reach that differs from that of a labelled draw of the same questions, in the same folder, is refused.
-    With --looks you may stop labelling as soon as enough is certified (`label --until certified`).
 
     Example: calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl
     """
     keep_inputs(records, [out])
-    schedule = parsed_looks(looks)
-    if n is None and not schedule:
-        raise UsageError("say how many questions to label: --n 300, or --looks 100,200,400.")
     file = read_pool(records)
     key = chosen_estimator(file, estimator)
     if not fixed_beforehand:
@@ -304,10 +297,9 @@ def sample(
         file,
         key,
         share=reach,
-        n=schedule[-1] if n is None else n,
+        n=n,
         seed=seed,
         fixed_beforehand=fixed_beforehand,
-        looks=schedule,
     )
     write_records(out, drawn.header, drawn.records)
     drawn_reach = drawn.header.reach
@@ -317,7 +309,4 @@ def sample(
         f"{percent(drawn_reach.n_within / drawn_reach.n_pool)} of {drawn_reach.n_pool}. Nothing above will be answered."
     )
     name = shlex.quote(str(out))
-    if schedule:
-        finish([out], f"calibrate label {name} --interactive --until certified --alpha ALPHA")
-    else:
-        finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")
+    finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")

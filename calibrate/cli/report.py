@@ -81,10 +81,10 @@ def report(
     files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
     commands = [f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}"]
     kept_out = parts.n_left_out + (0 if test else len(parts.test))
-    explained = loaded.looks is not None or kept_out <= (0 if loaded.choice is None else loaded.choice.n)
+    explained = kept_out <= (0 if loaded.choice is None else loaded.choice.n)
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
     if explained and loaded.outcome.rule in rules():
-        commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key, looks=True)} --out {artifact_name}")
+        commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")
     fresh: Sequence[Path] = ()
     if test_file is not None:
         inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))

@@ -19,7 +19,7 @@ from guardrail.parts.spec import PartFigures
 
 from ..data.progress import bar
 from ..data.records import write_records
-from ..fits import Fit, Fits, beside
+from ..ledger import Ledger
 from ..pipeline import GateCounts
 from ..report.sentences import slots_argument, verdict_text
 from ..reviews import (
@@ -39,7 +39,7 @@ from ..reviews import (
 )
 from .frame.app import app
 from .frame.files import keep_inputs, opened_store
-from .frame.options import LooksOption, MissingOption, RespondOption, parsed_looks
+from .frame.options import MissingOption, RespondOption
 from .frame.parts import print_parts
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_fits, print_verdict
@@ -92,14 +92,6 @@ def from_reviews(
     monitor: MonitorOption = None,
     min_audit_rate: AuditRateOption = None,
     records: RecordsOption = None,
-    look: Annotated[
-        int | None,
-        typer.Option(help="Of several declared looks: which one this is, from 1. It spends its part of delta."),
-    ] = None,
-    looks: LooksOption = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Refuse another fit on decisions that have carried one.")
-    ] = False,
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, and a better threshold.
 
@@ -137,15 +129,8 @@ def from_reviews(
     if out is None:
         finish([], f"refit: calibrate from-reviews {store} --artifact {artifact} --out NEW.json")
         return
-    schedule = parsed_looks(looks)
-    if (look is None) != (not schedule):
-        raise UsageError("declared looks need both --looks 100,200,400 and the number of this one, --look 1.")
     database = sqlite_path(store)
-    fits = Fits(
-        [beside(out.parent / "reviews.db" if database is None else database)],
-        out.parent,
-        [Fit.of(each) for each in (*before, loaded)],
-    )
+    ledger = Ledger([out.parent / "reviews.db" if database is None else database])
     learned = learn(
         pool,
         loaded,
@@ -157,13 +142,10 @@ def from_reviews(
         respond=respond,
         test_fraction=test_fraction,
         seed=seed,
-        look=look,
-        looks=schedule,
-        fits=fits,
-        strict=strict,
+        ledger=ledger,
     )
     _print_sample(learned)
-    print_fits(learned.artifact, fits)
+    print_fits(learned.artifact, ledger)
     if learned.artifact.parts is None:
         print_verdict(verdict_text(learned.artifact))
     else:

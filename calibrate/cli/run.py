@@ -13,7 +13,7 @@ import typer
 from langchain_core.language_models import BaseChatModel
 from pydantic import Field, ValidationError
 
-from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Selection
+from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.judges import Judge, default_judge
@@ -38,7 +38,7 @@ from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..evaluation.planning import with_labels_needed
-from ..fits import Fits, FitSettings, beside, counted
+from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
@@ -129,7 +129,6 @@ class RunConfig(Frozen):
         description="Rule certified: share of answers that you expect to be accepted, declared before you see labels.",
     )
     share: float = Field(default=SHARE, description="estimator auto: share of the questions that the choice takes.")
-    strict: bool = Field(default=False, description="Refuse another fit on labels that have carried one.")
     count_repeats: bool = Field(
         default=False, description="Use every record of a question that is asked several times; default: one of each."
     )
@@ -384,7 +383,6 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
         test_fraction=0.0,
         test=files[1:],
         seed=settings.seed,
-        strict=settings.strict,
         report=settings.out / "report.html",
     )
 
@@ -395,23 +393,20 @@ def _fitted(
     """Fit, and count the fits on these labels."""
     options = {} if settings.expect is None else {"expect": settings.expect}
 
-    def make(selection: Selection | None) -> CalibrationArtifact:
-        return fit_artifact(
-            records,
-            estimator=key,
-            alpha=settings.alpha,
-            rule=settings.rule,
-            delta=settings.delta,
-            groups=groups,
-            choice=choice,
-            options=options,
-            repeats="all" if settings.count_repeats else "once",
-            selection=selection,
-        )
-
-    fits = Fits([beside(_records_path(settings))], settings.out)
-    artifact = counted(make, fits, FitSettings(key, settings.delta, options), strict=settings.strict)
-    print_fits(artifact, fits)
+    artifact = fit_artifact(
+        records,
+        estimator=key,
+        alpha=settings.alpha,
+        rule=settings.rule,
+        delta=settings.delta,
+        groups=groups,
+        choice=choice,
+        options=options,
+        repeats="all" if settings.count_repeats else "once",
+    )
+    ledger = Ledger([_records_path(settings)])
+    artifact = counted(artifact, ledger, key)
+    print_fits(artifact, ledger)
     return artifact
 
 

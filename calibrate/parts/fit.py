@@ -24,7 +24,6 @@ from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, refuse_fitted, turns_of_records, unlike
 from ..spec_syntax import parse_rule
-from ..thresholds import Rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import (
     MeasuredParts,
@@ -56,7 +55,6 @@ __all__ = [
     "fit_parts",
     "fit_parts_artifact",
     "held_out_parts",
-    "refit_parts",
     "thresholds_of",
 ]
 
@@ -455,72 +453,6 @@ def _options(rule: PartsRule, found: Found, alpha: float, source: str) -> dict[s
     if rule.bands:
         options["band_delta"] = rule.band_delta
     return options
-
-
-def refit_parts(
-    artifact: CalibrationArtifact,
-    *,
-    alpha: float | None = None,
-    delta: float | None = None,
-    rule: str | Rule | None = None,
-) -> CalibrationArtifact:
-    """Fit another alpha, delta or rule on the parts stored in an artifact. `CalibrationArtifact.at` calls this.
-
-    The start of a sequence is read from the uncertainties of the calibration answers, whose labels play no part in it.
-    Figures have no recall, because the artifact does not store the references.
-
-    Raises:
-        UsageError: An artifact fitted at one of several planned looks, whose start came from answers that it does not
-            store; or a rule of whole answers.
-    """
-    gate = artifact.parts
-    assert gate is not None, "an artifact of parts"
-    if gate.options.get("planned") is not None:
-        raise UsageError(
-            "this artifact is one of several planned looks, which share a start that it does not store. Fit again from "
-            f"the records: calibrate fit RECORDS --parts {gate.spec.kind} --planned {gate.options['planned']}."
-        )
-    if rule is not None and not isinstance(rule, str):
-        raise UsageError(f"{type(rule).__name__} is a rule of whole answers. Name one of: {', '.join(RULES)}.")
-    chosen = PartsRule.again(gate) if rule in (None, gate.rule) else PartsRule.of(rule, {}).resolved(gate.spec.kind)
-    alpha = gate.alpha if alpha is None else alpha
-    delta = gate.delta if delta is None else delta
-    scores = gate.scores
-    parts = AnswerParts.of(
-        [answer for answer, _ in scores.answers],
-        [wrong for _, wrong in scores.answers],
-        cap=gate.spec.cap,
-        ids=scores.ids or None,
-        cut=gate.cut,
-    )
-    found, band_thresholds = _fitted(parts, None, alpha, delta, chosen, scores.group)
-    each = _each(parts, found.threshold, chosen.bands, band_thresholds)
-    again = gate.model_copy(
-        update={
-            "rule": chosen.name,
-            "promise": found.guarantee,
-            "alpha": alpha,
-            "delta": delta,
-            "threshold": found.threshold,
-            "per": chosen.per,
-            "allowed": chosen.allowed,
-            "options": _options(chosen, found, alpha, "calibration"),
-            "bands": chosen.bands,
-            "band_thresholds": band_thresholds,
-            "figures": part_figures(parts, each, allowed=chosen.allowed),
-        }
-    )
-    outcome = _outcome(again, found, parts)
-    return artifact.model_copy(
-        update={
-            "created": now(),
-            "parts": again,
-            "outcome": outcome,
-            "certificate": outcome,
-            "packages": package_versions(),
-            "lineage": (*artifact.lineage, artifact.digest),
-        }
-    )
 
 
 def _outcome(gate: PartsGate, found: Found, parts: AnswerParts) -> Feasible | Infeasible:

@@ -17,7 +17,7 @@ from guardrail.plain_json import canonical_json, sha256_hex
 
 from ..data.records import RecordFile
 from ..data.split import Groups
-from ..fits import Fits, counted_parts
+from ..ledger import Ledger, counted
 from ..pipeline import CERTIFICATE_DELTA
 from .answers import key_of_parts, label_parts, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .audit import LEVEL, PartsAudit, audit_parts
@@ -32,7 +32,7 @@ class _Holder(Protocol):
 
     file: RecordFile
     artifact: CalibrationArtifact | None
-    fits: Fits
+    ledger: Ledger
 
 
 class RecordParts:
@@ -123,7 +123,6 @@ class RecordParts:
         groups: Groups = "category",
         cap: int | None = None,
         cut: float | None = None,
-        strict: bool = False,
     ) -> CalibrationArtifact:
         """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
 
@@ -135,7 +134,6 @@ class RecordParts:
             groups: Whether groups are categories, or clusters of dependent answers.
             cap: Another cap than that of the parts.
             cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
-            strict: Refuse another fit on labels that have carried one.
 
         Raises:
             UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
@@ -144,7 +142,7 @@ class RecordParts:
             self._file, alpha=alpha, kind=self.kind, rule=rule, delta=delta, groups=groups, cap=cap, cut=cut
         )
         key = key_of_parts(self._file, self.kind)
-        artifact = counted_parts(artifact, self._records.fits, key, strict=strict)
+        artifact = counted(artifact, self._records.ledger, key)
         self._records.artifact = artifact
         return artifact
 

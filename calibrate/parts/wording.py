@@ -92,8 +92,8 @@ def facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
         ),
         ("undecided labels", f"{gate.n_undecided}, counted as wrong"),
     ]
-    if artifact.selection is not None and (text := artifact.selection.describe(gate.delta)):
-        rows.append(("fits on these labels", text))
+    if artifact.spent is not None and artifact.spent.fits > 1:
+        rows.append(("fits on these labels", str(artifact.spent.fits)))
     if gate.bands:
         limits = ", ".join("none" if limit is None else f"{limit:.6g}" for limit in gate.band_thresholds)
         rows.append(("bands of the number of parts", f"up to {', '.join(map(str, gate.bands))}, and more: {limits}"))

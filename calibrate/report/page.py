@@ -211,8 +211,7 @@ def parts_of(
 
     Args:
         artifact: The artifact.
-        records: The records it was fitted on. Others among them are the test part, if no other is given; but labels
-            that a later one of several looks reads are left out.
+        records: The records it was fitted on. Others among them are the test part, if no other is given;
         estimator: Key of its estimator in the records.
         test: The test part.
 
@@ -224,7 +223,7 @@ def parts_of(
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
     others = without(taken(others, labels_of(others) >= 0), test)
-    if test or artifact.looks is not None:
+    if test:
         return Parts(fitted, test, len(others))
     return Parts(fitted, others)
 

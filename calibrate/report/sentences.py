@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from guardrail.artifact import CalibrationArtifact, EstimatorChoice, Looks, Reach
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice, Reach
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -33,6 +33,7 @@ __all__ = [
     "describe_auroc",
     "describe_spec",
     "facts",
+    "fits_line",
     "headline",
     "held_out",
     "next_steps",
@@ -42,7 +43,6 @@ __all__ = [
     "ranking",
     "second_look",
     "segment_table",
-    "selection",
     "shifted",
     "slots_argument",
     "standing",
@@ -183,10 +183,7 @@ def _paragraphs(
 
 def selected_of(artifact: CalibrationArtifact) -> str | None:
     """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
-    text = selection(artifact)
-    if text is None or artifact.n_accepted:
-        return None
-    return f"Fits on these labels: {text}."
+    return None if artifact.n_accepted else fits_line(artifact)
 
 
 def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
@@ -374,9 +371,8 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
-        *([("fits on these labels", selected)] if (selected := selection(artifact)) is not None else []),
+        *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
         *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
-        *([("looks", _looks(artifact.looks))] if artifact.looks is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
@@ -418,16 +414,15 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     return rows
 
 
-def selection(artifact: CalibrationArtifact) -> str | None:
-    """The number of fits that these labels have carried, and its effect on the promise; None for a single fit."""
-    counts = artifact.selection
-    if counts is None or not counts.describe(None):
+def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
+    """The effect of several fits on the same labels on the promise; None for a single fit."""
+    spent = artifact.spent
+    if spent is None or spent.fits == 1:
         return None
-    share = f"this one spends {percent(counts.part)} of delta"
-    if counts.declared:
-        return f"{', '.join(counts.declared)} were declared before the first fit; {share}"
-    sure = _confidence(artifact, artifact.certificate.delta or 0.0)
-    return f"{counts.fits}; {share}. Whichever of them is used, a certificate holds with {sure} confidence"
+    return (
+        f"{spent.fits} fits have used these labels; whichever of them you use, its promise holds with "
+        f"{percent(1 - spent.delta)} confidence."
+    )
 
 
 def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
@@ -872,17 +867,8 @@ def _reach(reach: Reach) -> str:
     )
 
 
-def _looks(looks: Looks) -> str:
-    counts = ", ".join(map(str, looks.schedule))
-    return (
-        f"look {looks.look} of {len(looks.schedule)} that were declared (at {counts} labels); it spends "
-        f"{percent(looks.part)} of delta, and all of them together no more than delta, so the promise holds at "
-        "whichever look you stop"
-    )
-
-
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """The confidence of the promise over all declared looks and all fits on these labels."""
+    """The confidence of the promise over all fits on these labels."""
     return percent(artifact.confidence(delta))
 
 

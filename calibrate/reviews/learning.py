@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from guardrail.artifact import CalibrationArtifact, Selection
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.parts.part import Part
 from guardrail.parts.spec import PartFigures, PartsGate
@@ -22,7 +22,7 @@ from ..data.record import PartLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
-from ..fits import Fit, Fits, FitSettings, counted, counted_parts
+from ..ledger import Ledger, counted
 from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts
 from ..pipeline import (
     CERTIFICATE_DELTA,
@@ -114,10 +114,7 @@ def learn(
     respond: Respond = "wrong",
     test_fraction: float = 0.3,
     seed: int = 0,
-    look: int | None = None,
-    looks: Sequence[int] = (),
-    fits: Fits | None = None,
-    strict: bool = False,
+    ledger: Ledger | None = None,
 ) -> Learned:
     """Fit a new threshold on reviews and hold it against the old one on reviews kept out of the fit.
 
@@ -135,19 +132,14 @@ def learn(
         respond: As given to `read_reviews`; recorded in the new artifact.
         test_fraction: Share of the sample kept out of the fit.
         seed: Of that split.
-        look: Number of the declared look this is, from 1; it reads the first items of the sample that are not kept out.
-        looks: The schedule: numbers of items of the fit, declared before the first fit on this queue.
-        fits: The memory of earlier fits; default: the artifact in force alone.
-        strict: Refuse another fit on decisions that have carried one.
+        ledger: Fits on the decisions of this queue; default: none before.
 
     Raises:
-        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, too few items, or
-            another fit where ``strict`` refuses it.
+        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, or too few
+            items.
     """
     artifact.refuse_segments("learning from reviews")
     gate = artifact.parts
-    if gate is not None and (look is not None or looks):
-        raise UsageError("declared looks are for whole answers. Leave --look and --looks out for a gate of parts.")
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
@@ -157,32 +149,24 @@ def learn(
     header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
     records = [_record(item, key) for item in sample]
     part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
-    if look is not None:
-        part = _of_look(part, look, looks)
     file = RecordFile(Path(name), part_header(header, part), tuple(part))
     own = artifact.outcome
     if delta is None and rule in (None, own.rule) and own.delta is not None:
-        delta = _asked(artifact, own.delta)
+        delta = own.delta
 
-    def make(selection: Selection | None) -> CalibrationArtifact:
-        return fit_artifact(
+    if gate is None:
+        fitted = fit_artifact(
             file,
             estimator=key,
             alpha=own.alpha if alpha is None else alpha,
             rule=rule or own.rule,
             delta=delta,
             groups=groups,
-            look=look,
-            looks=looks,
             repeats="all",  # users repeat questions, and each time is a draw of its own
-            selection=selection,
         )
-
-    fits = Fits(entries=[Fit.of(artifact)]) if fits is None else fits
-    if gate is None:
-        fitted = counted(make, fits, FitSettings(key, delta), strict=strict)
     else:
-        fitted = counted_parts(_fit_parts(file, gate, alpha, rule, delta, groups), fits, key, strict=strict)
+        fitted = _fit_parts(file, gate, alpha, rule, delta, groups)
+    fitted = counted(fitted, ledger or Ledger(), key)
     new = fitted.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     return Learned(
         artifact=new,
@@ -252,25 +236,6 @@ def _cut(
             f"{len(parts[0])} for the fit and {len(parts[1])} for the test. Review more, or change --test-fraction."
         )
     return parts
-
-
-def _of_look(part: Sequence[Record], look: int, looks: Sequence[int]) -> list[Record]:
-    """The first items, as many as the look reads."""
-    n = looks[look - 1] if 0 < look <= len(looks) else 0
-    if len(part) < n:
-        raise UsageError(
-            f"look {look} reads {n} items, and {len(part)} of the sample are there beside the test part. Wait for more "
-            "decisions."
-        )
-    return list(part[:n] if n else part)
-
-
-def _asked(artifact: CalibrationArtifact, delta: float) -> float:
-    """The failure probability that was asked for, of which the artifact states the part that its look or fit spends."""
-    parts = (1 if artifact.looks is None else artifact.looks.part) * (
-        1 if artifact.selection is None else artifact.selection.part
-    )
-    return delta / parts
 
 
 def _refuse_unaudited(pool: ReviewPool) -> None:

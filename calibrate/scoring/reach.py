@@ -8,10 +8,6 @@ every rule and certificate holds as stated, with n the labelled questions; accep
 The cut must not depend on labels of the fit. A share chosen after looking at the scores needs a pool below the cut of
 at least three times the labels: an adversary who sees all scores and has a pool no larger than the labels reaches a
 failure probability of .153 at delta = .1 (.094 with twice, .070 with five times the pool).
-
-To label until a certificate appears is to look several times. Declared beforehand (`Reach.looks`), each look reads the
-first labels of the draw and spends its declared part of delta, so the promise holds at any look one stops at. Parts
-rise (`spending_parts`): few labels seldom certify, and what an early look spends is lost.
 """
 
 from __future__ import annotations
@@ -22,14 +18,14 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import Looks, Reach
+from guardrail.artifact import Reach
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from ..data.questions import fingerprint
 from ..data.record import was_looked_at
 from ..data.records import Record, RecordFile
-from ..data.table import LOOKED_AT, RecordTable, table_of
+from ..data.table import LOOKED_AT, table_of
 from .metrics import ks_two_sample
 from .scores import values_of
 
@@ -37,13 +33,11 @@ __all__ = [
     "FEWEST_COMPARED",
     "POOL_FACTOR",
     "SELECTED",
-    "at_look",
     "check_labelled_part",
     "cut_at",
     "draw_digest",
     "draw_to_label",
     "refuse_reach_after_labels",
-    "spending_parts",
     "waiting_of",
     "waits_for_label",
 ]
@@ -55,24 +49,7 @@ SELECTED = 1e-3
 FEWEST_COMPARED = 20
 """Labelled, and unlabelled, questions below which they are not compared."""
 
-_SPENT = ((0.0, 0.2, 0.4, 0.6, 0.8, 1.0), (0.0, 0.05, 0.15, 0.3, 0.55, 1.0))
-"""Share of delta that is spent by the time a share of the labels is there; linear in between."""
-
 Reals = NDArray[np.float64]
-
-
-def spending_parts(schedule: Sequence[int]) -> tuple[float, ...]:
-    """Share of delta that each look spends: .05, .10, .15, .25 and .45 for five looks at equal steps.
-
-    A spending function (Lan & DeMets 1983) of the share of the labels that a look has, so it depends on the declared
-    counts alone. Equal parts leave more than half of delta unused, because a set of labels that certifies at one look
-    mostly does at the next.
-
-    Args:
-        schedule: Numbers of labels, increasing.
-    """
-    spent = np.interp([0.0, *(n / schedule[-1] for n in schedule)], *_SPENT)
-    return tuple(np.diff(spent).round(12).tolist())
 
 
 def draw_to_label(
@@ -83,7 +60,6 @@ def draw_to_label(
     n: int,
     seed: int = 0,
     fixed_beforehand: bool = False,
-    looks: Sequence[int] = (),
 ) -> RecordFile:
     """Draw what to label: n questions, uniformly, from the share of the lowest scores.
 
@@ -98,21 +74,14 @@ def draw_to_label(
         seed: Same seed, same draw.
         fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within reach has
             to be at least three times n.
-        looks: Declares that certificates will be computed at these numbers of labels; the last one is n.
 
     Raises:
-        UsageError: Records that have labels, no scores, a share or n outside its range, a pool that is too small, or
-            looks that do not increase up to n.
+        UsageError: Records that have labels, no scores, a share or n outside its range, or a pool that is too small.
     """
     if not 0 < share <= 1:
         raise UsageError(f"the reach must be a share in (0, 1], got {share:g}. Write 0.5 for the lowest half.")
     if n < 1:
         raise UsageError(f"the number of questions to label must be at least 1, got {n}.")
-    if looks and (list(looks) != sorted(set(looks)) or looks[0] < 1 or looks[-1] != n):
-        raise UsageError(
-            f"looks must be increasing numbers of labels, the last of them all {n}, got {','.join(map(str, looks))}. "
-            "Write --looks 100,200,400."
-        )
     labelled = sum(record.correct is not None or record.is_undecided for record in file.records)
     if labelled:
         raise UsageError(
@@ -148,8 +117,6 @@ def draw_to_label(
         n=n,
         seed=seed,
         fixed_beforehand=fixed_beforehand,
-        looks=tuple(looks),
-        parts=spending_parts(looks) if looks else (),
         drawn_sha256=draw_digest(drawn, estimator),
     )
     header = file.header.model_copy(
@@ -212,8 +179,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
                 f"record {above[0]!r} of {file.path} has a score above the cut {reach.cut:g} of its reach, so it was "
                 "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
             )
-        # Empty in files drawn before the digest existed: those cannot be checked.
-        if reach.drawn_sha256 not in ("", draw_digest(file.records, estimator)):
+        if reach.drawn_sha256 != draw_digest(file.records, estimator):
             raise UsageError(
                 f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
                 "drawn. Fit on the file that `calibrate sample` wrote, labelled."
@@ -231,7 +197,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
 
 
 def draw_digest(records: Sequence[Record], estimator: str) -> str:
-    """SHA-256 of ids and scores in this order: a look reads the first of a draw, so its order counts."""
+    """SHA-256 of ids and scores, in this order."""
     return sha256_hex(canonical_json([[record.id, _value(record, estimator)] for record in records]))
 
 
@@ -247,51 +213,6 @@ def waiting_of(records: Sequence[Record]) -> NDArray[np.bool_]:
     return waiting
 
 
-def at_look(file: RecordFile, look: int, schedule: Sequence[int] = ()) -> tuple[Looks, RecordTable]:
-    """The declared look, and the records it reads: the first of the draw, all of them labelled.
-
-    Args:
-        file: Labelled records.
-        look: Number of the look, from 1.
-        schedule: Declares the looks where `draw_to_label` did not. Labels must then be exactly those of the look, on
-            questions in random order.
-
-    Raises:
-        UsageError: No declared looks, others than declared, an unknown look, or labels that are missing or too many.
-    """
-    reach = file.header.reach
-    drawn = () if reach is None else reach.looks
-    if drawn and schedule and tuple(schedule) != drawn:
-        raise UsageError(
-            f"{file.path} was drawn for looks at {_listed(drawn)} labels, got {_listed(schedule)}. Leave --looks out: "
-            "a schedule that is changed after labels were seen promises nothing."
-        )
-    counts = tuple(drawn or schedule)
-    if not counts:
-        raise UsageError(
-            f"{file.path} declares no looks, so look {look} has no share of delta. Declare them at the draw (calibrate "
-            "sample --looks 100,200,400), or here with --looks, if you did fix them beforehand."
-        )
-    if list(counts) != sorted(set(counts)) or counts[0] < 1 or not 1 <= look <= len(counts):
-        raise UsageError(
-            f"there is no look {look} of looks at {_listed(counts)} labels: counts increase, looks start at 1."
-        )
-    n = counts[look - 1]
-    part = file.records[:n] if reach is not None else file.records.take(~waiting_of(file.records))
-    missing = int(np.count_nonzero(waiting_of(part)))
-    if missing or len(part) != n:
-        labelled = (
-            f"{len(part) - missing} of the first {n} questions" if reach is not None else f"{len(part)} questions"
-        )
-        raise UsageError(
-            f"look {look} reads {n} labels, but {labelled} of {file.path} are labelled. Label exactly those (calibrate "
-            f"label {file.path} --interactive --limit {n}), or take the look whose number of labels is there."
-        )
-    # A draw from before parts were stored declared equal ones; a schedule that is declared here has rising ones.
-    parts = reach.parts if reach is not None and drawn else spending_parts(counts)
-    return Looks(schedule=counts, look=look, parts=parts), part
-
-
 def cut_at(values: Reals, share: float) -> float:
     """The largest score up to which at most this share of the questions lie."""
     score, count = np.unique(values, return_counts=True)
@@ -305,10 +226,6 @@ def cut_at(values: Reals, share: float) -> float:
             f"{share:g}. Take at least {math.ceil(1_000 * upto[0] / values.size) / 1_000:g}, or a finer score."
         )
     return float(score[allowed[-1]])
-
-
-def _listed(counts: Sequence[int]) -> str:
-    return ", ".join(map(str, counts))
 
 
 def _value(record: Record, estimator: str) -> float | None:

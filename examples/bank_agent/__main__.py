@@ -103,7 +103,7 @@ def review(folder: Path, options: argparse.Namespace) -> int:
             bridge.store.release(lease)
             return 1
         bridge.store.decide(lease, decision)
-        show_line("person", ": ".join(part for part in (decision.action, decision.text or decision.note) if part))
+        show_line("person", ": ".join(filter(None, (decision.action, decision.text))))
         show_note("python -m examples.bank_agent resume")
     return 0
 
@@ -121,12 +121,12 @@ def read_decision(item: Item, options: argparse.Namespace) -> Decision | None:
                 return None
             amount = int(typed) if typed else None
             to = CONSOLE.input("Payee (empty: unchanged): ") or None
-        elif action in ("reject", "respond"):
+        elif action == "respond":
             message = CONSOLE.input("Message: ")
     if action == "approve":
         return Decision(action="approve")
     if action == "reject":
-        return Decision(action="reject", note=message or "")
+        return Decision(action="reject")
     if action == "respond" and message:
         return Decision(action="respond", text=message)
     if action == "edit" and item.content.candidate is not None:
@@ -167,7 +167,7 @@ def main(arguments: list[str] | None = None) -> int:
     reviewing.add_argument("decision", nargs="?", choices=["approve", "edit", "reject", "respond"])
     reviewing.add_argument("--amount", type=int, help="edit: this many euros instead")
     reviewing.add_argument("--to", help="edit: this payee instead")
-    reviewing.add_argument("--message", help="reject, respond: the message")
+    reviewing.add_argument("--message", help="respond: the message")
     options = parser.parse_args(arguments)
     try:
         options.folder.mkdir(parents=True, exist_ok=True)

@@ -73,7 +73,7 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
     guard = Guardrail(model=model, artifact=out / "artifact.json")
     verdicts = _gate(guard, test)
     tested = _as_records(test, verdicts, task)
-    strict = artifact.at(rule="certified", delta=artifact.certificate.delta)
+    strict = fit_artifact(records, estimator=task.estimator, alpha=ALPHA, rule="certified")
     gated, certified = (held_out(gate, tested, task.estimator) for gate in (artifact, strict))
     verdict_panel(artifact, _everything(tested), gated, certified)
     _show_examples(tested, verdicts)

@@ -6,7 +6,7 @@ import inspect
 import re
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Literal, Protocol, runtime_checkable
 
@@ -18,6 +18,7 @@ from langchain_core.runnables.config import run_in_executor
 
 from ..bindings import binding_settings
 from ..errors import AbstainedError, UnmeasuredError, UsageError
+from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import take_slot
 from ..types import Bindings
@@ -106,6 +107,11 @@ class Abstention:
     bound: Bindings | None = None
     form: Form = "text"
 
+    @property
+    def copied(self) -> Abstention:
+        """Another one, for functions of the user's: what they change must not reach the caller or a reviewer."""
+        return replace(self, verdict=self.verdict.model_copy(deep=True), messages=copies_of(self.messages))
+
     def error(self) -> AbstainedError:
         """The abstention as an exception."""
         return AbstainedError.of(self.verdict, worded(self.wording, self.verdict))
@@ -140,14 +146,16 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
         UsageError: An async handler in a sync call, or a handler that returned something else than a text, an
             AIMessage or None.
     """
-    path, verdict, reply = abstention.path, abstention.verdict, None
-    with _as_result(verdict):
+    path, reply = abstention.path, None
+    with _as_result(abstention.verdict):
         if isinstance(path, Runnable):
             reply = yield from _invoke(_takes_over(path, abstention), abstention)
         elif isinstance(path, FullHandler):
-            reply = yield Effect(partial(path.on_abstention, abstention), partial(path.aon_abstention, abstention))
+            given = abstention.copied
+            reply = yield Effect(partial(path.on_abstention, given), partial(path.aon_abstention, given))
         elif callable(path):
-            call = (path, (verdict, abstention.messages) if _takes_messages(path) else (verdict,))
+            given = abstention.copied
+            call = (path, (given.verdict, given.messages) if _takes_messages(path) else (given.verdict,))
             reply = yield Effect(partial(_call, *call), partial(_acall, *call))
         return abstention.answer(reply)
 
@@ -160,10 +168,11 @@ def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
     path = abstention.path
     if not isinstance(path, PartsHandler):
         return message
-    given: AIMessage = yield Effect(
-        partial(path.on_partial, abstention, message), partial(path.aon_partial, abstention, message)
+    given = abstention.copied
+    completed: AIMessage = yield Effect(
+        partial(path.on_partial, given, message), partial(path.aon_partial, given, message)
     )
-    return given
+    return completed
 
 
 def fall_back(abstention: Abstention) -> AIMessage:
@@ -177,7 +186,7 @@ async def afall_back(abstention: Abstention) -> AIMessage:
 
 
 def _invoke(path: Runnable[Any, Any], abstention: Abstention) -> Steps[Any]:
-    messages, config = list(abstention.messages), _config(abstention)
+    messages, config = copies_of(abstention.messages), _config(abstention)
     with ExitStack() as slots:
         if not _counts_itself(path):
             yield take_slot(slots)
@@ -240,7 +249,7 @@ def worded(wording: Wording, verdict: Verdict) -> str:
         UsageError: The function returned no text.
     """
     if callable(wording):
-        text: object = wording(verdict)
+        text: object = wording(verdict.model_copy(deep=True))
         if not isinstance(text, str):
             raise UsageError(f"abstain_message returned {type(text).__name__}; it must return a string.")
         return text

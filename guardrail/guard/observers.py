@@ -22,13 +22,14 @@ from langchain_core.runnables.config import run_in_executor
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError, describe_error
 from ..monitor import SafetySwitch
+from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps
 from ..verdict import Reason, Verdict
 
 __all__ = ["Observer", "Observers", "as_observers", "early_stopping_conflict", "hold_if_suspended"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
-"""Takes a verdict and its messages; the result is ignored, unless it must be awaited."""
+"""Takes copies of a verdict and its messages; the result is ignored, unless it must be awaited."""
 
 log = logging.getLogger("guardrail")
 
@@ -118,8 +119,9 @@ class Observers:
 
 def _observed(observer: Observer, verdict: Verdict, messages: Sequence[BaseMessage]) -> Steps[Verdict]:
     """The verdict after an observer has seen it."""
+    seen = (verdict.model_copy(deep=True), copies_of(messages))
     try:
-        result = yield Effect(partial(observer, verdict, messages), partial(_aobserve, observer, verdict, messages))
+        result = yield Effect(partial(observer, *seen), partial(_aobserve, observer, *seen))
     except Exception as error:  # an observer is the user's code
         return hold_unobserved(verdict, error)
     if inspect.isawaitable(result):

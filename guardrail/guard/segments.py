@@ -13,6 +13,7 @@ from langchain_core.runnables.config import ensure_config
 
 from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError, describe_error
+from ..prompting import copies_of
 
 __all__ = ["CONFIG_KEY", "in_segment_of", "segment_of"]
 
@@ -64,7 +65,7 @@ def segment_of(
             )
         source = "segment(messages)"
         try:
-            name = function(messages)
+            name = function(copies_of(messages))
         except Exception as error:  # the user's code
             raise UsageError(
                 f"{source} failed: {describe_error(error)}. Nothing was drawn; fix the function."

@@ -333,7 +333,7 @@ class Reference:
         self._ignored: set[str] = set()
 
     def admit(self, artifact: CalibrationArtifact) -> None:
-        """Also take in the verdicts of another artifact: ``artifact.at(alpha=...)`` changes no score.
+        """Also take in the verdicts of another artifact: another alpha changes no score.
 
         Raises:
             UsageError: Its scores cannot be compared with the reference, so the monitor would watch nothing.

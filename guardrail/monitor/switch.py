@@ -19,7 +19,7 @@ class SafetySwitch:
 
     Args:
         then: "abstain" accepts nothing after an alarm; "stricter" accepts at most ``threshold``.
-        threshold: For "stricter", computed beforehand, e.g. ``artifact.at(alpha=alpha / 2).threshold``. Finite; a guard
+        threshold: For "stricter", of an artifact that was fitted beforehand, e.g. at half of alpha. Finite; a guard
             refuses a value that is not below the threshold of its artifact.
 
     Raises:
@@ -32,13 +32,13 @@ class SafetySwitch:
         # Both ways: without a threshold nothing would be stricter, and beside "abstain" it would never be read.
         if (then == "stricter") != (threshold is not None):
             raise UsageError(
-                "a stricter threshold goes with then='stricter' and only with it; compute one beforehand, e.g. "
-                "artifact.at(alpha=0.05).threshold (None there means infeasible: use then='abstain')"
+                "a stricter threshold goes with then='stricter' and only with it: that of an artifact fitted at a "
+                "smaller alpha (None there means infeasible: use then='abstain')"
             )
         if threshold is not None and not math.isfinite(threshold):
             raise UsageError(
                 f"threshold must be a finite number, got {threshold}, which accepts everything or nothing. Compute one "
-                "beforehand, e.g. artifact.at(alpha=0.05).threshold; to accept nothing use then='abstain'."
+                "beforehand, of an artifact fitted at a smaller alpha; to accept nothing use then='abstain'."
             )
         self._then, self._threshold = then, threshold
         self._lock = threading.Lock()
@@ -62,7 +62,7 @@ class SafetySwitch:
         if self._threshold is not None and threshold is not None and self._threshold >= threshold:
             raise UsageError(
                 f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "
-                "alarm would hold nothing back. Use a smaller one, e.g. artifact.at(alpha=...).threshold for a smaller "
+                "alarm would hold nothing back. Use a smaller one, of an artifact fitted at a smaller "
                 "alpha, or SafetySwitch('abstain')."
             )
 

@@ -281,9 +281,14 @@ def _enqueue(
 ) -> Item | None:
     """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
     verdict, messages = abstention.verdict, abstention.messages
-    key = None if hook.key is None else hook.key(verdict, messages)
+
+    def result_of(function: Callable[[Verdict, Sequence[BaseMessage]], Any]) -> Any:
+        given = abstention.copied  # the reviewer decides about what was judged, and that is given out
+        return function(given.verdict, given.messages)
+
+    key = None if hook.key is None else result_of(hook.key)
     try:
-        metadata = hook.metadata if isinstance(hook.metadata, dict) else _json(hook.metadata(verdict, messages))
+        metadata = hook.metadata if isinstance(hook.metadata, dict) else _json(result_of(hook.metadata))
         content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=metadata)
         return hook.store.enqueue(
             content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None, within=within

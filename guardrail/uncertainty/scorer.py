@@ -30,7 +30,7 @@ from langchain_core.messages import BaseMessage
 from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe_error, load_entry_point
 from ..models import import_named
 from ..plain_json import canonical_json, sha256_hex
-from ..prompting import PromptWrapping
+from ..prompting import PromptWrapping, copies_of
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
 from ..sampling.limits import adopt_limits, limits_for_threads, take_slot
@@ -332,12 +332,13 @@ def _arguments(
     primary = drawn.primary.judged_part
     if "logprobs" in reads and primary.logprobs is None:
         return Missing(Unmeasured.NO_LOGPROBS, "the answer has no token log-probabilities")
+    # Copies of all that could be changed: the scorer must not change the answer that goes out.
     values: dict[str, Callable[[], Any]] = {
         "question": lambda: drawn.question if prompt is None else prompt.question_of(messages),
         "answer": lambda: primary.comparable,
-        "messages": lambda: list(messages),
+        "messages": lambda: copies_of(messages),
         "slots": lambda: {} if prompt is None else prompt.slots_of(messages),
-        "tool_calls": lambda: primary.tool_calls,
+        "tool_calls": lambda: tuple(call.model_copy(deep=True) for call in primary.tool_calls),
         "logprobs": lambda: primary.logprobs,
         "samples": lambda: tuple(sample.comparable for sample in drawn.samples),
     }

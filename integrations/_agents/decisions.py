@@ -107,10 +107,11 @@ class Edit(TypedDict):
 
 
 class Reject(TypedDict):
-    """Give out, or run, nothing; the message says why."""
+    """Give out, or run, nothing."""
 
     type: Literal["reject"]
     message: NotRequired[Text]
+    """Why a call was rejected, for the model. The user gets the text of an abstention in place of a rejected answer."""
 
 
 class Respond(TypedDict):
@@ -128,6 +129,7 @@ class Lapse(TypedDict):
 
     type: Literal["lapse"]
     message: Said
+    """As for a rejection."""
 
 
 Decision = Approve | Edit | Reject | Respond | Lapse
@@ -275,7 +277,7 @@ def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict],
     Args:
         held: The answer.
         decision: The decision. An edit of a structured answer is JSON; other text goes out as text.
-        refusal: Text of a rejected answer, where the person gives none.
+        refusal: Text of an abstention, which goes out after a rejection or a lapse.
     """
     if decision["type"] == "approve":
         return held.message
@@ -283,8 +285,9 @@ def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict],
         text = decision["edited_action"]["args"]["text"]
         calls = _structured_anew(held.message, text) if held.judged[0].is_answer else ()
         return held.message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
-    text = decision.get("message") or refusal(held.verdict)
-    return held.message.model_copy(update={"text": str(text), "tool_calls": ()})
+    # The reason of a rejection is not for the user, who would take it for the answer.
+    text = decision["message"] if decision["type"] == "respond" else refusal(held.verdict)
+    return held.message.model_copy(update={"text": text, "tool_calls": ()})
 
 
 def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
@@ -314,7 +317,7 @@ def released(
     Args:
         held: The held-back message.
         decisions: One for each of ``held.judged``.
-        refusal: Text of a rejected answer, where the person gives none.
+        refusal: Text of an abstention, which goes out after a rejection or a lapse.
     """
     pairs = list(zip(held.judged, decisions, strict=True))
     review = [{"name": target.name, "decision": decision["type"]} for target, decision in pairs]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 TOO_LATE = "Nobody decided in time."
-"""Message returned for an expired item."""
+"""Why an expired call does not run."""
 CHANGED = "What waits is not what was decided about: it was changed after the reviewer saw it."
 """Why a decision is not carried out although its interrupt is open."""
 ENDED = ("decided", "expired")
@@ -99,13 +99,12 @@ class BaseBridge:
 
 
 def _response_of(decision: Decision, request: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """A reviewer's decision as the decisions of a request, one for each action."""
+    """A reviewer's decision as the decisions of a request, one for each action; the note stays in the store."""
     n = len(request["action_requests"])
     if decision.action == "respond":
         return [{"type": "respond", "message": decision.text}] * n
     if decision.action == "reject":
-        message = {"message": decision.note} if decision.note else {}
-        return [{"type": "reject", **message}] * n
+        return [{"type": "reject"}] * n
     if decision.action == "approve" or decision.candidate is None:
         return [{"type": "approve"}] * n
     edited = decision.candidate

@@ -271,15 +271,10 @@ class Config(Frozen):
     max_values: int = Field(default=50_000, ge=1)
     """JSON values of a request: reading more of them would keep other clients waiting. Paths of ``pass_through`` take
     eight times as many, for lists of tokens."""
-    header_timeout: float = Field(default=10.0, gt=0)
-    """Seconds until the head of a request must be complete."""
     body_timeout: float = Field(default=60.0, gt=0)
     """Seconds until the body of a request must be complete."""
     max_connections: int = Field(default=2000, ge=1)
-    """Open connections, at most half of the files that the process may open. A further one takes the place of the
-    connection that has been longest without a whole request."""
-    max_connections_per_address: int | None = Field(default=None, ge=1)
-    """Open connections of one client address; None for no limit, since behind a proxy all have its address."""
+    """Open connections, idle ones included, from which on requests get 503. A proxy in front limits each client's."""
     max_concurrency: int = Field(default=64, ge=1)
     """Questions of all clients that are measured at once."""
     max_passing: int = Field(default=1000, ge=1)

@@ -369,14 +369,12 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
         return result.output
 
     both = ("fit-cascade", str(small), str(large))
-    assert "have carried" not in run(*both, "-a", "0.15")
-    assert "have carried" not in run(*both, "-a", "0.3", "--rule", "certified")  # the certificate that each has
-    assert "have carried 2 fits" in run(*both, "-a", "0.15", "--rule", "certified", "--delta", "0.2")
+    assert "have used" not in run(*both, "-a", "0.15")
+    assert "have used" not in run(*both, "-a", "0.15", "--rule", "certified")  # the certificate that each has
+    assert "2 fits have used these labels" in run(*both, "-a", "0.15", "--rule", "certified", "--delta", "0.2")
     loaded = CascadeArtifact.load(out)
-    assert loaded.selection is not None
-    assert (loaded.selection.fits, loaded.selection.others) == (2, 0.1)
-    assert loaded.outcome.guarantee.endswith("the promise holds with 70 % confidence.")
+    assert loaded.spent is not None
+    assert loaded.spent.delta == pytest.approx(0.3)
     assert "with 70 % confidence" in " ".join(loaded.promises)
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
-    assert "have carried 3 fits" in run("fit", str(large), "-a", "0.15")
-    assert "--strict refuses" in run(*both, "-a", "0.1", "--rule", "certified", "--price", "0.5", "--strict", code=2)
+    assert "3 fits have used these labels" in run("fit", str(large), "-a", "0.15")

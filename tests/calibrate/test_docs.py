@@ -57,18 +57,12 @@ def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch:
     pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "examples").symlink_to(ROOT / "examples")
-    outputs = run_page("label-where-it-matters.md")
-    walked = next(shown for line, shown in outputs.items() if "--until" in line)
-    assert "Enough: 30 of 80 labels are saved." in walked
-    fitted = next(line for line in outputs if " fit " in line)
-    assert fitted.removesuffix(" --out artifact.json") in walked  # the next command, as the walk prints it
+    run_page("label-where-it-matters.md")
     artifact = CalibrationArtifact.load("artifact.json")
     assert artifact.acceptance >= 0.3
     assert artifact.reach is not None
     assert artifact.threshold is not None
     assert artifact.threshold <= artifact.reach.cut
-    assert artifact.looks is not None
-    assert artifact.outcome.delta == pytest.approx(0.033125)  # 50 of 80 labels: .3 + .125 x .25 of delta
 
 
 def test_the_page_of_parts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,7 +18,7 @@ from calibrate.data.split import one_per_cluster, split
 from calibrate.evaluation.audit import audit
 from calibrate.evaluation.choice import choose_estimator
 from calibrate.evaluation.label_checks import suspicious
-from calibrate.pipeline import accepted_of, fit_artifact, held_out, part_header, refit, require_same
+from calibrate.pipeline import accepted_of, fit_artifact, held_out, part_header, require_same
 from calibrate.report.sentences import undecided_answers
 from calibrate.scoring.ensemble import fit_ensemble, fit_members
 from calibrate.scoring.scores import arrays
@@ -77,17 +77,6 @@ def test_fit_names_the_missing_step(labelled: RecordFile) -> None:
         fit_artifact(labelled, estimator=KEY, alpha=15)
 
 
-def test_refit_equals_a_fresh_fit_and_remembers_its_parent(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
-    again = refit(artifact, alpha=0.2)
-    assert again.outcome == fit_artifact(labelled, estimator=KEY, alpha=0.2).outcome
-    assert again.lineage == (artifact.digest,)
-    certified = refit(again, rule="certified", delta=0.2)
-    assert (certified.outcome.rule, certified.outcome.alpha, certified.outcome.delta) == ("certified", 0.2, 0.2)
-    assert refit(certified, alpha=0.1).outcome.delta == 0.2
-    assert refit(certified, rule="acrc").outcome.delta is None
-    assert refit(certified).lineage == (artifact.digest, again.digest, certified.digest)
-
-
 def test_nothing_measured_that_is_wrong_everywhere_is_infeasible(labelled: RecordFile) -> None:
     wrong = RecordFile(
         labelled.path, labelled.header, tuple(r.model_copy(update={"correct": False}) for r in labelled.records)
@@ -105,7 +94,6 @@ def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) 
     clustered = fit_artifact(labelled, estimator=KEY, alpha=0.15, groups="cluster")
     assert clustered.data.n_questions == 3
     assert clustered.calibration.group is not None
-    assert refit(clustered, alpha=0.2).calibration == clustered.calibration
     without = labelled.records[0].model_copy(update={"group": None})
     with pytest.raises(UsageError, match="no group"):
         one_per_cluster([without])

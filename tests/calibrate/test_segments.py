@@ -20,12 +20,12 @@ from calibrate.cli.frame.next_commands import fit_flags
 from calibrate.correctness import Exact
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.audit import audit, audit_counts
-from calibrate.pipeline import accepted_of, fit_artifact, held_out, refit
+from calibrate.pipeline import accepted_of, fit_artifact, held_out
 from calibrate.report import write_report
 from calibrate.report.sentences import facts, headline, next_steps, promise, standing
 from calibrate.segments import BySegment, segment_rows, with_segments
 from calibrate.thresholds import fit
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, Looks, Reach
+from guardrail.artifact import CalibrationArtifact, CalibrationScores, Reach
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, InfeasibleReason
 from guardrail.testing import ScriptedChat, make_artifact
@@ -185,18 +185,6 @@ def test_segments_that_keep_their_promise_are_refuted_with_probability_at_most_t
     assert false_alarm(level) > level  # each at the whole level would be too much
 
 
-def test_refitting_keeps_the_segments_and_what_they_spend(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
-    again = refit(artifact, alpha=0.4)
-    fresh = fit_artifact(few_of_one(labelled), estimator=KEY, alpha=0.4, rule="certified", by=BySegment())
-    assert (again.segments, again.outcome, again.calibration) == (fresh.segments, fresh.outcome, fresh.calibration)
-    assert again.lineage == (artifact.digest,)
-    stricter = refit(artifact, delta=0.05)
-    assert stricter.segments is not None
-    assert stricter.outcome.delta == pytest.approx(0.05 / 3)
-    with pytest.raises(UsageError, match="certifies nothing, and segments divide delta"):
-        refit(artifact, rule="acrc")
-
-
 def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
     with pytest.raises(UsageError, match="certifies nothing"):
         fit_artifact(labelled, estimator=KEY, alpha=0.3, by=BySegment())
@@ -205,11 +193,11 @@ def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, arti
     with pytest.raises(UsageError, match="must be at least 1"):
         fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(min_labels=0))
     whole = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified")
-    reach = Reach(estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True)
-    looks = Looks(schedule=(240, 300), look=1)
-    for update in ({"reach": reach}, {"looks": looks}):
-        with pytest.raises(UsageError, match=r"within reach|several looks"):
-            with_segments(whole.model_copy(update=update), ["a"] * 240, BySegment())
+    reach = Reach(
+        estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True, drawn_sha256=""
+    )
+    with pytest.raises(UsageError, match="within reach"):
+        with_segments(whole.model_copy(update={"reach": reach}), ["a"] * 240, BySegment())
     with pytest.raises(UsageError, match="cannot tell segments apart"):
         judge_candidates(labelled.records, artifact, Exact())
 

@@ -147,7 +147,7 @@ def test_a_rejected_transfer_is_not_sent(
     monkeypatch.setattr(CONSOLE, "input", lambda _: "x")
     here(folder, capsys, "ask", "Send 40 euros to Alex")
     assert "not a decision" in here(folder, capsys, "review", status=1)
-    here(folder, capsys, "review", "reject", "--message", "which Alex?")
+    here(folder, capsys, "review", "reject")
     assert "nothing was sent" in here(folder, capsys, "resume")
     assert sent(folder) == []
 

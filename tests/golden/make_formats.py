@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
-import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from benchmarks.estimators.page import Page
@@ -34,7 +33,6 @@ from calibrate.data.record import PartLabels
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.evaluation.evaluate import Estimate, Evaluation, EvaluationRow
 from calibrate.evaluation.planning import Needed, Plan, PlanRow
-from calibrate.fits import Fit, Fits
 from calibrate.scoring.ensemble import EnsembleFile, FitReport, ScoreFile
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -43,7 +41,6 @@ from guardrail.artifact import (
     CascadeOutcome,
     DataFingerprint,
     EstimatorChoice,
-    Selection,
     StageShare,
 )
 from guardrail.guard.assess import Remembered
@@ -643,11 +640,6 @@ def write_cascade(path: Path) -> None:
     cascade().save(path)
 
 
-def write_counted_cascade(path: Path) -> None:
-    fits = Selection(fits=2, others=0.05, fit="7c20ffb1" * 4, family="7c20ffb1" * 4)
-    cascade().model_copy(update={"selection": fits}).save(path)
-
-
 def write_candidates(path: Path) -> None:
     CandidateRule(
         artifact=STORED.digest,
@@ -675,24 +667,6 @@ def write_labels(path: Path) -> None:
         store.append("q1", True, "Goethe")
         store.append("q2", False, "Schiller ü")
         store.append("q3", None, "")
-
-
-def write_fits(path: Path) -> None:
-    """Write the memory of the fits on a record file: one fit, and one of two declared scores."""
-    first = Fit(
-        created="2023-11-14T22:13:20+00:00",
-        fit="0" * 31 + "1",
-        family="0" * 31 + "1",
-        score="semantic_entropy",
-        rule="certified",
-        n=2,
-        spent=0.1,
-        questions=Fit.packed(np.array([3, 2**63], dtype=np.uint64)),
-    )
-    declared = {"fit": "0" * 31 + "2", "family": "0" * 31 + "3", "declared": ("perplexity", "sequence_nll")}
-    fits = Fits([path])
-    fits.add(first)
-    fits.add(first.model_copy(update={**declared, "score": "sequence_nll", "rule": "acrc"}))
 
 
 def write_judge_replies(path: Path) -> None:
@@ -988,12 +962,10 @@ FORMATS: dict[str, Callable[[Path], None]] = {
     "artifact-tools.json": write_tool_artifact,
     "review-parts.json": write_parts_review,
     "cascade.json": write_cascade,
-    "cascade-selection.json": write_counted_cascade,
     "candidates.json": write_candidates,
     "records.jsonl": write_records_file,
     "records-parts.jsonl": write_part_records,
     "labels.jsonl": write_labels,
-    "records.fits.jsonl": write_fits,
     "judge-replies.jsonl": write_judge_replies,
     "ensemble.json": write_ensemble,
     "two-stage.json": write_two_stage,

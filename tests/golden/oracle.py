@@ -30,4 +30,4 @@ def call(key: str) -> tuple[str, dict[str, Any]]:
     """Return the rule and keyword arguments of a key such as "acrc min_accept=1" or "anchored delta=.1"."""
     rule, *settings = key.split(" ")
     pairs = [setting.split("=") for setting in settings]
-    return rule, {name: float(value) if name == "delta" else int(value) for name, value in pairs}
+    return rule, {name: int(value) if name == "min_accept" else float(value) for name, value in pairs}

@@ -11,7 +11,6 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
@@ -29,7 +28,6 @@ from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
-from calibrate.fits import Fits, selection_warning
 from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
@@ -293,17 +291,6 @@ def test_the_cascade_has_both_stages_with_their_thresholds(folder: Path) -> None
     assert second.calibration.group == ("a", "b", "c", "d")
 
 
-def test_a_cascade_knows_the_fits_that_its_labels_have_carried() -> None:
-    counted, plain_one = (CascadeArtifact.load(FOLDER / name) for name in ("cascade-selection.json", "cascade.json"))
-    assert (plain_one.selection, counted.stages) == (None, plain_one.stages)
-    assert counted.selection is not None
-    assert (counted.selection.fits, counted.selection.others, counted.selection.part) == (2, 0.05, 1.0)
-    warning = selection_warning(counted)
-    assert warning is not None
-    assert "have carried 2 fits" in warning
-    assert "with 85 % confidence" in warning
-
-
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show(store: ReviewStore) -> None:
     rule = CandidateRule.load(FOLDER / "candidates.json")
     assert (rule.artifact, rule.quantile, rule.population) == (STORED.digest, 0.5, "held_back")
@@ -378,16 +365,6 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
     with open_store(copy) as store:  # a session continues
         assert store.labels == {"q1": True, "q2": False, "q3": None}
         assert store.pop() == "q3"
-
-
-def test_the_fits_on_a_record_file_are_counted() -> None:
-    first, declared = Fits([FOLDER / "records.fits.jsonl"]).read()
-    assert (first.score, first.rule, first.n, first.spent) == ("semantic_entropy", "certified", 2, 0.1)
-    assert first.declared == ()
-    assert first.hashes.tolist() == [3, 2**63]
-    assert declared.declared == ("perplexity", "sequence_nll")
-    assert declared.shares(np.array([2**63], dtype=np.uint64))
-    assert not declared.shares(np.array([4], dtype=np.uint64))
 
 
 def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:

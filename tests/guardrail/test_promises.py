@@ -17,9 +17,9 @@ from guardrail.artifact import (
     CalibrationArtifact,
     CalibrationScores,
     CascadeOutcome,
-    Looks,
     Reach,
     Segments,
+    Spent,
     StageShare,
 )
 from guardrail.doctor import examine
@@ -124,12 +124,21 @@ def test_an_artifact_takes_the_figures_from_its_fields() -> None:
     assert artifact(ACRC.model_copy(update={"rule": "sgr", "certifies": None}), NONE).certifies is None
 
 
-def test_looks_share_their_confidence_and_a_reach_counts_all_questions() -> None:
-    each = fit(U, E, alpha=0.2, rule="certified", delta=0.05)
-    looks = Looks(schedule=(100, 200), look=2)
-    assert "with 90 % confidence" in artifact(each, each, looks=looks).promises[0]
+def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> None:
+    spent = Spent(fits=2, delta=0.2)
+    assert "with 80 % confidence" in artifact(CERTIFIED, CERTIFIED, spent=spent).promises[0]
     cut = max(U)
-    reach = Reach(estimator="x", share=0.5, cut=cut, n_pool=1_000, n_within=500, n=200, seed=0, fixed_beforehand=True)
+    reach = Reach(
+        estimator="x",
+        share=0.5,
+        cut=cut,
+        n_pool=1_000,
+        n_within=500,
+        n=200,
+        seed=0,
+        fixed_beforehand=True,
+        drawn_sha256="",
+    )
     assert isinstance(CERTIFIED, Feasible)
     assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within reach
     assert "answers 29.8 % of questions" in artifact(CERTIFIED, CERTIFIED, reach=reach).promises[0]
@@ -173,7 +182,9 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     assert open_gate.warning in str(open_gate)
     assert "This gate stops nothing" in open_gate._repr_html_()
     assert artifact(ACRC, NONE).warning is None  # it holds some back
-    reach = Reach(estimator="x", share=0.5, cut=2.0, n_pool=9, n_within=5, n=5, seed=0, fixed_beforehand=True)
+    reach = Reach(
+        estimator="x", share=0.5, cut=2.0, n_pool=9, n_within=5, n=5, seed=0, fixed_beforehand=True, drawn_sha256=""
+    )
     assert not artifact(everything, everything, calibration=scores, reach=reach).stops_nothing  # those above the cut
     assert not artifact(NONE, NONE).stops_nothing
 

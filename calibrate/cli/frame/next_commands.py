@@ -45,8 +45,7 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         return f"calibrate label {name}"
     if (reach := header.reach) is not None:
         # The draw fixed the score, and what lies above its cut is given up for the sake of a certificate.
-        look = f" --look {len(reach.looks)}" if reach.looks else ""
-        return f"calibrate fit {name} {estimator_flags(reach.estimator)} --rule certified --alpha 0.1{look}"
+        return f"calibrate fit {name} {estimator_flags(reach.estimator)} --rule certified --alpha 0.1"
     keys = sorted(header.estimators)
     if estimator is None and (usual_key(header.plan) in keys or len(keys) == 1):
         return f"calibrate fit {name} --alpha 0.1"
@@ -75,11 +74,8 @@ def merged_command(
     return " && ".join([*commands, f"calibrate fit {listed(files)} {fit_flags(artifact, key)} --out {target}"])
 
 
-def fit_flags(artifact: CalibrationArtifact, key: str, *, looks: bool = False) -> str:
-    """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's.
-
-    ``looks`` repeats its look at a growing set of labels; a fit on other records is no such look.
-    """
+def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
+    """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's."""
     outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
     flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha!r}"]
@@ -92,20 +88,12 @@ def fit_flags(artifact: CalibrationArtifact, key: str, *, looks: bool = False) -
         flags.append("--cluster-by-group")
     delta = outcome.delta if segments is None else segments.delta
     if is_builtin and delta is not None and rule_named(outcome.rule).uses_delta:
-        # They state what this fit spends, after the fits before it and as one of several looks.
-        spent = (1 if artifact.selection is None else artifact.selection.part) * (
-            1 if artifact.looks is None else artifact.looks.part
-        )
-        flags.append(f"--delta {delta / spent:.12g}")
+        flags.append(f"--delta {delta:.12g}")
     if segments is not None:
         flags.append(
             f"--by group --segment-delta {segments.share} --unknown-segment {segments.unknown} "
             f"--min-labels {segments.min_labels}"
         )
-    if looks and artifact.looks is not None:
-        if artifact.reach is None or not artifact.reach.looks:  # else the record file declares them
-            flags.append(f"--looks {','.join(map(str, artifact.looks.schedule))}")
-        flags.append(f"--look {artifact.looks.look}")
     return " ".join(flags)
 
 

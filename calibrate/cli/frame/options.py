@@ -25,7 +25,6 @@ __all__ = [
     "AddressOption",
     "CutOption",
     "EstimatorOption",
-    "LooksOption",
     "MissingOption",
     "PartsOption",
     "RecordsArgument",
@@ -34,7 +33,6 @@ __all__ = [
     "chosen_estimator",
     "declared",
     "flag",
-    "parsed_looks",
     "with_flags",
 ]
 
@@ -97,26 +95,6 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
     if name is not None and key != name and not name.endswith(".json"):
         print_line(f"--estimator {name}: the scores of {key}.")
     return key
-
-
-LooksOption = Annotated[
-    str | None,
-    typer.Option(help="Numbers of labels at which you will look, e.g. 100,200,400; each look spends a part of delta."),
-]
-
-
-def parsed_looks(text: str | None) -> tuple[int, ...]:
-    """The numbers of labels in "100,200,400"; none for None.
-
-    Raises:
-        UsageError: The text is of another form.
-    """
-    try:
-        return () if text is None else tuple(int(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(
-            f"looks are whole numbers of labels with commas between them, got {text!r}. Write 100,200,400."
-        ) from None
 
 
 RespondOption = Annotated[

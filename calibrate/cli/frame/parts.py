@@ -28,8 +28,7 @@ from ...data.progress import bar
 from ...data.records import Record, RecordFile, read_records, write_records
 from ...data.split import Groups, split
 from ...evaluation.evaluate import csv_text
-from ...fits import Fits, counted_parts
-from ...fits import beside as memory_beside
+from ...ledger import Ledger, counted
 from ...parts.answers import (
     MeasuredParts,
     key_of_parts,
@@ -334,7 +333,6 @@ def fit_by_parts(
     test_fraction: float,
     test: Sequence[Path],
     seed: int,
-    strict: bool = False,
     report: Path | None = None,
 ) -> None:
     """Fit a gate of parts, test it on what was kept out, and print the verdict; write its report if a path is given.
@@ -367,11 +365,11 @@ def fit_by_parts(
     )
     held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
     result = None if held_out is None else check_on(artifact, held_out)  # a test file that is refused counts no fit
-    fits = Fits([memory_beside(path) for path in records], out.parent)
-    artifact = counted_parts(artifact, fits, key_of_parts(file, options.parts), strict=strict)
+    ledger = Ledger(records)
+    artifact = counted(artifact, ledger, key_of_parts(file, options.parts))
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
-    print_fits(artifact, fits)
+    print_fits(artifact, ledger)
     written = [out]
     if rest is not None:
         write_records(beside, part_header(file.header, rest), rest)
@@ -404,9 +402,6 @@ def print_parts(artifact: CalibrationArtifact) -> None:
     gate = artifact.parts
     assert gate is not None, "an artifact of parts"
     print_line(promise_line(gate), "bold" if gate.threshold is not None else "bold red")
-    counted = artifact.selection
-    if counted is not None and counted.fits > 1:
-        print_line(counted.describe(gate.delta), "yellow")
     if gate.threshold is None:
         print_line(getattr(artifact.outcome, "detail", ""), "red")
         return

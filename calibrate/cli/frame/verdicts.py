@@ -16,10 +16,10 @@ from guardrail.uncertainty.registry import advice
 from ...data.records import Record, RecordFile
 from ...evaluation.choice import SHARE, Chosen
 from ...evaluation.label_checks import suspicious, unread_answers
-from ...fits import Fits, selection_warning
+from ...ledger import Ledger
 from ...pipeline import GateCounts
 from ...report.content import estimator_rows
-from ...report.sentences import VerdictText, second_look, unread
+from ...report.sentences import VerdictText, fits_line, second_look, unread
 from .terminal import console, finish, print_line, shortened, table
 
 __all__ = [
@@ -74,16 +74,12 @@ def print_early_stopping(reason: str | None, where: str = "") -> None:
         print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
 
 
-def print_fits(artifact: CalibrationArtifact | CascadeArtifact, fits: Fits) -> None:
+def print_fits(artifact: CalibrationArtifact | CascadeArtifact, ledger: Ledger) -> None:
     """Print what several fits on the same labels do to the promise, if there were several."""
-    if (text := selection_warning(artifact)) is not None:
+    if (text := fits_line(artifact)) is not None:
         print_line(text, "yellow")
-    if fits.unwritten is not None:
-        print_line(
-            f"{fits.unwritten} cannot be written, so this fit is remembered by its artifact alone: another fit counts "
-            "it only if it is written into the same folder.",
-            "yellow",
-        )
+    if ledger.unwritten is not None:
+        print_line(f"{ledger.unwritten} cannot be written, so later fits will not count this one.", "yellow")
 
 
 def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
@@ -135,8 +131,7 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     share = SHARE if chosen.choice.share is None else chosen.choice.share
     print_line(
         f"Chosen: {chosen.estimator}, on {percent(share)} of the questions. The fit uses the other {len(chosen.rest)} "
-        "questions, so the choice costs labels and nothing of delta. (Of two or three scores, --declare may answer "
-        "more.)"
+        "questions, so the choice costs labels and nothing of delta."
     )
 
 

@@ -173,7 +173,7 @@ class Decision(Frozen):
     candidate: Candidate | None = None
     """The edited candidate; required for "edit", and only allowed there."""
     note: str = ""
-    """A remark for the record; the user does not see it."""
+    """A remark for other reviewers. It stays in the store: no user, model or callback gets it."""
     reviewer: str = ""
     """Name of the person who decided; the store fills it in."""
     at: float = 0.0

@@ -190,7 +190,7 @@ def post(connection: Connection, item: Item, now: float) -> None:
 
 
 def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:
-    """Body of the callback about a decided or expired item: the event with this id at this time."""
+    """Body of the callback about a decided or expired item: the event with this id at this time, without the note."""
     decision = item.decision
     outcome = None if decision is None else decision.outcome(item.content)
     return {
@@ -200,7 +200,7 @@ def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:
         "ticket": item.id,
         "key": item.key,
         "kind": item.content.kind,
-        "decision": None if decision is None else decision.model_dump(mode="json"),
+        "decision": None if decision is None else decision.model_dump(mode="json", exclude={"note"}),
         "outcome": None if outcome is None else outcome.model_dump(mode="json"),
         "metadata": item.content.metadata,
     }

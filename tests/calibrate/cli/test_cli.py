@@ -20,7 +20,7 @@ from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from calibrate.evaluation.planning import Plan
-from calibrate.fits import beside
+from calibrate.ledger import ledger_of
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.comparison import PaperView
 from calibrate.report.sentences import verdict_text
@@ -161,7 +161,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert "2. Scoring: seconds, no calls. Labels: seconds, no calls." in shown
     names = {path.name for path in out.iterdir()}
     assert names == {
-        *("records.jsonl", "records.fits.jsonl", "test-records.jsonl", "artifact.json"),
+        *("records.jsonl", "records.ledger.jsonl", "test-records.jsonl", "artifact.json"),
         *("report.html", "report-risk-coverage.png", "report-scores.png"),
         *("report-reliability.png", "report-alphas.png"),
     }
@@ -177,11 +177,9 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert "(168 were there already)" in shown
     again = CalibrationArtifact.load(out / "artifact.json")
     assert again.outcome == first.outcome
-    assert again.selection is not None
-    assert again.selection.fits == 1  # the same fit
-    other = (*arguments[:-1], "0", "--rule", "fixed_sequence")
-    assert "have carried 1 fit (semantic_entropy" in run(*other, "--strict", code=2)
-    assert "have carried 2 fits" in run(*other)
+    assert again.spent is not None
+    assert again.spent.fits == 1  # the same fit
+    assert "2 fits have used these labels" in run(*arguments[:-1], "0", "--rule", "fixed_sequence")
 
 
 def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None:
@@ -495,9 +493,9 @@ def test_a_test_file_labelled_otherwise_is_refused(records_path: Path, tmp_path:
     write_records(unlabelled, file.header, [record.model_copy(update={"correct": None}) for record in file.records])
     refused = run("fit", records_path, "--alpha", "0.15", "--test", unlabelled, "--out", tmp_path / "b.json", code=2)
     assert "no fresh record has a label" in refused
-    assert not beside(records_path).exists()  # a fit that is refused does not count
+    assert not ledger_of(records_path).exists()  # a fit that is refused does not count
     run("fit", records_path, "--alpha", "0.15", "--out", artifact)
-    assert beside(records_path).exists()
+    assert ledger_of(records_path).exists()
     shown = run("report", records_path, "--artifact", artifact, "--test", other, "--out", tmp_path / "r.html", code=2)
     assert not (tmp_path / "r.html").exists()
 

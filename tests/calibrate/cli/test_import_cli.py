@@ -109,7 +109,6 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert "<b>For evaluation only: no guard can use it</b>" in html
     assert "may answer by itself" not in html
     assert "imported:stated" in run("inspect", artifact)
-    assert loaded.at(alpha=0.3).alpha == 0.3
 
 
 def test_commands_take_several_files_as_one(tmp_path: Path) -> None:

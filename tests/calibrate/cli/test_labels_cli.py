@@ -27,10 +27,8 @@ from calibrate.correctness import chat_judge
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.pipeline import part_header
-from calibrate.scoring.reach import spending_parts
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
-from guardrail.outcome import Feasible
 from guardrail.review import Decision, ReviewStore
 from guardrail.testing import ScriptedChat
 from tests.calibrate import fakes
@@ -66,10 +64,10 @@ def truth(labelled: RecordFile, names: list[str]) -> list[bool]:
 
 
 def drawn(unlabelled: Path, *options: object) -> Path:
-    """A file drawn from half of the scores, for looks at 20, 40 and 60 labels."""
+    """A file of 60 questions drawn from the lower four fifths of the scores."""
     out = unlabelled.with_name("to-label.jsonl")
     run(
-        *("sample", "--records", unlabelled, "--reach", 0.8, "--looks", "20,40,60", "--out", out),
+        *("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", out),
         *("--estimator", KEY, *options),
     )
     return out
@@ -97,64 +95,20 @@ def test_questions_without_references_are_asked_and_scored(tmp_path: Path, monke
     assert "labels on" not in run("sample", "--records", records, "--n", 10, "--out", drawn_file, "-e", KEY)
 
 
-def test_labels_until_enough_is_certified_by_hand(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+def test_a_goal_belongs_to_undecided_answers(unlabelled: Path, labelled: RecordFile) -> None:
+    """To stop labelling when a certificate appears selects labels, except where the others count as wrong."""
     path = drawn(unlabelled)
-    first = [record.id for record in read_records(path).records]
-    keys = ["y" if right else "n" for right in truth(labelled, first)]
-    walk = ("label", path, "--interactive", "--until", "certified", "--alpha", 0.35, "--acceptance", 0.3)
-    shown = run(*walk, keys="\n".join(keys[:10]))
-    assert "10 of 20 are labelled or skipped" in shown  # nothing is fitted before the look
-    assert "Look 1" not in shown
-    shown = run(*walk, keys="\n".join(keys[10:]))
-    looks = [look for look in (1, 2, 3) if f"Look {look} of 3" in shown]
-    assert looks == list(range(1, len(looks) + 1))
-    assert f"Enough: {60 - 20 * len(looks)} of 60 labels are saved." in shown
-    assert len(looks) < 3
-    # It stopped asking, in the order of the draw, and what it wrote is the drawn file with labels.
-    session = [json.loads(line)["id"] for line in (tmp_path / "to-label.labels.jsonl").read_text().splitlines()]
-    assert session == first[: 20 * len(looks)]
-    file = read_records(path)
-    assert file.header.reach is not None
-    assert file.header.reach.looks == (20, 40, 60)
-    command = shown.rpartition("Next: ")[2].split()[1:]
-    run(*command, "--out", tmp_path / "a.json")
-    artifact = CalibrationArtifact.load(tmp_path / "a.json")
-    assert isinstance(artifact.outcome, Feasible)
-    assert artifact.acceptance >= 0.3
-    assert artifact.looks is not None
-    assert artifact.looks.look == len(looks)
-    assert artifact.outcome.delta == pytest.approx(0.1 * spending_parts((20, 40, 60))[len(looks) - 1])
-    shown = run("inspect", tmp_path / "a.json")
-    assert "can be certified with 90 % confidence" in shown
-    assert "that were declared (at 20, 40, 60 labels)" in shown
-
-
-def test_the_walk_with_labels_in_a_file(unlabelled: Path, labelled: RecordFile) -> None:
-    path = drawn(unlabelled)
-    walk = ("label", path, "--labels", people(path, labelled, 30), "--until", "certified", "--alpha", 0.3)
-    shown = run(*walk, "--acceptance", 0.99)
-    assert "Look 1 of 3, 20 labels" in shown
-    assert "10 of the first 40 questions have no label yet" in shown
-    people(path, labelled, 60)
-    shown = run(*walk, "--acceptance", 0.99)
-    assert "That was the last look: the acceptance you asked for is not certified." in shown
-    assert "--look 3" in shown
-    assert "needs the target error rate" in run(*walk[:-2], code=2)
-    assert "takes no --limit" in run(*walk, "--limit", 5, code=2)
-    assert "belong to --until certified" in run(*walk[:4], "--alpha", 0.3, code=2)
-    assert "belongs to --until certified or --undecided" in run(*walk[:4], "--estimator", "num_sets", code=2)
-    plain = unlabelled.with_name("plain.jsonl")
-    run("sample", "--records", unlabelled, "--n", 50, "--out", plain, "-e", KEY)
-    assert "declares no looks" in run("label", plain, *walk[2:], code=2)
-    assert "--n 300, or --looks" in run("sample", "--records", unlabelled, "-e", KEY, code=2)
-    assert "whole numbers of labels" in run("sample", "--records", unlabelled, "--looks", "20;40", code=2)
+    label = ("label", path, "--labels", people(path, labelled, 30))
+    assert "--undecided" in run(*label, "--until", "certified", "--alpha", 0.3, code=2)
+    assert "belong to --until certified" in run(*label, "--alpha", 0.3, code=2)
+    assert "belongs to --until certified or --undecided" in run(*label, "--estimator", "num_sets", code=2)
 
 
 def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     path, store = drawn(unlabelled), tmp_path / "reviews.db"
     names = [record.id for record in read_records(path).records]
     right = dict(zip(names, truth(labelled, names), strict=True))
-    walk = ("label", path, "--review-store", store, "--until", "certified", "--alpha", 0.3, "--acceptance", 0.5)
+    walk = ("label", path, "--review-store", store, "--limit", 20)
     assert "20 of 20 answers wait for a person on the review page" in run(*walk)
     run(*walk)  # sends nothing twice
     with ReviewStore(store) as opened:
@@ -164,35 +118,23 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
             assert content.verdict is None  # the score does not influence the label
             action = "approve" if right[content.metadata["record"]] else "reject"
             opened.decide(lease, Decision(action=action))
-    shown = run(*walk)
-    assert "Look 1 of 3, 20 labels" in shown
+    run(*walk)
     file = read_records(path)
     assert [record.correct for record in file.records[:20]] == [right[name] for name in names[:20]]
     assert file.header.reach is not None
     assert "exclude each other" in run("label", path, "--review-store", store, "--interactive", code=2)
 
 
-def test_fitting_again_on_more_labels_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
-    path, several = drawn(unlabelled), "have carried"
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
+def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+    """Stopping at the first certificate is a choice among fits: the confidence of all of them is said."""
+    path, several = drawn(unlabelled), "fits have used these labels"
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out", tmp_path / "a.json")
     run("label", path, "--labels", people(path, labelled, 40))
-    assert several not in run(*fit, tmp_path / "a.json", "--look", 1)
-    assert several not in run(*fit, tmp_path / "b.json", "--look", 2)  # declared together
-    # `label --until` may have looked already, so all of delta is not there to spend, and no artifact would tell.
-    assert "Say which look this is" in run(*fit, tmp_path / "c.json", code=2)
-    assert "leave out --test-fraction" in run(*fit, tmp_path / "c.json", "--look", 1, "--test-fraction", 0.3, code=2)
-    # Looks that were not declared: each is another fit, also where the artifact of the earlier one is gone.
-    (tmp_path / "again").mkdir()
-    path = tmp_path / "again" / "to-label.jsonl"
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out")
-    run("sample", "--records", unlabelled, "--n", 60, "--out", path, "-e", KEY)
-    run("label", path, "--labels", people(path, labelled, 40))
-    assert several not in run(*fit, path.with_name("a.json"))
+    assert several not in run(*fit)
+    assert several not in run(*fit)  # the same fit again
     run("label", path, "--labels", people(path, labelled, 60))
-    shown = run(*fit, path.with_name("a.json"))
-    assert "These labels have carried 2 fits: whichever you use, the certificate holds with 88.5 %" in shown
-    assert "with 88.5 % confidence" in shown
-    assert "--strict refuses another one" in run(*fit, path.with_name("a.json"), "--strict", code=2)
+    shown = run(*fit)
+    assert "2 fits have used these labels; whichever of them you use, its promise holds with 80 % confidence." in shown
 
 
 def test_a_reach_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
@@ -214,11 +156,10 @@ def test_after_labels_of_a_draw_the_next_command_certifies(
 ) -> None:
     path = tmp_path / "d.jsonl"
     run("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", path, "-e", KEY)
-    for file, look in ((path, ""), (drawn(unlabelled), " --look 3")):
-        shown = run("label", file, "--labels", people(file, labelled, 60))
-        command = f"calibrate fit {file} --estimator {KEY} --rule certified --alpha 0.1{look}"
-        assert shown.endswith(f"Next: {command}")
-        run(*shlex.split(command)[1:], "--out", tmp_path / "a.json")
+    shown = run("label", path, "--labels", people(path, labelled, 60))
+    command = f"calibrate fit {path} --estimator {KEY} --rule certified --alpha 0.1"
+    assert shown.endswith(f"Next: {command}")
+    run(*shlex.split(command)[1:], "--out", tmp_path / "a.json")
     assert CalibrationArtifact.load(tmp_path / "a.json").outcome.rule == "certified"
 
 
@@ -324,7 +265,6 @@ WAYS = {
     "an estimator chosen by AUROC": "fit R --alpha 0.4 --estimator auto",
     "a threshold for each group": "fit R --alpha 0.5 --by group",
     "one of each cluster": "fit R --alpha 0.4 --cluster-by-group",
-    "a declared look": "fit R --alpha 0.5 --rule certified --look 2 --looks 50,240",
     "two files as one": "fit first second --alpha 0.4",
     "people on a sample": "fit R --alpha 0.5 --human-labels people.jsonl",
     "a cascade": "fit-cascade R R --alpha 0.4 -e semantic_entropy -e discrete_semantic_entropy",
@@ -475,7 +415,7 @@ def test_undecided_answers_are_walked_until_the_acceptance_is_certified(
     run(*shlex.split(command), "--out", tmp_path / "a.json")
     artifact = CalibrationArtifact.load(tmp_path / "a.json")
     assert artifact.acceptance >= 0.5
-    assert (artifact.outcome.rule, artifact.outcome.delta, artifact.looks) == ("certified", 0.1, None)
+    assert (artifact.outcome.rule, artifact.outcome.delta) == ("certified", 0.1)
     # One right answer fewer is not enough: the walk stopped at the first certificate.
     last = by_score[n - left - 1].id
     fewer = [each.model_copy(update={"correct": False}) if each.id == last else each for each in now.records]

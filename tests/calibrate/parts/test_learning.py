@@ -186,20 +186,18 @@ def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
     second = tmp_path / "artifact-3.json"
     result = CliRunner().invoke(app, [*base, "--rule", "clean_shown", "--out", str(second)])
     assert result.exit_code == 0, result.output
-    gate, selection = CalibrationArtifact.load(second).parts, CalibrationArtifact.load(second).selection
+    gate, spent = CalibrationArtifact.load(second).parts, CalibrationArtifact.load(second).spent
     assert gate is not None
     assert gate.delta is not None
-    assert selection is not None
-    assert selection.fits == 2
-    assert selection.others == pytest.approx(0.1)
+    assert spent is not None
+    assert spent.fits == 2
+    assert spent.delta == pytest.approx(0.2)
     assert gate.delta == 0.1
-    assert "One of 2 fits on these labels" in " ".join(result.output.split())
+    assert "2 fits have used these labels" in " ".join(result.output.split())
     strict = CliRunner().invoke(app, [*base, "--rule", "clean_answers", "--strict", "--out", str(tmp_path / "x.json")])
     assert strict.exit_code == 2
     watch = CliRunner().invoke(app, [*base, "--monitor", "risk"])
     assert "a monitor tests the share of answers with a wrong part" in " ".join(watch.output.split())
-    looks = CliRunner().invoke(app, [*base, "--look", "1", "--looks", "50,100", "--out", str(tmp_path / "y.json")])
-    assert "declared looks are for whole answers" in " ".join(looks.output.split())
 
 
 def test_undecided_answers_count_as_wrong_in_every_part(queue: tuple[CalibrationArtifact, str]) -> None:

@@ -15,7 +15,6 @@ from calibrate.report import compare_rules, parts_of, sentences, write_report
 from calibrate.report.page import sweep
 from calibrate.report.panels import violations
 from calibrate.thresholds.registry import swept_rules
-from guardrail.artifact import Looks
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
 from guardrail.types import SampleSet
@@ -247,9 +246,6 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
         write_report(Path("never.html"), artifact, calibration, estimator=KEY, test=labelled.records)
     same_ids = [record.model_copy(update={"question": f"another {record.question}"}) for record in calibration]
     assert list(parts_of(artifact, calibration, KEY, same_ids).fitted) == calibration  # ids may be row numbers
-    looked = artifact.model_copy(update={"looks": Looks(schedule=(168, 240), look=1)})
-    later = parts_of(looked, labelled.records, KEY)
-    assert (list(later.fitted), later.test, later.n_left_out) == (calibration, (), 72)  # for the next look
     old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
     with pytest.raises(UsageError, match="fitted on 168 questions, 240 of these records have a score and a label"):
         parts_of(old, labelled.records, KEY)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +15,7 @@ from calibrate.data.records import Record, RecordFile, RecordHeader, read_record
 from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
 from calibrate.pipeline import fit_artifact, part_header
-from calibrate.scoring.reach import at_look, cut_at, draw_to_label
+from calibrate.scoring.reach import cut_at, draw_to_label
 from calibrate.scoring.scores import score_records
 from calibrate.thresholds import fit
 from guardrail import Guardrail
@@ -194,6 +192,7 @@ def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
         n=10,
         seed=0,
         fixed_beforehand=True,
+        drawn_sha256="",
     )
     artifact = make_artifact(model, threshold=0.5, n=4).model_copy(update={"reach": reach})
     guard = Guardrail(model=model, artifact=artifact)
@@ -265,115 +264,28 @@ def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
         score_records(RecordFile(drawn.path, header.model_copy(update={"estimators": older}), (), False), [estimator])
 
 
-# -- Looks -------------------------------------------------------------------------------------------------------------
-
-
-def looked_at(n_labels: int, looks: Sequence[int] = (60, 120, 240)) -> RecordFile:
-    """A file drawn for looks at 60, 120 and 240 labels, or other ones, with so many labels."""
+def drawn_and_labelled() -> RecordFile:
+    """A labelled file of 240 questions, drawn from the lower half of 2,000 scores."""
     rng = np.random.default_rng(0)
     u = rng.random(2000)
     wrong = {f"q{i:04}": bool(rng.random() < 0.2 * value) for i, value in enumerate(u)}
-    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=240, looks=looks), wrong)
-    records = tuple(
-        record if i < n_labels else record.model_copy(update={"correct": None})
-        for i, record in enumerate(drawn.records)
-    )
-    return RecordFile(drawn.path, drawn.header, records, False)
-
-
-def test_a_look_reads_the_first_labels_and_spends_its_part_of_delta(tmp_path: Path) -> None:
-    file = looked_at(200)
-    artifact = fit_artifact(file, estimator=KEY, alpha=0.15, rule="certified", look=2)
-    assert artifact.looks is not None
-    assert (artifact.looks.schedule, artifact.looks.look) == ((60, 120, 240), 2)
-    assert artifact.outcome.n == 120
-    assert artifact.outcome.delta == artifact.certificate.delta == pytest.approx(0.1 * 0.15)
-    scores = [record.scores[KEY].value for record in file.records[:120]]
-    assert artifact.calibration.uncertainty == tuple(scores)
-    artifact.save(tmp_path / "artifact.json")
-    assert CalibrationArtifact.load(tmp_path / "artifact.json").looks == artifact.looks
-    # A draw from before parts were stored declared equal ones.
-    assert file.header.reach is not None
-    older = replace(
-        file, header=file.header.model_copy(update={"reach": file.header.reach.model_copy(update={"parts": ()})})
-    )
-    equal = fit_artifact(older, estimator=KEY, alpha=0.15, rule="certified", look=2)
-    assert equal.outcome.delta == pytest.approx(0.1 / 3)
-    # Another alpha, rule or delta on the stored scores is still the look's part.
-    assert artifact.at(alpha=0.2).outcome.delta == artifact.outcome.delta
-    assert artifact.at(delta=0.3).outcome.delta == pytest.approx(0.3 * 0.15)
-    plain = artifact.at(rule="acrc")
-    assert plain.outcome.delta is None
-    assert plain.certificate.delta == pytest.approx(0.1 * 0.15)
-    assert plain.at(rule="fixed_sequence").outcome.delta == pytest.approx(0.1 * 0.15)
-
-
-@pytest.mark.parametrize(
-    ("look", "schedule", "message"),
-    [
-        (3, (), r"look 3 reads 240 labels, but 200 of the first 240 questions of scored\.jsonl are labelled"),
-        (4, (), "there is no look 4 of looks at 60, 120, 240 labels"),
-        (0, (), "there is no look 0"),
-        (2, (100, 200), "drawn for looks at 60, 120, 240 labels, got 100, 200. Leave --looks out"),
-    ],
-)
-def test_looks_that_are_refused(look: int, schedule: tuple[int, ...], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        at_look(looked_at(200), look, schedule)
-
-
-def test_a_file_drawn_for_looks_is_fitted_at_a_look_only() -> None:
-    """Without its number, a fit would spend all of delta at each look."""
-    file = looked_at(240)
-    with pytest.raises(UsageError, match="drawn for looks at 60, 120, 240 labels"):
-        fit_artifact(file, estimator=KEY, alpha=0.15, rule="certified")
-    with pytest.raises(UsageError, match="drawn for looks"):
-        fit_artifact(file, estimator=KEY, alpha=0.15, rule="certified", part=file.records[:100])
+    return labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=240), wrong)
 
 
 def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
-    file = looked_at(240)
+    file = drawn_and_labelled()
     right_first = tuple(sorted(file.records, key=lambda record: not record.correct))
     with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, right_first, False), estimator=KEY, alpha=0.1, look=1)
+        fit_artifact(RecordFile(file.path, file.header, right_first, False), estimator=KEY, alpha=0.1)
     better = tuple(
         record.model_copy(update={"scores": scored([0.0]).records[0].scores}) if record.correct else record
         for record in file.records
     )
     with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1, look=1)
-    file = looked_at(240, looks=())
+        fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1)
     part = file.records[100:]
     kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
     assert fit_artifact(kept_out, estimator=KEY, alpha=0.1).reach == kept_out.header.reach
-
-
-def test_a_schedule_can_be_declared_without_a_draw() -> None:
-    u = np.random.default_rng(3).random(300)
-    mask = np.random.default_rng(4).random(300) < 0.4
-    by_people = CorrectnessSpec(name="given", version=1, params={})
-    file = scored(
-        u.tolist(), [bool(v < 0.95) if k else None for v, k in zip(u, mask, strict=True)], correctness=by_people
-    )
-    n = int(mask.sum())
-    looks, part = at_look(file, 1, (n, 300))
-    assert (looks.schedule, len(part)) == ((n, 300), n)
-    with pytest.raises(UsageError, match="declares no looks"):
-        at_look(file, 1)
-    with pytest.raises(UsageError, match=f"look 2 reads 300 labels, but {n} questions"):
-        at_look(file, 2, (n, 300))
-    with pytest.raises(UsageError, match="needs the number of the look"):
-        fit_artifact(file, estimator=KEY, alpha=0.1, looks=(n, 300))
-    # Labels on the certain questions only are refused at a look, too.
-    easy = scored(u.tolist(), [True if v < 0.4 else None for v in u], correctness=by_people)
-    with pytest.raises(UsageError, match="not a random part"):
-        fit_artifact(easy, estimator=KEY, alpha=0.2, look=1, looks=(int((u < 0.4).sum()), 300))
-
-
-@pytest.mark.parametrize("looks", [(60, 60, 240), (120, 60, 240), (0, 240), (60, 120)])
-def test_schedules_that_are_refused_at_the_draw(looks: tuple[int, ...]) -> None:
-    with pytest.raises(UsageError, match="looks must be increasing numbers of labels, the last of them all 240"):
-        draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=1, n=240, looks=looks)
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500

@@ -153,6 +153,7 @@ def test_what_a_receiver_gets(store: ReviewStore, receiver: Receiver) -> None:
     assert receiver.signed == [True]
     assert (event["ticket"], event["key"], event["metadata"]) == (ticket, "k", {"thread": 7})
     assert event["outcome"] == {"text": "b", "tool_calls": []}
+    assert "note" not in event["decision"]  # it is for reviewers; a receiver might show it to the user
     assert [event.what for event in store.trail(ticket)][-1] == "delivered"
     assert store.stats().undelivered == 0
 

@@ -28,6 +28,7 @@ from pydantic import BaseModel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import AbstainedError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.chat_model import Guardrail
 from integrations._agents.model_requests import name_of
 from integrations.langchain_agents import GuardrailMiddleware
@@ -116,7 +117,7 @@ def cached() -> Iterator[None]:
 @pytest.mark.usefixtures("cached")
 def test_a_cache_gives_nobody_the_decision_of_another_thread() -> None:
     agent = agent_of(AgentChat(steps={("what?", 0): [f"ans{k}" for k in range(5)]}))
-    decisions = {"1": APPROVE, "2": {**REJECT, "message": "No."}, "3": respond("It is 500.")}
+    decisions = {"1": APPROVE, "2": respond("No."), "3": respond("It is 500.")}
     answers = {}
     for name, decision in decisions.items():
         agent.invoke({"messages": "what?"}, thread(name))
@@ -328,7 +329,7 @@ def test_the_name_is_that_of_the_innermost_text() -> None:
         (edit("answer", text='{"degrees": 7}'), '{"degrees": 7}', 7),
         (edit("answer", text="mild"), "mild", None),
         (respond("mild"), "mild", None),
-        ({**REJECT, "message": "No."}, "No.", None),
+        ({**REJECT, "message": "Ask Bob."}, ABSTENTION, None),
     ],
 )
 def test_native_structured_output_is_released_or_replaced_and_never_stuck(

@@ -28,6 +28,7 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
 from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
@@ -186,8 +187,9 @@ def test_a_person_may_answer_in_place_of_the_tool() -> None:
     [
         ({"type": "edit", "edited_action": {"name": "answer", "args": {"text": "mine"}}}, "mine"),
         ({"type": "respond", "message": "from a person"}, "from a person"),
-        ({"type": "reject", "message": "no"}, "no"),
-        ({"type": "reject"}, "I am not sure enough to answer this, so I would rather not guess."),
+        ({"type": "reject"}, ABSTENTION),
+        ({"type": "reject", "message": "Ask Bob."}, ABSTENTION),  # why a person rejected it is not for the user
+        ({"type": "lapse", "message": "The edit is broken."}, ABSTENTION),
     ],
 )
 def test_decisions_about_an_answer(decision: dict[str, Any], text: str) -> None:

@@ -27,6 +27,7 @@ from typing_extensions import TypedDict
 
 from guardrail import Guardrail
 from guardrail.errors import UsageError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.types import ToolCall
 from integrations._agents.review_bridge import request_digest
 from integrations.langchain_agents import GuardrailMiddleware
@@ -243,7 +244,7 @@ def test_the_queue_is_where_the_person_answers(store: Any) -> None:
     [
         ({"action": "respond", "text": "mine"}, "mine"),
         ({"action": "edit", "candidate": {"text": "mended"}}, "mended"),
-        ({"action": "reject", "note": "no"}, "no"),
+        ({"action": "reject", "note": "Bob lies."}, ABSTENTION),  # the note is for reviewers alone
     ],
 )
 async def test_every_decision_of_the_queue_comes_back(store: Any, decision: dict[str, Any], text: str) -> None:
@@ -436,6 +437,16 @@ def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
     assert happened(store, item)[-2:] == ["handed_over", "carried_out"]
 
 
+def test_the_model_does_not_read_a_reviewers_note(store: Any) -> None:
+    """The page says that only reviewers see it, and what a model reads it may tell the user."""
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    decide(store, item, action="reject", note="Bob lies.")
+    result = bridge.resume(agent, CONFIG)
+    assert texts_of(result)[2].startswith("A person rejected this call of transfer")
+    assert "Bob lies." not in repr(result)
+
+
 def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = 1000.0
@@ -446,7 +457,7 @@ def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) 
         bridge.enqueue(graph, CONFIG)
         now = 1061.0
         store.expire()
-        assert texts_of(bridge.resume(graph, CONFIG))[-1] == "Nobody decided in time."
+        assert texts_of(bridge.resume(graph, CONFIG))[-1] == ABSTENTION
 
 
 def test_labels_do_not_leak_between_candidates_or_conversations(store: Any) -> None:
@@ -919,7 +930,7 @@ def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
         store.expire()
         result = bridge.resume(graph, CONFIG)
         assert result is not None
-        assert result["messages"][-1].text == "Nobody decided in time."
+        assert result["messages"][-1].text == ABSTENTION
 
 
 def test_only_the_store_of_a_bridge_goes_without_a_name(store: Any) -> None:

@@ -41,6 +41,7 @@ from calibrate.reviews.steps import reviews_of_store  # noqa: E402
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
+from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
 from integrations._agents.call_reviews import APPROVED  # noqa: E402
@@ -584,8 +585,7 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
         decision, paid, expected_start = OUTCOMES[kind]
         call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
         more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
-        note = {"note": decision["message"]} if kind == "reject" else {}
-        store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
+        store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, note="Bob lies.", **more))
     else:
         now[0] = 1061.0
         store.expire()
@@ -593,7 +593,8 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     done = asyncio.run(bridge.resume(bank.model, guarded_agent, result))
     assert (done.final_output, bank.paid) == ("Done", paid)
     (tool_output,) = [i["output"] for i in bank.inner.calls[-1]["input"] if i.get("type") == "function_call_output"]
-    assert tool_output.startswith(expected_start)
+    assert tool_output.startswith(expected_start.removesuffix(" The reason: too much"))
+    assert "Bob lies." not in repr(bank.inner.calls) + repr(done.to_input_list())  # the note is for reviewers alone
     assert asyncio.run(bridge.resume(bank.model, guarded_agent, result)) is None  # it is carried out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
 
@@ -649,8 +650,7 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({"type": "approve"}, "Rome"),
     "edit": (ANSWER_EDIT, "Poseidonis"),
     "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
-    "reject": ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
-    "reject without a word": ({"type": "reject"}, "Not sure."),
+    "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
 }
 
 
@@ -979,13 +979,14 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     if kind == "expired":
         now[0] = 1061.0
         store.expire()
-        expected = "Nobody decided in time."
+        expected = "Not sure."
     else:
         decision, expected = ANSWERED[kind]
         action = decision["type"]
         edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
-        more = {"respond": {"text": expected}, "reject": {"note": decision.get("message", "")}}.get(action, {})
-        store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
+        more = {"text": expected} if action == "respond" else {}
+        decided = review.Decision(action=action, note="Bob lies.", **edited, **more)  # the user does not see the note
+        store.decide(store.claim("ann", item=item.id), decided)
     assert asyncio.run(bridge.resume(model, guarded_agent, result)).final_output == expected
     assert asyncio.run(bridge.resume(model, guarded_agent, result)) is None  # it is given out once
     assert ("lapsed" if kind == "expired" else "carried_out") in [event.what for event in store.trail(item.id)]
@@ -1024,7 +1025,7 @@ JSON_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text"
         (JSON_EDIT, City(name="Roma")),
         ({"type": "respond", "message": '{"name": "Roma"}'}, City(name="Roma")),
         ({"type": "respond", "message": "It sank."}, "It sank."),
-        ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
+        ({"type": "reject", "message": "Ask Bob."}, ABSTENTION),
     ],
 )
 def test_a_person_decides_about_a_held_back_structured_answer(decision: dict[str, Any], outcome: Any) -> None:

@@ -617,11 +617,11 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     decision, paid, expected_start = OUTCOMES[kind]
     call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
     more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
-    note = {"note": decision["message"]} if kind == "reject" else {}
-    store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, **more, **note))
+    store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, note="Bob lies.", **more))
     done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
     assert (done.output, bank.paid) == ("Done", paid)
-    assert tool_return(bank).startswith(expected_start)
+    assert tool_return(bank).startswith(expected_start.removesuffix(" The reason: too much"))
+    assert "Bob lies." not in repr(bank.inner.calls) + repr(done.all_messages())  # the note is for reviewers alone
     assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None  # it is carried out once
 
 
@@ -759,8 +759,7 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({"type": "approve"}, "Rome"),
     "edit": (ANSWER_EDIT, "Poseidonis"),
     "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
-    "reject": ({"type": "reject", "message": "Nobody knows."}, "Nobody knows."),
-    "reject without a word": ({"type": "reject"}, "Not sure."),
+    "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
 }
 OPTIONS: dict[str, Any] = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."}
 
@@ -1064,10 +1063,10 @@ def test_a_rejected_structured_answer_is_carried_out_once(tmp_path: Path) -> Non
     guard, guarded_agent = answering(inner, output=City, fitted={"bindings": bindings, **FITTED})
     bridge, result = ReviewBridge(store), asyncio.run(guarded_agent.run("?"))
     (item,) = asyncio.run(bridge.enqueue(guard, result))
-    store.decide(store.claim("ann", item=item.id), review.Decision(action="reject", note="Nobody knows."))
+    store.decide(store.claim("ann", item=item.id), review.Decision(action="reject", note="Bob lies."))
     with pytest.raises(AbstainedError) as caught:
         asyncio.run(bridge.resume(guard, guarded_agent, result))
-    assert caught.value.message == "Nobody knows."
+    assert caught.value.message == "Not sure."  # the note is for reviewers alone
     assert asyncio.run(bridge.resume(guard, guarded_agent, result)) is None
 
 

@@ -8,6 +8,7 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -222,11 +223,12 @@ def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
 ) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", "sk-secret")
     former = signal.getsignal(signal.SIGHUP)
-    states: list[str] = []
+    states: list[int] = []  # without a limit, bodies under way could take all memory
+    file.write_text(f"{file.read_text()}max_connections: 300\n")
 
-    async def stop_at_once(self: object, sockets: object = None) -> None:
+    async def stop_at_once(self: Any, sockets: object = None) -> None:
         signal.raise_signal(signal.SIGHUP)
-        states.append("served")
+        states.append(self.config.limit_concurrency)
         signal.raise_signal(signal.SIGINT)
 
     monkeypatch.setattr("uvicorn.Server.main_loop", stop_at_once)
@@ -235,7 +237,7 @@ def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
             main(["serve", "--config", str(file), "--port", "0"])
     finally:
         signal.signal(signal.SIGHUP, former)
-    assert states == ["served"]
+    assert states == [300]
     printed = capsys.readouterr().out
     assert "Serving support at http://127.0.0.1:" in printed
     assert "\nsupport: This gate stops nothing" in printed

@@ -4,22 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import json
-import logging
 import socket
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, suppress
 from typing import Any
 
 import httpx
 import pytest
 
-from integrations._gateway.app import Gateway
-from integrations._gateway.config import Config
-from integrations._gateway.health import Health
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
 from integrations._openai.clients import NoRoomError, ReplyBytes, holding
-from integrations.gateway import Connections
-from tests.integrations.gateway.conftest import SURE, Held, Serve, running
+from tests.integrations.gateway.conftest import SURE, Held, Serve
 from tests.integrations.gateway.test_gateway import key_named
 
 MANY: list[tuple[str, Any]] = [
@@ -110,110 +104,6 @@ def test_two_lengths_of_one_body_close_the_connection(serve: Serve) -> None:
         client.sendall(head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         reply = b"".join(iter(lambda: client.recv(4096), b""))
     assert reply.startswith(b"HTTP/1.1 400")
-
-
-class Transport:
-    def __init__(self) -> None:
-        self.aborted = False
-
-    def abort(self) -> None:
-        self.aborted = True
-
-
-class Connection:
-    """A connection as `Connections` sees it."""
-
-    def __init__(self, *, waits: bool = True, since: float = 0.0, idle: bool = False) -> None:
-        self.transport, self.waits, self.since = Transport(), waits, since
-        self.may_go = waits
-        self.timeout_keep_alive_task = object() if idle else None
-
-
-def limited(**limits: int) -> Config:
-    alias = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "mode": "observe"}
-    return Config.checked({"version": 1, "models": {"m": alias}, "header_timeout": 10, **limits}, "test")
-
-
-def test_a_full_server_closes_who_waits_longest_and_never_a_request(caplog: pytest.LogCaptureFixture) -> None:
-    health = Health()
-    limits = Connections(limited(max_connections=3), health, clock=lambda: 100.0)
-    asks, silent, later, new = Connection(waits=False), Connection(), Connection(), Connection()
-    with caplog.at_level(logging.WARNING, "guardrail"):
-        for connection in (asks, silent, later, new):
-            limits.opened(connection, "a")
-        assert [other.transport.aborted for other in (asks, silent, later, new)] == [False, True, False, False]
-        for connection in (later, new):
-            connection.may_go = False
-        last = Connection()
-        limits.opened(last, "a")
-    assert last.transport.aborted
-    assert len(caplog.records) == 1  # one line a minute, however many
-    assert health.lines(None) == ["connections (2 times): too many connections are open, so one was closed"]
-
-
-def test_one_address_has_its_share_and_heads_their_time() -> None:
-    now = [0.0]
-    limits = Connections(limited(max_connections_per_address=2), Health(), clock=lambda: now[0])
-    first, second, third, other = (Connection() for _ in range(4))
-    for connection in (first, second, third):
-        limits.opened(connection, "a")
-    limits.opened(other, "b")
-    assert [each.transport.aborted for each in (first, second, third, other)] == [False, False, True, False]
-    limits.closed(first)
-    idle = Connection(idle=True)
-    limits.opened(idle, "a")
-    assert not idle.transport.aborted
-    now[0], other.waits = 11.0, False
-    limits.sweep()
-    assert [each.transport.aborted for each in (second, idle, other)] == [True, False, False]
-
-
-def test_errors_of_accepting_are_one_line_a_minute(caplog: pytest.LogCaptureFixture) -> None:
-    now, loop = [100.0], asyncio.new_event_loop()
-    limits = Connections(limited(), Health(lambda: now[0]))
-    context = {"message": "socket.accept() out of system resource", "exception": OSError(24, "Too many open files")}
-    with caplog.at_level(logging.WARNING, "guardrail"):
-        for _ in range(1000):
-            limits.failed(loop, context)
-        now[0] += 61
-        limits.failed(loop, context)
-        assert len(caplog.records) == 2
-        limits.failed(loop, {"message": "something else"})
-    assert [record.name for record in caplog.records] == ["guardrail", "guardrail", "asyncio"]
-    loop.close()
-
-
-def is_closed(client: socket.socket) -> bool:
-    """Whether the server has closed a connection, or does so within a second."""
-    client.settimeout(1)
-    try:
-        return client.recv(1) == b""
-    except ConnectionError:
-        return True
-    except TimeoutError:
-        return False
-
-
-HALF = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-
-
-@pytest.mark.parametrize("content", [HALF[:13], HALF + b"Content-Length: 100\r\n\r\n{"], ids=["head", "body"])
-def test_silent_sockets_are_closed_for_a_client_that_asks(serve: Serve, content: bytes) -> None:
-    """On a real server: with room for three connections, 37 of 40 silent ones are closed, the oldest first."""
-    gateway: Gateway = serve(max_connections=3).gateway
-    with (
-        running(gateway, http=Connections(gateway.config, gateway.health).protocol()) as server,
-        ExitStack() as stack,
-    ):
-        address = httpx.URL(server.url)
-        target = (address.host, address.port or 80)
-        silent = [stack.enter_context(socket.create_connection(target, timeout=20)) for _ in range(40)]
-        for client in silent[::2]:
-            with suppress(ConnectionError):  # closed already
-                client.sendall(content)
-        for _ in range(5):
-            assert httpx.get(f"{server.url}/healthz", timeout=20, trust_env=False).status_code == 200
-        assert all(is_closed(client) for client in silent[:37])
 
 
 def test_one_key_leaves_room_for_the_others(serve: Serve, endpoint: Held) -> None:

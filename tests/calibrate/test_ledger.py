@@ -1,0 +1,267 @@
+"""The ledger: which fits the same labels have carried, and the confidence of all of them together."""
+
+from __future__ import annotations
+
+import html
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli.frame.app import app
+from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.dataframe import Records
+from calibrate.ledger import Ledger, Line, counted, ledger_of
+from calibrate.pipeline import fit_artifact
+from guardrail.artifact import CalibrationArtifact, Spent
+from guardrail.errors import UsageError
+from guardrail.specs import CorrectnessSpec
+from guardrail.types import Sample, SampleSet, Uncertainty
+
+from .scoring.test_reach import KEY, scored
+
+ALPHA, N = 0.1, 200
+OTHERS = ("imported:v", "imported:w")
+
+
+def line(seed: int = 0, *, delta: float = 0.1, **other: Any) -> Line:
+    """A fit of ten scores that depend on the seed, on the same labels."""
+    u = np.random.default_rng(seed).random(10)
+    settings: dict[str, Any] = {"score": "s", "rule": "certified"}
+    return Line.of(u, [0] * 9 + [1], other.pop("settings", "the same"), delta=delta, **(settings | other))
+
+
+def test_each_fit_spends_its_delta_and_equal_fits_are_one() -> None:
+    """Somebody who fits three scores and uses the best reads the confidence of all three: .1 + .1 + .05 = .25."""
+    ledger = Ledger()
+    entered = [
+        (line(0), 1, 0.1),
+        (line(0, score="another name"), 1, 0.1),
+        (line(1), 2, 0.2),
+        (line(1, delta=0.05), 3, 0.25),
+        (line(1, settings="another alpha"), 4, 0.35),
+        (line(1, rule="acrc", delta=0.0), 5, 0.35),  # promises nothing by itself
+    ]
+    for new, number, together in entered:
+        spent = ledger.enter([new])
+        assert spent.fits == number
+        assert spent.delta == pytest.approx(together)
+
+
+def test_fits_of_disjoint_groups_do_not_add() -> None:
+    """Two groups at .05 each, then one of them again by another score: no label carries more than .05 + .05 + .1."""
+    ledger = Ledger()
+    assert ledger.enter([line(0, delta=0.05, group="a"), line(1, delta=0.05, group="b")]).delta == 0.05
+    assert ledger.enter([line(2, delta=0.05, group="a")]) == Spent(fits=2, delta=0.1)
+    assert ledger.enter([line(3, delta=0.1)]) == Spent(fits=3, delta=0.2)
+
+
+def test_nothing_is_refused_until_no_confidence_is_left() -> None:
+    ledger = Ledger()
+    for seed in range(9):
+        ledger.enter([line(seed)])
+    with pytest.raises(UsageError, match="10 fits on these labels spend delta 1 together"):
+        ledger.enter([line(9)])
+    assert len(ledger.lines) == 9  # a fit that is refused is not one
+
+
+def file_of(n: int = N, seed: int = 1) -> RecordFile:
+    """Records with three scores, of which every fifth answer is wrong and has a high score."""
+    rng = np.random.default_rng(seed)
+    wrong = rng.random(n) < 0.2
+    spec = CorrectnessSpec(name="given", version=1, params={})
+    file = scored((rng.random(n) + wrong).tolist(), [not each for each in wrong], correctness=spec)
+    specs = dict(file.header.estimators)
+    records = list(file.records)
+    for key in OTHERS:
+        specs[key] = specs[KEY].model_copy(update={"name": key})
+        records = [
+            record.model_copy(
+                update={
+                    "scores": {
+                        **record.scores,
+                        key: Uncertainty(value=float(rng.random() + (not record.correct)), unit="nats", estimator=key),
+                    }
+                }
+            )
+            for record in records
+        ]
+    return RecordFile(file.path, file.header.model_copy(update={"estimators": specs}), tuple(records), False)
+
+
+def fitted(file: RecordFile, ledger: Ledger, key: str = KEY, **settings: Any) -> CalibrationArtifact:
+    """Fit and count."""
+    asked: dict[str, Any] = {"alpha": ALPHA, "rule": "certified"} | settings
+    return counted(fit_artifact(file, estimator=key, **asked), ledger, key)
+
+
+def fits(artifact: CalibrationArtifact) -> int:
+    """Fits that its labels have carried."""
+    assert artifact.spent is not None
+    return artifact.spent.fits
+
+
+def test_what_is_the_same_fit_and_what_is_another_one() -> None:
+    file, ledger = file_of(), Ledger()
+    assert [fits(fitted(file, ledger)) for _ in range(2)] == [1, 1]
+    others: list[dict[str, Any]] = [
+        {"alpha": 0.2},
+        {"delta": 0.05},
+        {"rule": "fixed_sequence"},
+        {"options": {"expect": 0.5}},
+        {"part": file.records[:150]},
+        {"key": OTHERS[0]},
+    ]
+    for number, settings in enumerate(others, start=2):
+        assert fits(fitted(file, ledger, **settings)) == number, settings
+    third = fitted(file, ledger)
+    assert third.confidence(0.1) == pytest.approx(1 - 0.65)  # six at .1 and one at .05
+    assert "with 35 % confidence" in third.promises[0]
+
+
+def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
+    """Records of which thirty were undecided, ten times three of the most certain; the first of them are decided."""
+    file = file_of()
+    ranked = sorted(range(N), key=lambda i: file.records[i].scores[KEY].value or 0.0)[:30]
+    records = list(file.records)
+    answer = SampleSet(question="q", primary=Sample(text="an answer"))
+    for number, place in enumerate(ranked):
+        is_right = None if number >= decided else number not in wrong
+        detail = "names nothing" if is_right is None else ""
+        update = {"correct": is_right, "label_detail": detail, "drawn": answer}
+        records[place] = records[place].model_copy(update=update)
+    params = {"undecided": "by people"} if decided else {}
+    spec = CorrectnessSpec(name="stated", version=1, params=params)
+    header = file.header.model_copy(update={"correctness": spec})
+    return RecordFile(file.path, header, tuple(records), False)
+
+
+def test_deciding_undecided_answers_is_the_same_fit() -> None:
+    """Labels only fall where undecided answers counted as wrong, so the walk only grows and fails no more often."""
+    ledger, thresholds = Ledger(), []
+    for decided in (0, 10, 30):
+        artifact = fitted(undecided_file(decided), ledger)
+        assert (artifact.data.n_undecided, fits(artifact)) == (30 - decided, 1)
+        thresholds.append(-1.0 if artifact.threshold is None else artifact.threshold)
+    assert thresholds == sorted(thresholds)
+    assert thresholds[-1] > thresholds[0]
+    # Negative controls: a label that rises, and more answers that become right than were undecided.
+    assert fits(fitted(undecided_file(30, wrong=[3]), ledger)) == 2
+    ledger = Ledger()
+    fitted(undecided_file(20), ledger)
+    more = undecided_file(30)
+    records = [record.model_copy(update={"correct": True}) for record in more.records]
+    assert fits(fitted(RecordFile(more.path, more.header, tuple(records), False), ledger)) == 2
+
+
+def test_the_ledger_lies_beside_the_records_and_follows_a_copy(tmp_path: Path) -> None:
+    file, path, copy = file_of(), tmp_path / "records.jsonl", tmp_path / "copy.jsonl"
+    write_records(path, file.header, file.records)
+    for number, key in enumerate((KEY, *OTHERS), start=1):
+        assert fits(Records.read(path).fit(alpha=ALPHA, rule="certified", estimator=key)) == number
+    assert len((tmp_path / "records.ledger.jsonl").read_text(encoding="utf-8").splitlines()) == 3
+    Records.read(path).write(copy)
+    assert fits(Records.read(copy).fit(alpha=0.2, rule="certified", estimator=KEY)) == 4
+    assert fits(Records(file).fit(alpha=ALPHA, rule="certified", estimator=KEY)) == 1  # without a file: in memory
+
+
+@pytest.mark.parametrize(
+    ("old", "new"), [(b'"format":1', b'"format":2'), (b'"n":', b'"m":'), (b"{", b"["), (b'"n"', b"n")]
+)
+def test_a_damaged_ledger_is_an_error(tmp_path: Path, old: bytes, new: bytes) -> None:
+    """A ledger that cannot be read would count too few fits, and state too much confidence."""
+    records = tmp_path / "records.jsonl"
+    Ledger([records]).enter([line()])
+    path = ledger_of(records)
+    path.write_bytes(path.read_bytes().replace(old, new, 1))
+    with pytest.raises(UsageError, match=r"records\.ledger\.jsonl, line 1"):
+        Ledger([records]).enter([line(1)])
+
+
+def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: object) -> None:
+        raise PermissionError
+
+    monkeypatch.setattr("calibrate.ledger.atomic_write", refuse)
+    ledger = Ledger([tmp_path / "records.jsonl"])
+    assert ledger.enter([line()]).fits == 1
+    assert ledger.unwritten == tmp_path / "records.ledger.jsonl"
+
+
+def called(*words: object, code: int = 0) -> str:
+    """What a command prints, on one line."""
+    result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "240"})
+    assert result.exit_code == code, result.output
+    return " ".join(result.output.replace("\u2502", " ").split())
+
+
+def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, path = file_of(), tmp_path / "records.jsonl"
+    write_records(path, file.header, file.records)
+    fit = ("fit", path, "-a", "0.2", "--rule", "certified", "-e")
+
+    def killed(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(CalibrationArtifact, "save", killed)
+        CliRunner().invoke(app, [str(word) for word in (*fit, KEY, "-o", tmp_path / "a.json")])
+    assert not (tmp_path / "a.json").exists()
+    several = "2 fits have used these labels; whichever of them you use, its promise holds with 80 % confidence."
+    assert several in called(*fit, OTHERS[0], "-o", tmp_path / "b.json")
+    assert several in called(*fit, KEY, "-o", tmp_path / "a.json")  # the killed one again is the same fit
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        ("--rule", "acrc:min_accept=7"),
+        ("-e", "auto", "--rule", "acrc"),
+        ("--rule", "certified", "--expect", "0.8", "--delta", "0.2"),
+        ("--rule", "certified", "--delta", "0.0123456789"),
+    ],
+)
+def test_the_command_that_the_report_shows_makes_the_same_artifact(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, flags: tuple[str, ...]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = file_of()
+    write_records("records.jsonl", file.header, file.records)
+    called("fit", "records.jsonl", "-a", "0.2", *(() if "-e" in flags else ("-e", KEY)), *flags, "--out", "a.json")
+    before = CalibrationArtifact.load("a.json")
+    called(*("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0"))
+    commands = re.findall("calibrate (fit records.*)", html.unescape(Path("page.html").read_text(encoding="utf-8")))
+    called(*shlex.split(commands[0]))
+    after = CalibrationArtifact.load("a.json")
+    assert after == before.model_copy(update={"created": after.created})
+
+
+def test_no_command_is_shown_that_would_make_another_artifact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    file = file_of()
+    write_records("records.jsonl", file.header, file.records)
+    called("fit", "records.jsonl", "-a", "0.2", "-e", KEY, "--test-fraction", "0.3", "--out", "a.json")
+    called("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0")
+    page = Path("page.html").read_text(encoding="utf-8")
+    assert "calibrate report records.jsonl" in page
+    assert "calibrate fit records.jsonl --estimator imported:u --alpha 0.2" not in page
+
+
+def test_a_question_that_is_kept_out_several_times_is_tested_once(tmp_path: Path) -> None:
+    file = file_of(60)
+    several = [record.model_copy(update={"id": f"{record.id}.{time}"}) for record in file.records for time in range(3)]
+    path = tmp_path / "records.jsonl"
+    write_records(path, file.header, several)
+    for flags, n in (((), 18), (("--count-repeats",), 54)):
+        out = tmp_path / f"{n}.json"
+        command = ["fit", path, "-a", "0.2", "-e", KEY, "--test-fraction", "0.3", *flags, "-o", out]
+        shown = CliRunner().invoke(app, [str(each) for each in command], env={"COLUMNS": "240"}).output
+        assert f"On {n} questions kept out of the fit" in " ".join(shown.replace("\u2502", " ").split())
+        assert len(read_records(tmp_path / f"{n}.test.jsonl").records) == n
