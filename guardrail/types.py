@@ -160,7 +160,7 @@ class SamplingPlan(Frozen):
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
-    cut_off: Literal["abstain", "measure"] | None = "abstain"
+    cut_off: Literal["abstain", "measure"] | None = None
     """The treatment of a primary answer that was cut off at ``max_tokens``, or whose reply does not say why it ended:
     "abstain", unmeasured at calibration and run time; "measure", an answer like others. None, in older plans:
     calibration measured it, run time abstains."""

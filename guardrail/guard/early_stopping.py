@@ -116,7 +116,7 @@ def range_of(drawn: SampleSet, estimator: Estimator, n: int) -> tuple[float, flo
 
     m = len(drawn.samples)
     # The estimator's own path builds the evidence, so bounds and score can never read different data.
-    score = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2), cut_off="measure"))
+    score = measure(drawn, replace(estimator, formula=keep), SamplingPlan(n=max(m, 2)))
     if not score.measured:
         return score
     if not evidence_read:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -78,7 +79,7 @@ def test_a_held_back_key_does_not_leave_in_any_protocol(
     """The key of {"lung cancer": true} is the answer; its path stood in held_back, beside an empty answer."""
     answers = [{**beside, "lung cancer": True}, *({**beside, f"word {i}": True} for i in range(4))]
     endpoint.answers = {ASKED: [json.dumps(answer) for answer in answers]}
-    body = {"model": "support", "max_tokens": 256} if path == "messages" else {"model": "support"}
+    body: dict[str, Any] = {"model": "support", **({"max_tokens": 256} if path == "messages" else {})}
     body |= {"input": ASKED} if path == "responses" else {"messages": [{"role": "user", "content": ASKED}]}
     headers = {"x-guardrail-parts": "all"} if strict else {}
     response = serve(artifact=ARTIFACT).http.post(f"/v1/{path}", json=body, headers=headers)
