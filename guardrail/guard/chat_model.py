@@ -131,8 +131,8 @@ class Guardrail(GuardedChatModel):
     with a clock. A draw is continued and given out again whatever the other slots hold. A prompt with slots needs this
     to be said, unless nothing is remembered."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
-    of a call's or a batch's configuration bounds the whole call or batch as well."""
+    """Calls in flight at once for one question (default 16; a native sampler of an endpoint has 64, a local one draws
+    all at once). ``max_concurrency`` of a call's or a batch's configuration bounds the whole call or batch as well."""
     mode: Literal["guard", "observe"] = "guard"
     """"guard" answers only if the gate accepts. "observe" calls the model as it is and returns its answer unchanged,
     streams included; the verdict on that very answer is computed in the background, for ``on_verdict`` and `observed`

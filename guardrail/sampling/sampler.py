@@ -27,6 +27,7 @@ from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, make_calls
 from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
+from .limits import bounded
 from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
@@ -61,7 +62,8 @@ class Sampler:
         model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
         plan: What to draw.
         callbacks: For the calls of a model without a native sampler.
-        max_concurrency: Calls in flight at once for such a model (default 16).
+        max_concurrency: Calls in flight at once (default 16 for a model without a native sampler; an endpoint's has its
+            own limit). A local model draws all at once.
         name: What the primary answers are for, in traces and in the names of pieces.
         first: What is drawn first: -1 for the primary answer; from 0 on only the samples ``first`` to n - 1, for a set
             that has its primary answer. A native sampler draws that answer all the same if its methods do not take the
@@ -225,11 +227,17 @@ class Sampler:
     def _native_call(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         seeds = [request_seed(self.plan, messages, self.wave) for messages in prompts]
 
-        def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
-            return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
+        def drawn() -> list[SampleSet]:
+            with bounded(self.max_concurrency):
+                return model.draw_samples(prompts, self.plan, seeds=seeds, **self._native_settings(model.draw_samples))
+
+        async def adrawn() -> list[SampleSet]:
+            with bounded(self.max_concurrency):
+                settings = self._native_settings(model.adraw_samples)
+                return await model.adraw_samples(prompts, self.plan, seeds=seeds, **settings)
 
         try:
-            sets: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
+            sets: list[SampleSet] = yield Effect(drawn, adrawn)
             return [only_readable(drawn) for drawn in sets]
         except UsageError:
             raise
@@ -300,7 +308,7 @@ def draw(
         prompts: One message list for each request.
         plan: What to draw.
         callbacks: For the calls of a model without a native sampler.
-        max_concurrency: Calls in flight at once for such a model (default 16).
+        max_concurrency: Calls in flight at once; see `Sampler`.
         primary: False for further samples of a set that has its primary answer, so that it need not be drawn again. A
             native sampler whose methods do not take this keyword draws it all the same.
 
