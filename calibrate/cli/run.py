@@ -169,9 +169,7 @@ class RunConfig(Frozen):
     system: str | None = Field(default=None, description="System message.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
-    max_concurrency: int | None = Field(
-        default=None, ge=1, description="Calls in flight at once (16; 64 of an endpoint)."
-    )
+    max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16, endpoints 64).")
     batch_size: int | None = Field(default=None, ge=1, description="Questions a batch, for local weights (16).")
     retry_failed: bool = Field(default=False, description="Ask again where the model failed.")
     allow_identical_samples: bool = Field(

@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..call_settings import check_settings
-from ..errors import ArtifactMismatchError, UsageError
+from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
 from ..parts.decide import released_call
@@ -111,8 +111,8 @@ class Guardrail(GuardedChatModel):
     its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
-    single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
-    does not cover it."""
+    single ones: "refuse" raises `TurnsMismatchError`; "mark" gives out what the gate accepts, with a verdict that is
+    not accepted (`Reason.OTHER_TURNS`) and names the turns (``verdict.turns``): the promise does not cover it."""
     segment: Any = Field(default=None, repr=False)
     """For artifacts with a threshold for each segment: a function of the prompt's messages that names the question's
     segment (None, or a name without a threshold, for "all others"). ``config={"configurable": {"guardrail_segment":
@@ -278,12 +278,12 @@ class Guardrail(GuardedChatModel):
         """The turns of a prompt, if no calibration prompt had them and the verdict must say so; otherwise None.
 
         Raises:
-            ArtifactMismatchError: No calibration prompt had these turns, and ``turns`` is "refuse".
+            TurnsMismatchError: No calibration prompt had these turns, and ``turns`` is "refuse".
         """
         unknown = self.artifact.unknown_turns(messages)
         if unknown is not None and self.turns == "refuse":
             calibrated = ", ".join(map(repr, self.artifact.turns or (ONE_QUESTION,)))
-            raise ArtifactMismatchError(
+            raise TurnsMismatchError(
                 f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
                 "Ask one question at a time, calibrate on conversations "
                 '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.',
@@ -334,7 +334,7 @@ class Guardrail(GuardedChatModel):
         note_verdict(run_manager, verdict)
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
-        if verdict.accepted:
+        if verdict.passes:
             message = accepted_answer(verdict, self.artifact.model.model)
             if verdict.whole is not None:
                 message = yield from complete(abstention, message)

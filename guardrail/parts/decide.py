@@ -109,7 +109,7 @@ def undivided(verdict: Verdict) -> Verdict:
     """For callers that can use no part of an answer: an abstention unless everything is kept."""
     if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
-    detail = f"{verdict.detail} The caller reads a whole object, so nothing is given out."
+    detail = f"{verdict.detail} The caller takes a whole answer only, so nothing is given out."
     return verdict.model_copy(
         update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
     )

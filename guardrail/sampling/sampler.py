@@ -27,8 +27,8 @@ from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
 from .calls import Call, Reply, make_calls
 from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
-from .limits import bounded
 from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
+from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
 from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable

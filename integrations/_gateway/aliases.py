@@ -16,7 +16,7 @@ from pydantic import SecretStr
 
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact
-from guardrail.errors import ArtifactError, UsageError, require
+from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
@@ -37,7 +37,7 @@ from .config import Alias, Key, Upstream
 from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
-from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
+from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled, passes
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
@@ -300,10 +300,16 @@ class ServedAlias:
                 return failure(verdict, error.message, self.down)
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
+        except TurnsMismatchError as error:
+            way_out = "The operator may set 'turns: mark', which gives answers out without the promise."
+            return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
         except (ArtifactError, UsageError) as error:
-            form = "Send 'messages' in the calibrated form."
-            turns = "For other turns, the operator may set 'turns: mark', which answers without the promise."
-            return ApiError(400, f"{fault_of(error)} {form} {turns}", "not_as_calibrated", "messages")
+            # The error quotes the calibrated prompt, which is the operator's.
+            what = f"a request does not fit the calibration ({type(error).__name__}; {IN_FULL})"
+            self._health.warn(self.name, "not_as_calibrated", what)
+            log.debug("guardrail serve: %s", self.name, exc_info=error)
+            form = "The system prompt, or the text around the question, is not as it was calibrated."
+            return ApiError(400, f"{form} Send 'messages' in the calibrated form.", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise
@@ -313,7 +319,7 @@ class ServedAlias:
             return ApiError(502, failed, "fallback_failed", kind="server_error")
         verdict = message.response_metadata["guardrail"]
         answer = GuardReply(message, verdict, self.config.finish_reason)
-        if verdict["accepted"]:
+        if passes(verdict):
             return all_or_nothing(answer) if asking.whole else answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
             # An outage is an error that clients retry, not an answer.

@@ -109,7 +109,7 @@ class GuardReply:
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention, which answers nothing."""
         # A ticket beside an accepted answer is about the parts of it that are held back.
-        waits = self.ticket is not None and not self.verdict["accepted"]
+        waits = self.ticket is not None and not passes(self.verdict)
         return ABSTAINED in self.message.response_metadata or waits
 
     @property
@@ -246,11 +246,6 @@ def drawing_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "n" or name not in APART}
 
 
-def fault_of(error: Exception) -> str:
-    """The text of an error without a way out in Python."""
-    return error.fault if isinstance(error, ArtifactMismatchError) else str(error)
-
-
 def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
     """Tools and answer format of the request as keywords of the guard; an `ApiError` unless the artifact has them."""
     calibrated, sent = plan.bindings or Bindings(), dict[str, Any]()
@@ -267,7 +262,7 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
             raise invalid(name, "is malformed, or asks for what a guarded model cannot do.") from error
         except ArtifactMismatchError as error:
             way_out = f"Send the {name} of the calibration; the operator must calibrate again for others."
-            raise ApiError(400, f"{fault_of(error)} {way_out}", "binding_not_calibrated", name) from error
+            raise ApiError(400, f"{error.fault} {way_out}", "binding_not_calibrated", name) from error
     for name in ("tools", "response_format"):
         if getattr(calibrated, name) and name not in sent:
             why = "was calibrated, and the request has none: every answer would be drawn with it."
@@ -283,6 +278,7 @@ _WHY = {
     Reason.WITHIN_THRESHOLD: "The answer is certain enough",
     Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
     Reason.PARTLY_HELD_BACK: "Parts of the answer are not certain enough",
+    Reason.OTHER_TURNS: "The promise does not cover this conversation, since no calibration prompt had its turns",
     Reason.INFEASIBLE: "The calibration found no threshold that keeps the error rate, so no answer is given",
 }
 
@@ -304,6 +300,11 @@ def explanation(verdict: Mapping[str, Any]) -> str:
 
 def _read(verdict: Mapping[str, Any]) -> Verdict:
     return Verdict.model_validate({"detail": "", "candidate": None, **{name: verdict[name] for name in _NEEDED}})
+
+
+def passes(verdict: Mapping[str, Any]) -> bool:
+    """`Verdict.passes` of a verdict as plain JSON."""
+    return _read(verdict).passes
 
 
 def verdict_object(answer: GuardReply) -> dict[str, Any]:
@@ -393,7 +394,7 @@ def _finish_of(answer: GuardReply) -> str:
     end, calls = end_of(answer.message), bool(answer.message.tool_calls)
     if is_refusal(end):
         return "content_filter"
-    if is_whole(end, calls=calls) or (end is None and answer.verdict["accepted"]):
+    if is_whole(end, calls=calls) or (end is None and passes(answer.verdict)):
         return "tool_calls" if calls else "stop"
     return "length"
 
@@ -438,11 +439,11 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
 
 
 def is_settled(verdict: Mapping[str, Any]) -> bool:
-    """Whether an identical request gets this verdict again: an acceptance, or an abstention that is a result.
+    """Whether an identical request gets this verdict again: an answer, or an abstention that is a result.
 
     A failed transport and an alarm do not depend on the question, so another attempt selects nothing.
     """
-    return verdict["accepted"] or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
+    return passes(verdict) or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
 
 
 DOWN = "upstream_down"

@@ -21,7 +21,7 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
-from guardrail import Bindings, Verdict
+from guardrail import Bindings, Reason, Verdict
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
@@ -155,12 +155,12 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
     assert "Secretly" not in str(answer.message.model_dump())
     assert judged_of(answer).turns is None
     again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
-    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
     several = FrameworkGuard(
         model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, guard_options={}
     )
     again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
-    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
     strict = FrameworkGuard(
         model, artifact(model), on_abstain="review", verdicts=None, guard_options={"turns": "refuse"}
     )

@@ -71,7 +71,7 @@ def test_the_limit_of_a_model_holds_for_all_questions_in_threads_and_on_loops(en
         await asyncio.gather(*map(guard(model, remember=0).aassess, QUESTIONS))
 
     asyncio.run(together())
-    asyncio.run(model.abatch(["q"] * 9))  # type: ignore[arg-type]
+    asyncio.run(model.abatch(["q"] * 9))
     assert (endpoint.most, endpoint.requests) == (MOST, 2 * 6 * 6 + 9)
 
 
