@@ -64,7 +64,9 @@ class Instant(BaseChatModel):
         return self._answer()
 
     def _answer(self) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("Paris"))])
+        return ChatResult(
+            generations=[ChatGeneration(message=AIMessage("Paris", response_metadata={"finish_reason": "stop"}))]
+        )
 
 
 def median(run: Callable[[], Any], repeats: int) -> float:

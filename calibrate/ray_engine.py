@@ -141,7 +141,7 @@ def collect_on_ray(
 
             def ask(rows: list[Any]) -> list[bytes]:
                 left = Drawing([q for q, _ in rows], chat, plan, prompt, {q.id: own for q, own in rows if own})
-                batches = left.batches(size or BATCH_SIZE) if native else [runner().run(streamed(left))]
+                batches = left.batches(size or BATCH_SIZE, each) if native else [runner().run(streamed(left))]
                 return [record_line(record) for records in batches for record in records]
 
             return ask

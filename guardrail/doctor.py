@@ -456,7 +456,9 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
     if not needs_probe(model) or is_native(model) or not wants_probe(plan):
         return
     how: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
-    short = SamplingPlan(n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p)
+    short = SamplingPlan(
+        n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p, cut_off="measure"
+    )
     drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
     if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
         excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"

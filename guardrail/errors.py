@@ -42,6 +42,7 @@ __all__ = [
     "MissingDependencyError",
     "PromptTooLongError",
     "RecordError",
+    "TurnsMismatchError",
     "UnmeasuredError",
     "UnreadableReplyError",
     "UsageError",
@@ -91,6 +92,10 @@ class ArtifactMismatchError(ArtifactError):
     def __init__(self, fault: str, way_out: str = "") -> None:
         super().__init__(f"{fault} {way_out}".rstrip())
         self.fault = fault
+
+
+class TurnsMismatchError(ArtifactMismatchError):
+    """A conversation has turns that no calibration prompt had; ``turns="mark"`` answers it without the promise."""
 
 
 class RecordError(GuardrailError):

@@ -23,11 +23,12 @@ from .parts.measure import PartsMeasure, parts_estimator, parts_measure
 from .parts.spec import PartScores, PartsGate, PartsSpec
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
+from .sampling.replies import end_of
 from .specs import identify
 from .types import Bindings
 from .uncertainty import Estimator, make_estimator, plan_for
 
-__all__ = ["ScriptedChat", "make_artifact"]
+__all__ = ["ScriptedChat", "ended", "make_artifact"]
 
 
 class ScriptedChat(BaseChatModel):
@@ -35,8 +36,9 @@ class ScriptedChat(BaseChatModel):
 
     The primary call (and any call outside a guard) gets the first answer of the script, sample ``i`` gets answer
     ``1 + i``, starting over at the second when the script is shorter. An entry that is an exception is raised; a
-    message (with tool calls, say) is returned unchanged. After a tool's result the answers are those of the result's
-    text, if the script has it; otherwise an answer with tool calls would repeat them, so the model says the result.
+    message (with tool calls, say) is returned unchanged, with a ``finish_reason`` if it has none. After a
+    tool's result the answers are those of the result's text, if the script has it; otherwise an answer with tool calls
+    would repeat them, so the model says the result.
 
     Example:
         >>> model = ScriptedChat(script={"2 + 2?": ["4", "4", "5"]})
@@ -85,9 +87,8 @@ class ScriptedChat(BaseChatModel):
             raise answer
         if result is not None and not scripted and isinstance(answer, AIMessage) and answer.tool_calls:
             answer = result  # the question's own call again would never end an agent's loop
-        if isinstance(answer, AIMessage):
-            return ChatResult(generations=[ChatGeneration(message=answer.model_copy())])
-        return ChatResult(generations=[ChatGeneration(message=self._message(answer, kwargs))])
+        message = answer if isinstance(answer, AIMessage) else self._message(answer, kwargs)
+        return ChatResult(generations=[ChatGeneration(message=ended(message))])
 
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any
@@ -104,6 +105,16 @@ class ScriptedChat(BaseChatModel):
             metadata["logprobs"] = {"content": [{"token": word, "logprob": logprob} for word in words]}
         usage = {"input_tokens": 1, "output_tokens": len(words), "total_tokens": 1 + len(words)}
         return AIMessage(content=answer, response_metadata=metadata, usage_metadata=usage)
+
+
+def ended(message: AIMessage) -> AIMessage:
+    """A message as chat models of providers give it: with the reason why it ended, without which a guard holds it back.
+
+    Args:
+        message: The message; a reason that it has stays.
+    """
+    end = {} if end_of(message) else {"finish_reason": "tool_calls" if message.tool_calls else "stop"}
+    return message.model_copy(update={"response_metadata": {**end, **message.response_metadata}})
 
 
 def make_artifact(

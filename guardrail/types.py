@@ -26,6 +26,7 @@ from pydantic import (
 from .plain_json import canonical_json, has_visible, sha256_hex
 
 __all__ = [
+    "LEAST_LOGPROB",
     "MAX_TOKENS",
     "Bindings",
     "Cost",
@@ -41,6 +42,7 @@ __all__ = [
     "Unit",
     "Unmeasured",
     "canonical_calls",
+    "is_logprob",
     "plain_json",
 ]
 
@@ -149,8 +151,8 @@ class SamplingPlan(Frozen):
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
     cut_off: Literal["abstain", "measure"] = "abstain"
-    """The treatment of a primary answer that was cut off at ``max_tokens``: "abstain", unmeasured at calibration and
-    run time; "measure", an answer like others."""
+    """The treatment of a primary answer that was cut off at ``max_tokens``, or whose reply does not say why it ended:
+    "abstain", unmeasured at calibration and run time; "measure", an answer like others."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled", "majority"] = "greedy"
@@ -198,6 +200,23 @@ class ToolCall(Frozen):
     """Arguments as parsed JSON."""
 
 
+LEAST_LOGPROB = -745.0
+"""Least log-probability that is a measurement, in nats: below it the probability is 0 in double precision.
+
+Servers write placeholders there for "not computed" or "not among the likeliest": -9999.0 (OpenAI, vLLM), -1e30, the
+least 32-bit float (llama.cpp). Tokens that a model chose, and options that it was asked about, stay far above, because
+the logits of a model differ by tens and not by hundreds.
+"""
+
+
+def is_logprob(value: float) -> bool:
+    """Whether a number is a log-probability that was measured: at least `LEAST_LOGPROB`, and at most 0 up to rounding.
+
+    Servers round, so a certain token may come back as 1e-9.
+    """
+    return LEAST_LOGPROB <= value <= 1e-6
+
+
 class Sample(Frozen):
     """One model output."""
 
@@ -208,11 +227,11 @@ class Sample(Frozen):
     tokens: tuple[str, ...] | None = None
     """Decoded answer tokens, special and end tokens excluded; None when log-probabilities were not measured."""
     logprobs: tuple[float, ...] | None = None
-    """Natural log-probability of each of ``tokens`` under the untempered model; every value finite and <= 0."""
+    """Natural log-probability of each of ``tokens`` under the untempered model; see `is_logprob`."""
     token_bytes: tuple[str, ...] | None = None
     """UTF-8 bytes of each of ``tokens`` in hex, if some token is not whole characters; None if ``tokens`` suffice."""
     finish_reason: str | None = None
-    """"stop", "length", "tool_calls", "content_filter", or another value from the server."""
+    """"stop", "length", "tool_calls", "content_filter", or another value from the server; None if it is not known."""
     refusal: bool = False
     """Whether the reply's metadata says that the model refused or the server blocked the output."""
 
@@ -242,9 +261,12 @@ class Sample(Frozen):
                 raise ValueError(f"{len(self.tokens)} tokens but {len(self.logprobs)} log-probabilities")
             if self.token_bytes is not None and len(self.token_bytes) != len(self.tokens):
                 raise ValueError(f"{len(self.tokens)} tokens but bytes of {len(self.token_bytes)}")
-            bad = next((i for i, value in enumerate(self.logprobs) if not math.isfinite(value) or value > 1e-6), None)
+            bad = next((i for i, value in enumerate(self.logprobs) if not is_logprob(value)), None)
             if bad is not None:
-                raise ValueError(f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is finite and <= 0")
+                raise ValueError(
+                    f"logprobs[{bad}] is {self.logprobs[bad]}; a log-probability is at most 0 and at least "
+                    f"{LEAST_LOGPROB:g} (less is a placeholder). Leave the log-probabilities of this answer out."
+                )
         return self
 
 
@@ -254,7 +276,8 @@ class OptionScores(Frozen):
     labels: tuple[str, ...]
     """Option labels, in the plan's order."""
     loglikelihoods: tuple[float, ...]
-    """ln p(option | prompt), divided by the number of the option's tokens where there are several. Finite."""
+    """ln p(option | prompt), divided by the number of the option's tokens where there are several; up to a common
+    offset. Finite, and at most 745 apart (`LEAST_LOGPROB`): further apart, one is a placeholder."""
 
     @model_validator(mode="after")
     def _aligned_and_finite(self) -> Self:
@@ -263,6 +286,8 @@ class OptionScores(Frozen):
         for label, value in zip(self.labels, self.loglikelihoods, strict=True):
             if not math.isfinite(value):
                 raise ValueError(f"log-likelihood of option {label!r} is {value}; it must be finite")
+        if (least := min(self.loglikelihoods)) - max(self.loglikelihoods) < LEAST_LOGPROB:
+            raise ValueError(f"a log-likelihood is {least:g}, which is a placeholder; the options were not measured")
         return self
 
     @property
@@ -320,7 +345,7 @@ class Unmeasured(StrEnum):
     DEGENERATE_SAMPLES = "degenerate_samples"
     """A probe showed that the endpoint's samples do not vary as sampling must."""
     NO_LOGPROBS = "no_logprobs"
-    """Token log-probabilities are missing, incomplete or not finite."""
+    """Token log-probabilities are missing or incomplete, or one of them is a placeholder (`is_logprob`)."""
     NO_OPTIONS = "no_options"
     """Option log-likelihoods are missing, or not all labels were read."""
     EMPTY_ANSWER = "empty_answer"

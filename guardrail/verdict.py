@@ -42,6 +42,9 @@ class Reason(StrEnum):
     PARTLY_HELD_BACK = "partly_held_back"
     """Some parts are kept and others held back; see ``Verdict.parts``. Accepted: the candidate has the kept parts only.
     Abstained for a tool call, which must not run without an argument."""
+    OTHER_TURNS = "other_turns"
+    """Given out, and not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns,
+    so that the promise does not cover the answer (``turns="mark"``)."""
 
 
 class Meaning(Frozen):
@@ -59,7 +62,7 @@ class Verdict(Frozen):
     """The decision of the gate about one prompt, and everything a person needs to understand it."""
 
     accepted: bool
-    """Whether the candidate may be returned."""
+    """Whether the gate accepts the candidate, so that it is returned and the promise covers it."""
     reason: Reason
     """The reason of the decision."""
     detail: str
@@ -128,6 +131,11 @@ class Verdict(Frozen):
         held = (Reason.ABOVE_THRESHOLD, Reason.INFEASIBLE, Reason.PARTLY_HELD_BACK)
         return not self.accepted and self.reason in held
 
+    @property
+    def passes(self) -> bool:
+        """Whether the candidate is given out: it is accepted, or ``turns="mark"`` lets it out without the promise."""
+        return self.accepted or self.reason is Reason.OTHER_TURNS
+
     def explain(self) -> str:
         """All the evidence as text, for a person who may see an answer that was held back."""
         return as_text(self)
@@ -156,7 +164,7 @@ class Verdict(Frozen):
         content = self.model_dump(mode="json", exclude=_ANSWERS)
         if self.parts:
             content["parts"] = [part.shown(text=False) for part in self.parts]
-            content["held_back"] = [part.place for part in self.held_back]
+            content["held_back"] = [part.named_place for part in self.held_back]
         return content
 
 
@@ -172,6 +180,7 @@ _NEXT = {
     Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
     Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
     Reason.PARTLY_HELD_BACK: "Have a person decide about the parts that were held back.",
+    Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
 WAY_OUT = {
@@ -237,6 +246,8 @@ def as_html(verdict: Verdict) -> str:
 def _headline(verdict: Verdict) -> str:
     if verdict.accepted:
         return "ACCEPTED" if verdict.reason is not Reason.PARTLY_HELD_BACK else "ACCEPTED IN PART"
+    if verdict.passes:
+        return "GIVEN OUT WITHOUT THE PROMISE"
     return "HELD BACK, could not be measured" if verdict.reason is Reason.UNMEASURED else "HELD BACK"
 
 
@@ -270,7 +281,7 @@ def _answer(verdict: Verdict) -> str:
         return "none: the model gave none"
     calls = "; ".join(f"{call.name}({_arguments(call.arguments)})" for call in candidate.tool_calls)
     shown = _short(" ".join(part for part in (candidate.text, calls) if part))
-    return shown if verdict.accepted else f"{shown}  (held back)"
+    return shown if verdict.passes else f"{shown}  (held back)"
 
 
 def _part_line(part: PartVerdict) -> str:

@@ -138,7 +138,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         probe: "auto" or "off"; see `Guardrail`.
         switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
         on_verdict: Called with every verdict and its messages; see `Guardrail`.
-        max_concurrency: Calls in flight at once for models without a native sampler.
+        max_concurrency: Calls in flight at once for one step (default 16; an endpoint's has its own limit).
         remember_slots: Slots of the prompt whose content makes another question; see `Guardrail`.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools

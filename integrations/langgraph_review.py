@@ -131,7 +131,7 @@ class GuardedNodes:
 
     def _noted(self, state: GuardedState, verdict: Verdict) -> dict[str, Any]:
         verdict = _storable(verdict)
-        if verdict.accepted:
+        if verdict.passes:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
         pending = held_of(state["messages"], verdict, self.guard.artifact.model.model)

@@ -12,7 +12,7 @@ import os
 import re
 import time
 from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -28,6 +28,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import UsageError, log
 from guardrail.sampling.batches import BatchReply, BatchState
+from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import known_report, note_refused_n, refuses_n
@@ -57,6 +58,8 @@ from ._openai.sampling import (
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "Pin", "from_text"]
 
 T = TypeVar("T")
+MOST_OF_A_DRAW = 64
+"""Requests of one ``draw_samples`` call in flight at once."""
 SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
     SettingRole.PLAN, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS
 )
@@ -111,8 +114,10 @@ class OpenAICompatibleChat(NativeChat):
     further attempt follows the first chunk of a stream."""
     max_reply: int = Field(default=64 * 2**20, ge=1)
     """Bytes of one reply, unpacked. A longer reply is a failure without a retry: the answer is unmeasured."""
-    max_concurrency: int = Field(default=64, ge=1)
-    """Requests of one ``draw_samples`` call in flight at once."""
+    max_concurrency: int | None = Field(default=None, ge=1)
+    """Requests in flight at once, of all questions, threads and event loops together (streams aside: their reader
+    decides how long they last); None for no limit beside that of the caller. One ``draw_samples`` call has at most
+    64."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Name under which the longest answer is sent. Some servers ignore the newer name; reasoning models need it."""
     several_per_call: bool | None = None
@@ -187,8 +192,13 @@ class OpenAICompatibleChat(NativeChat):
         Raises:
             UsageError: A setting is unknown, or the numbers of seeds and prompts differ.
         """
-        asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
-        return endpoint_loop.run(self._draw(prompts, plan, asks))
+        asks, limits = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary), limits_for_threads()
+
+        async def drawn() -> list[SampleSet]:
+            adopt_limits(limits)
+            return await self._draw(prompts, plan, asks)
+
+        return endpoint_loop.run(drawn())
 
     async def adraw_samples(
         self,
@@ -208,12 +218,13 @@ class OpenAICompatibleChat(NativeChat):
         self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask]
     ) -> list[SampleSet]:
         bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(self.max_concurrency)
+        endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(MOST_OF_A_DRAW)
 
         async def send(ask: Ask, body: dict[str, Any]) -> AskOutcome:
-            async with slots:
+            asked = time.monotonic()
+            async with slots, ain_flight(), self._slot():
                 started = time.perf_counter()
-                return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt)), started)
+                return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt, asked)), started)
 
         async def alone(ask: Ask) -> AskOutcome:
             return await send(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
@@ -307,7 +318,7 @@ class OpenAICompatibleChat(NativeChat):
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
         body = self._body([HumanMessage(call.prompt)], ask.settings)
-        attempted, describe_error = await self._endpoint().asend(body), self._endpoint().describe_error
+        attempted, describe_error = await self._sent(body), self._endpoint().describe_error
         # A pin is checked where answers are measured: a failed probe would hide the reason.
         outcome = outcome_of(ask, attempted, started, describe_error=describe_error)
         try:
@@ -391,7 +402,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(endpoint_loop.run(self._endpoint().asend(self._chat_body(messages, stop, kwargs))))
+        return self._result(endpoint_loop.run(self._sent(self._chat_body(messages, stop, kwargs))))
 
     async def _agenerate(
         self,
@@ -400,7 +411,15 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> ChatResult:
-        return self._result(await self._endpoint().asend(self._chat_body(messages, stop, kwargs)))
+        return self._result(await self._sent(self._chat_body(messages, stop, kwargs)))
+
+    async def _sent(self, body: dict[str, Any]) -> Attempted:
+        async with self._slot():
+            return await self._endpoint().asend(body)
+
+    def _slot(self) -> AbstractAsyncContextManager[Any]:
+        """A place among the requests in flight."""
+        return nullcontext() if self.max_concurrency is None else self._clients.slot(self.max_concurrency)
 
     def _result(self, attempted: Attempted) -> ChatResult:
         error = attempted.error

@@ -27,7 +27,7 @@ SCOPE = "acrc-guardrail"
 SPAN = "guardrail.decide"
 EVENT = "gen_ai.evaluation.result"
 SCORE = "guardrail.uncertainty"
-_HELD = {Reason.UNMEASURED: "unmeasured", Reason.SUSPENDED: "suspended"}
+_HELD = {Reason.UNMEASURED: "unmeasured", Reason.SUSPENDED: "suspended", Reason.OTHER_TURNS: "unpromised"}
 log = logging.getLogger("guardrail")
 
 

@@ -75,6 +75,10 @@ def import_(
     temperature: Annotated[float | None, typer.Option(help="Temperature the samples were drawn at.")] = None,
     top_p: Annotated[float, typer.Option(help="Nucleus mass they were drawn with.")] = 0.9,
     max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
+    cut_off: Annotated[
+        Literal["abstain", "measure"],
+        typer.Option(help="An answer that was cut off (finish_reason): abstain, or measure it like others."),
+    ] = "abstain",
     system_message: Annotated[str | None, typer.Option(help="System message the model was given.")] = None,
     template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
     exclude: Annotated[list[str] | None, typer.Option(help="Id of a record to leave out. May be repeated.")] = None,
@@ -133,6 +137,7 @@ def import_(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
+        cut_off=cut_off,
         prompt=PromptWrapping(system=system_message, template=template),
         exclude=tuple(exclude or ()),
         skip_bad=skip_bad,

@@ -171,7 +171,7 @@ class RunConfig(Frozen):
     system: str | None = Field(default=None, description="System message.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
-    max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16).")
+    max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16, endpoints 64).")
     batch_size: int | None = Field(default=None, ge=1, description="Questions a batch, for local weights (16).")
     without_failed: bool = Field(default=False, description=WITHOUT_FAILED_HELP)
     allow_identical_samples: bool = Field(

@@ -44,7 +44,7 @@ _SYSTEM = (
     "if it is wrong."
 )
 _VERDICT = re.compile(r"(yes|no)[.!]?", flags=re.IGNORECASE)
-_PLAN = SamplingPlan(n=0, max_tokens=16)
+_PLAN = SamplingPlan(n=0, max_tokens=16, cut_off="measure")
 _IN_FLIGHT = 16
 
 

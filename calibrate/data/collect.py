@@ -111,7 +111,7 @@ def collect_records(
             (see `calibrate.agent_steps`). It has to fit the prompt, as a guard will check.
         name: Name of the question set, for the header.
         batch_size: Questions drawn at once by a native sampler (default 16).
-        max_concurrency: Calls in flight at once for any other model (default 16).
+        max_concurrency: Calls in flight at once (default 16; a native sampler of an endpoint has its own limit).
         allow_identical_samples: Accept that no question at all has two different samples.
         probe: "off" draws without a probe, for an endpoint that has few possible answers and is taken for a cache.
             Samples that a real cache repeats then look certain.
@@ -135,7 +135,7 @@ def collect_records(
     header = header_for(questions, model, plan, prompt, name)
     if probe == "auto" and (batches is None or batches.submits):
         header = header.model_copy(update={"probe": _probed(model, plan)})
-    means = _Means(batch_size or BATCH_SIZE, max_concurrency or CONCURRENCY, batches, engine)
+    means = _Means(batch_size or BATCH_SIZE, max_concurrency, batches, engine)
     with open_writer(path, header, drop_failed=True) as (writer, existing):
         done = {record.id for record in existing.records}
         left = replace(drawing, questions=[question for question in questions if question.id not in done])
@@ -281,12 +281,12 @@ class Drawing:
             drawn = drawn.model_copy(update={"question": self.prompt.question_of(messages)})
         return Record.of(question, drawn, turns=turns_of(messages, self.plan.bindings))
 
-    def batches(self, size: int) -> Iterator[list[Record]]:
-        """Batches, one after the other."""
+    def batches(self, size: int, calls: int | None) -> Iterator[list[Record]]:
+        """Batches, one after the other, with at most ``calls`` calls in flight."""
         for start in range(0, len(self.questions), size):
             batch = self.questions[start : start + size]
             messages = [self.asked(question) for question in batch]
-            drawn = Sampler(self.model, self.plan, scoring=self.scoring).draw(messages)
+            drawn = Sampler(self.model, self.plan, max_concurrency=calls, scoring=self.scoring).draw(messages)
             yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
 
     def by_service(self, batches: Batches, tally: _CollectTally) -> Iterator[list[Record]]:
@@ -339,7 +339,7 @@ class _Means:
     """The ways to draw: a batch service, other processes, a native sampler in batches, or concurrent calls."""
 
     batch_size: int
-    concurrency: int
+    concurrency: int | None
     batches: Batches | None
     engine: DrawingEngine | None
 
@@ -352,11 +352,11 @@ class _Means:
             with closing(self.engine(drawing)) as records:
                 _write_batches(records, writer, tally)
         elif is_native(drawing.model):
-            _write_batches(drawing.batches(self.batch_size), writer, tally)
+            _write_batches(drawing.batches(self.batch_size, self.concurrency), writer, tally)
         else:
             in_main = threading.current_thread() is threading.main_thread()
             run = runner().run if in_main else asyncio.run  # a runner serves one thread
-            run(_write_stream(drawing.stream(self.concurrency), writer, tally))
+            run(_write_stream(drawing.stream(self.concurrency or CONCURRENCY), writer, tally))
 
 
 @cache

@@ -20,6 +20,7 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from examples.bank_agent.bank import CONTACTS
 from guardrail.prompting import question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
+from guardrail.testing import ended
 
 __all__ = ["USUAL", "Teller", "payees", "readings"]
 
@@ -55,7 +56,7 @@ class Teller(BaseChatModel):
         self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
     ) -> ChatResult:
         index = (run_manager.metadata if run_manager else {}).get(SAMPLE_INDEX, -1)
-        return ChatResult(generations=[ChatGeneration(message=self._reply(messages, index))])
+        return ChatResult(generations=[ChatGeneration(message=ended(self._reply(messages, index)))])
 
     def _reply(self, messages: Sequence[BaseMessage], index: int) -> AIMessage:
         last, request = messages[-1], question_text(messages)

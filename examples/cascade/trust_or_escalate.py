@@ -70,7 +70,9 @@ class Judge(BaseChatModel):
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         letter = "A" if probability_of_a(self.name_of_model, messages[-1].text, None) > 0.5 else "B"
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(letter))])
+        return ChatResult(
+            generations=[ChatGeneration(message=AIMessage(letter, response_metadata={"finish_reason": "stop"}))]
+        )
 
 
 def simulated_annotators(judge: str, ask: Callable[[str, str, int], float]) -> Scorer:

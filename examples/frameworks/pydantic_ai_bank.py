@@ -28,11 +28,12 @@ def scripted(messages: list[ModelMessage], info: AgentInfo) -> ModelResponse:
     """Call the tool; a sampled answer to a vague request has another amount each time."""
     last = messages[-1].parts[-1]
     if last.part_kind == "tool-return":
-        return ModelResponse(parts=[TextPart(str(last.content))])
+        return ModelResponse(parts=[TextPart(str(last.content))], finish_reason="stop")
     vague = "what I owe" in str(getattr(last, "content", ""))
     sampled = bool((info.model_settings or {}).get("temperature"))
     amount = next(amounts) if vague and sampled else 50
-    return ModelResponse(parts=[ToolCallPart("transfer", {"amount": amount, "to": "Ada"})])
+    call = ToolCallPart("transfer", {"amount": amount, "to": "Ada"})
+    return ModelResponse(parts=[call], finish_reason="tool_call")
 
 
 inner = FunctionModel(scripted, model_name="scripted")

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ..errors import UsageError
 from ..judges import with_majority
+from ..parts.decide import undivided
 from ..plain_json import sha256_hex
 from ..prompting import normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
@@ -58,8 +59,8 @@ class Assessment:
 
     @property
     def accepted(self) -> bool:
-        """Whether every gate that judges the candidate accepts it; True if none judges it."""
-        return self.verdict is None or self.verdict.accepted
+        """Whether every gate that judges the candidate lets it pass; True if none judges it."""
+        return self.verdict is None or self.verdict.passes
 
     @property
     def is_result(self) -> bool:
@@ -187,12 +188,12 @@ class Assessor:
             return Assessment(drawn)
         verdict = self.trust.record(strictest(by_name.values()), problem)
         if turns is not None:
-            why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
-            verdict = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
+            verdict = unpromised(verdict, turns)
+            by_name = {gate: unpromised(each, turns) for gate, each in by_name.items()}
         assessment = Assessment(drawn, verdict, by_name)
-        if not verdict.accepted and not assessment.is_result:
+        if not verdict.passes and not assessment.is_result:
             return assessment
-        return (yield from _noted(assessment, memory, name if verdict.accepted else HELD))
+        return (yield from _noted(assessment, memory, name if verdict.passes else HELD))
 
     def _draw(
         self, sampler: Sampler, messages: Sequence[BaseMessage]
@@ -346,7 +347,7 @@ def log_abstention(assessment: Assessment) -> Assessment:
     """
     verdict = assessment.verdict
     assert verdict is not None, "some gate judges the answer"
-    if verdict.accepted and verdict.reason is not Reason.PARTLY_HELD_BACK:
+    if verdict.passes and verdict.reason is not Reason.PARTLY_HELD_BACK:
         return assessment
     score = verdict.uncertainty
     if score.value is not None and verdict.threshold is not None:
@@ -368,6 +369,21 @@ def log_abstention(assessment: Assessment) -> Assessment:
         next_step(verdict),
     )
     return assessment
+
+
+def unpromised(verdict: Verdict, turns: str) -> Verdict:
+    """The verdict on a conversation with turns that were not calibrated: nothing is accepted.
+
+    What the gate accepts as a whole passes all the same, since ``turns="mark"`` asks for it; a part of an answer does
+    not.
+    """
+    why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
+    marked = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
+    if not verdict.accepted:
+        return marked
+    if verdict.reason is Reason.PARTLY_HELD_BACK:
+        return undivided(marked)
+    return marked.model_copy(update={"accepted": False, "reason": Reason.OTHER_TURNS})
 
 
 def _held_candidate(memory: Draw, served: Sample) -> Steps[str | None]:

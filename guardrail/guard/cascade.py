@@ -223,7 +223,7 @@ class Cascade(GuardedChatModel):
     def _left_out(self, number: int, last: Verdict) -> str:
         """The reason why the next stage was not asked, and the next step; empty after an answer or the last stage."""
         after = next((other for other, _ in self._asked if other > number), None)
-        if last.accepted or after is None:
+        if last.passes or after is None:
             return ""
         return (
             f" Stage {after} was not asked instead: its threshold was calibrated for questions that stage {number} is "
@@ -256,7 +256,7 @@ class Cascade(GuardedChatModel):
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
         note_verdict(run_manager, verdict)
-        if verdict.accepted:
+        if verdict.passes:
             message = accepted_answer(verdict, self._named(verdict))
             return chat_result(message, verdict)
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks)

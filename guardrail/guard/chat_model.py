@@ -22,7 +22,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..call_settings import check_settings
-from ..errors import ArtifactMismatchError, UsageError
+from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
 from ..models import resolve_model
 from ..monitor import SafetySwitch
 from ..parts.decide import released_call
@@ -105,8 +105,8 @@ class Guardrail(GuardedChatModel):
     (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
-    single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
-    does not cover it."""
+    single ones: "refuse" raises `TurnsMismatchError`; "mark" gives out what the gate accepts, with a verdict that is
+    not accepted (`Reason.OTHER_TURNS`) and names the turns (``verdict.turns``): the promise does not cover it."""
     segment: Any = Field(default=None, repr=False)
     """For artifacts with a threshold for each segment: a function of the prompt's messages that names the question's
     segment (None, or a name without a threshold, for "all others"). ``config={"configurable": {"guardrail_segment":
@@ -125,8 +125,8 @@ class Guardrail(GuardedChatModel):
     with a clock. A draw is continued and given out again whatever the other slots hold. A prompt with slots needs this
     to be said, unless nothing is remembered."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Calls in flight at once for one question, for models without a native sampler (default 16). ``max_concurrency``
-    of a call's or a batch's configuration bounds the whole call or batch as well."""
+    """Calls in flight at once for one question (default 16; a native sampler of an endpoint has 64, a local one draws
+    all at once). ``max_concurrency`` of a call's or a batch's configuration bounds the whole call or batch as well."""
     mode: Literal["guard", "observe"] = "guard"
     """"guard" answers only if the gate accepts. "observe" calls the model as it is and returns its answer unchanged,
     streams included; the verdict on that very answer is computed in the background, for ``on_verdict`` and `observed`
@@ -261,12 +261,12 @@ class Guardrail(GuardedChatModel):
         """The turns of a prompt, if no calibration prompt had them and the verdict must say so; otherwise None.
 
         Raises:
-            ArtifactMismatchError: No calibration prompt had these turns, and ``turns`` is "refuse".
+            TurnsMismatchError: No calibration prompt had these turns, and ``turns`` is "refuse".
         """
         unknown = self.artifact.unknown_turns(messages)
         if unknown is not None and self.turns == "refuse":
             calibrated = ", ".join(map(repr, self.artifact.turns or (ONE_QUESTION,)))
-            raise ArtifactMismatchError(
+            raise TurnsMismatchError(
                 f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
                 "Ask one question at a time, calibrate on conversations "
                 '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.',
@@ -317,7 +317,7 @@ class Guardrail(GuardedChatModel):
         note_verdict(run_manager, verdict)
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
-        if verdict.accepted:
+        if verdict.passes:
             message = accepted_answer(verdict, self.artifact.model.model)
             if verdict.whole is not None:
                 message = yield from complete(abstention, message)

@@ -10,6 +10,7 @@ from langchain_core.messages import AIMessage
 
 from ..bindings import bindings_for
 from ..call_settings import SettingRole, setting_names
+from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 
 __all__ = ["unlike_calls", "unlike_plan", "unlike_served"]
@@ -26,7 +27,6 @@ _NEUTRAL = {
 _LIMITS = ("max_tokens", "max_completion_tokens")
 _READ = frozenset({"logprobs", "top_logprobs"})
 """Settings that say what is reported, not how it is drawn."""
-_WHOLE = frozenset({"stop", "tool_calls"})
 
 
 def unlike_plan(settings: Mapping[str, Any], plan: SamplingPlan, fixed: Mapping[str, Any] | None = None) -> list[str]:
@@ -85,7 +85,7 @@ def unlike_served(
     stop = {"stop": ()} if plan.stop else {}
     wrong = unlike_plan({"temperature": 1.0, "top_p": 1.0, **stop, **sent}, plan, fixed)
     wrong += [name for name in fixed or () if name not in sent]
-    ended = finish in _WHOLE and tokens is not None and tokens <= plan.max_tokens
+    ended = is_whole(finish, calls=True) and tokens is not None and tokens <= plan.max_tokens
     if not ended and (not limits or any(limit != plan.max_tokens for limit in limits)):
         wrong.append("max_tokens")
     return sorted(wrong)
@@ -123,6 +123,6 @@ def unlike_calls(
     return unlike_served(
         {name: value for name, value in own.items() if name not in _READ},
         plan,
-        finish=message.response_metadata.get("finish_reason"),
+        finish=end_of(message),
         tokens=None if usage is None else usage["output_tokens"],
     )

@@ -12,6 +12,7 @@ from ..judges import default_judge, distinct_answers
 from ..judges.base import is_slow, left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..parts.decide import by_parts, measured_parts
+from ..parts.json_fields import schema_of
 from ..parts.part import Part
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
@@ -62,7 +63,7 @@ def decide(
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
     parts: tuple[Part, ...] = ()
-    part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
+    part = part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
     elif settled is not None:
@@ -91,7 +92,9 @@ def decide(
         samples=tuple(texts),
         cost=drawn.cost,
     )
-    return by_parts(verdict, parts, artifact.parts) if artifact.parts is not None and parts else verdict
+    if artifact.parts is None or not parts:
+        return verdict
+    return by_parts(verdict, parts, artifact.parts, schema_of(artifact.plan.bindings))
 
 
 def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:

@@ -36,7 +36,7 @@ log = logging.getLogger("guardrail")
 
 def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
     """The verdict, or, if the switch does not allow the acceptance, an abstention with its reason."""
-    if switch is None or not verdict.accepted:
+    if switch is None or not verdict.passes:
         return verdict
     value = verdict.uncertainty.value
     why = switch.reason() if value is None else _objection(switch, value)
@@ -110,7 +110,7 @@ class Observers:
         for place, observer in enumerate(self.functions):
             before = verdict
             verdict = yield from _observed(observer, before, messages)
-            if verdict.accepted != before.accepted:
+            if verdict.passes != before.passes:
                 # Monitors that compare scores have counted this one.
                 for earlier in (observer for observer in self.functions[:place] if not _needs_scores(observer)):
                     yield from _observed(earlier, verdict, messages)
@@ -155,7 +155,7 @@ def _needs_scores(observer: Observer) -> bool:
 def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
     described = describe_error(error)
     log.error("guardrail: on_verdict failed with %s, so no answer is given", described)
-    if not verdict.accepted:
+    if not verdict.passes:
         return verdict
     return _held(
         verdict,

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 from ..bindings import bindings_for, check_bindings, json_format
 from ..call_settings import SettingRole, setting_names
 from ..errors import AbstainedError, ArtifactMismatchError, UsageError
-from ..sampling.replies import cut_off
+from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 from .abstention import Form
 from .messages import with_verdict
@@ -168,10 +168,14 @@ def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:
 
 
 def _whole(message: AIMessage) -> AIMessage:
-    """Refuse an answer that was cut off: its last value may be incomplete, and its calls may have been closed."""
-    if cut_off(message):
+    """Refuse an answer that was cut off: its last value may be incomplete, and its calls may have been closed.
+
+    A message that states no end passes: handlers make them.
+    """
+    end = end_of(message)
+    if end is not None and not is_whole(end, calls=bool(message.tool_calls)):
         raise OutputParserException(
-            "the answer was cut off at the longest length allowed, so the object is incomplete. Calibrate with a "
+            f"the answer was cut off (finish_reason {end!r}), so the object is incomplete. Calibrate with a "
             "larger max_tokens, or raise that of the model that took over.",
             llm_output=message.text,
         )

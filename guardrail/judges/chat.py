@@ -127,7 +127,7 @@ class ChatJudge(BatchJudge):
         return [verdict_of[item] for item in ordered]
 
     def _texts(self, prompts: list[list[BaseMessage]]) -> list[Any]:
-        plan = SamplingPlan(n=0, max_tokens=_TEXT_TOKENS)
+        plan = SamplingPlan(n=0, max_tokens=_TEXT_TOKENS, cut_off="measure")
         drawn = draw(self._model, prompts, plan, callbacks=[], max_concurrency=self._max_concurrency)
         return [
             RuntimeError(sample_set.problem_detail)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty
 from ..uncertainty.base import Estimator
 from ..verdict import Reason, Verdict
 from .gate import kept
+from .json_fields import named_path
 from .measure import measure_of, smallest
 from .part import Part, PartVerdict
 from .release import release
@@ -30,7 +32,9 @@ def measured_parts(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -
     return uncertainty, () if isinstance(parts, Missing) else parts
 
 
-def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdict:
+def by_parts(
+    verdict: Verdict, parts: Sequence[Part], gate: PartsGate, schema: Mapping[str, Any] | None = None
+) -> Verdict:
     """The verdict on the whole answer, with the verdict on each part.
 
     Accepted iff some part is kept; the candidate then has the kept parts only. A tool call of which an argument is held
@@ -40,12 +44,13 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
         verdict: The verdict by the most certain part.
         parts: The parts of its candidate.
         gate: The artifact's gate; the threshold is the verdict's, or that of the answer's band of the number of parts.
+        schema: The JSON schema of the answers, if they have one: other keys are words of the model.
     """
     if gate.bands:
         verdict = _in_band(verdict, gate.threshold_for(len(parts)), len(parts))
     flags = kept([part.uncertainty for part in parts], verdict.threshold, gate.spec.cap)
     judged = tuple(
-        PartVerdict(**part.model_dump(), kept=verdict.accepted and bool(flag))
+        PartVerdict(**part.model_dump(), kept=verdict.accepted and bool(flag), named=_named(part, gate, schema))
         for part, flag in zip(parts, flags, strict=True)
     )
     answer = verdict.candidate
@@ -73,10 +78,16 @@ def by_parts(verdict: Verdict, parts: Sequence[Part], gate: PartsGate) -> Verdic
     )
 
 
+def _named(part: Part, gate: PartsGate, schema: Mapping[str, Any] | None) -> str | None:
+    """The path without words of the model; None if it has none, as most paths."""
+    named = None if part.path is None else named_path(part.path, gate.spec, schema)
+    return None if named == part.path else named
+
+
 def _name(part: PartVerdict, number: int) -> str:
-    """The path of a field, or the number of a sentence as the review page counts them."""
+    """The path of a field, without words of the model, or the number of a sentence as the review page counts them."""
     if part.span is None:
-        return part.path or "(the whole value)"
+        return part.named_place or "(the whole value)"
     return f"sentence {number}"
 
 
@@ -98,7 +109,7 @@ def undivided(verdict: Verdict) -> Verdict:
     """For callers that can use no part of an answer: an abstention unless everything is kept."""
     if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
-    detail = f"{verdict.detail} The caller reads a whole object, so nothing is given out."
+    detail = f"{verdict.detail} The caller takes a whole answer only, so nothing is given out."
     return verdict.model_copy(
         update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
     )

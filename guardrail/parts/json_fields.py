@@ -23,6 +23,7 @@ from .spec import PartsSpec, Procedure
 
 __all__ = [
     "ABSENT",
+    "UNNAMED",
     "DateJudge",
     "Document",
     "Leaf",
@@ -35,6 +36,7 @@ __all__ = [
     "kept_value",
     "leaf_fields",
     "leaves",
+    "named_path",
     "placed",
 ]
 
@@ -547,6 +549,51 @@ def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
     else:
         schema = bindings.tools[0]["function"].get("parameters") if len(bindings.tools) == 1 else None
     return schema if isinstance(schema, Mapping) else None
+
+
+UNNAMED = "*"
+"""Stands for a key that is the model's word, in a path that is shown without it."""
+
+
+def named_path(path: str, spec: PartsSpec, schema: Mapping[str, Any] | None) -> str:
+    """A path without the model's words: "*" stands for a key that neither the schema nor the specification names.
+
+    Such keys (of ``additionalProperties``, of answers without a schema) are a part of the answer: {"cancer": true} says
+    by its key what the value says elsewhere. Places in a list are numbers, and no words.
+
+    Args:
+        path: JSON pointer of a part.
+        spec: The parts; paths of their judges, key fields and optional fields count as named.
+        schema: The JSON schema of the answers; None if there is none.
+    """
+    listed = {*spec.optional, *spec.judges, *spec.keys, *(f"{at}/*/{escaped(key)}" for at, key in spec.keys.items())}
+    named = {"/".join(whole.split("/")[:end]) for whole in listed for end in range(2, whole.count("/") + 2)}
+    here: list[Any] = [] if schema is None else [schema]
+    pattern = shown = ""
+    for step in path.split("/")[1:]:
+        there = [branch for part in here for branch in _branches(part, schema or {}, ())]
+        fields = [_fields_of(branch)[_unescaped(step)] for branch in there if _unescaped(step) in _fields_of(branch)]
+        items = [branch["items"] for branch in there if branch.get("type") == "array" and "items" in branch]
+        listing = step.isdecimal() and (bool(items) or f"{pattern}/*" in named)
+        pattern = f"{pattern}/{'*' if listing else step}"
+        known = listing or bool(fields) or pattern in named
+        shown = f"{shown}/{step if known else UNNAMED}"
+        here = fields or items if known else [branch.get("additionalProperties") for branch in there]
+    return shown
+
+
+def _fields_of(branch: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields = branch.get("properties")
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def _branches(part: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    """A subschema behind its references, and its alternatives."""
+    part, refs = _resolved(part, schema, refs)
+    yield part
+    for name in ("anyOf", "oneOf", "allOf"):
+        for each in part.get(name) or ():
+            yield from _branches(each, schema, refs)
 
 
 def json_spec(

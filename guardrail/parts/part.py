@@ -50,11 +50,21 @@ class PartVerdict(Part):
 
     kept: bool
     """Whether the part may be returned."""
+    named: str | None = Field(default=None, exclude_if=lambda path: path is None)
+    """The path without the model's words (`guardrail.parts.json_fields.named_path`), if it has some: a key may say what
+    is held back."""
+
+    @property
+    def named_place(self) -> str:
+        """`place` without words of the model: what may be shown where the part itself may not."""
+        return self.place if self.named is None else self.named
 
     def shown(self, *, text: bool) -> dict[str, Any]:
         """Plain JSON; without the words of the model if ``text`` is False."""
         content = self.model_dump(mode="json")
-        return content if text else {**content, "text": ""}
+        if text:
+            return content
+        return {**content, "text": "", **({} if self.named is None else {"path": self.named})}
 
     def held(self) -> PartVerdict:
         """The same part, held back."""

@@ -15,7 +15,7 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
 from ..verdict import Reason
-from .json_fields import escaped
+from .json_fields import UNNAMED, escaped
 from .part import PartVerdict
 
 __all__ = ["Partial", "partial_or"]
@@ -30,7 +30,8 @@ class Partial(Generic[T]):
     Attributes:
         kept: The kept fields with their values, as plain JSON. A field that is held back is not in it, nor is a
             container of which nothing is left: nothing stands in its place.
-        held_back: JSON pointers of the fields that are held back, in the original answer ("/items/2/price").
+        held_back: JSON pointers of the fields that are held back, in the original answer ("/items/2/price"); "*" stands
+            for a key that the schema does not name.
         parts: The verdict on each field, in the order of the answer; without the value where it is held back.
         model: The object of the schema, if every field that is held back is one that the schema does not require;
             such a field then has the schema's default, which says nothing about its value. None otherwise, and for
@@ -54,8 +55,9 @@ class Partial(Generic[T]):
         """
         if name in self.kept:
             return self.kept[name]
-        held = any(path.split("/")[1:2] == [escaped(name)] for path in self.held_back)
-        why = "held back" if held else "not in the answer"
+        firsts = {path.split("/")[1] for path in self.held_back}
+        unknown = "held back or not in the answer" if UNNAMED in firsts else "not in the answer"
+        why = "held back" if escaped(name) in firsts else unknown
         raise KeyError(f"{name!r} is {why}. Kept: {', '.join(self.kept) or 'nothing'}; held back: {self.held_back}")
 
     def __contains__(self, name: object) -> bool:

@@ -93,7 +93,7 @@ class AuditSample:
         Raises:
             StoreUnavailableError: It could not be queued; not under ``on_watch_failure="pass"``.
         """
-        if not verdict.accepted and not any(part.kept for part in verdict.parts):
+        if not verdict.accepted and (verdict.passes or not any(part.kept for part in verdict.parts)):
             return
         name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
         check_text("key", name, LONGEST_KEY)

@@ -313,7 +313,8 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     ]
     review: dict[str, Any] = {"ticket": item.id, "action": decision.action}
     if decision.parts:
-        review["held_back"] = [part.place for part in decision.parts if part.action == "reject"]
+        named = {part.place: part.named_place for part in item.content.parts}
+        review["held_back"] = [named[part.place] for part in decision.parts if part.action == "reject"]
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 
 

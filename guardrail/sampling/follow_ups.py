@@ -74,6 +74,7 @@ class FollowUp:
     def plan(self, plan: SamplingPlan) -> SamplingPlan:
         """The plan of asking it: one short reply, drawn like the primary answer, or the likelihood of its options."""
         own: dict[str, Any] = {"n": 0, "max_tokens": self.max_tokens, "options": self.options, "seed": plan.seed}
+        own["cut_off"] = "measure"  # a short reply that says more than was asked is cut
         if plan.primary == "sampled":
             own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
         return SamplingPlan(**own)

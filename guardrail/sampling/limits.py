@@ -5,7 +5,7 @@ starts find the limit through a context variable, in threads and in tasks. Every
 judges and its fallback takes a slot. A call that is itself a guard keeps its slot and makes its own calls inside it,
 one after the other: guards within guards stay within the limit and cannot block each other.
 
-Native samplers are not counted, because they draw all samples in one call.
+A native sampler is not counted, because it draws all samples in one call; that of an endpoint counts its requests.
 """
 
 from __future__ import annotations

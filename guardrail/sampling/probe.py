@@ -170,7 +170,10 @@ class ProbeReport(Frozen):
                 "server's sampling settings or remove the cache"
             )
         if plan.logprobs and self.logprobs is False:
-            return Unmeasured.NO_LOGPROBS, "the endpoint returns no (finite) token log-probabilities"
+            return (
+                Unmeasured.NO_LOGPROBS,
+                "the endpoint returns no token log-probabilities, or placeholders such as -9999.0",
+            )
         if plan.logprobs and self.basis == "scaled":
             return Unmeasured.NO_LOGPROBS, (
                 "the endpoint reports log-probabilities after temperature, so that greedy tokens always look certain. "

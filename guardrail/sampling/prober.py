@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 import os
 import secrets
 import threading
@@ -21,7 +20,7 @@ from langchain_core.runnables import RunnableConfig
 
 from ..call_settings import carried
 from ..errors import UsageError, describe_error
-from ..types import Cost, Sample, SamplingPlan, Unmeasured
+from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
 from .calls import as_sample, at_once, with_settings
 from .effects import Effect, Steps, arun, run
 from .limits import take_slot
@@ -39,7 +38,7 @@ from .probe import (
     wants_alone,
     wants_probe,
 )
-from .replies import cause_of, read_reply
+from .replies import cause_of, is_cut, read_reply
 
 __all__ = [
     "TRUSTED",
@@ -387,7 +386,7 @@ def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, finge
 
 def _unfinished(sample: Sample) -> bool:
     """Whether a model that thinks first spent all its tokens before the answer began."""
-    return not (sample.text or sample.tool_calls) and str(sample.finish_reason).lower() in ("length", "max_tokens")
+    return not (sample.text or sample.tool_calls) and is_cut(sample.finish_reason)
 
 
 def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], bool | None]:
@@ -399,14 +398,15 @@ def listed_tokens(items: Sequence[Any]) -> tuple[tuple[tuple[str, float], ...], 
     argmax: bool | None = True if items else None
     for place, item in enumerate(items):
         try:
-            listed = tuple((str(other["token"]), float(other["logprob"])) for other in item.get("top_logprobs") or ())
+            alternatives = [(str(other["token"]), float(other["logprob"])) for other in item.get("top_logprobs") or ()]
             own = float(item["logprob"])
         except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError):
             # One malformed place makes the whole list untrustworthy.
             return (), None
+        listed = tuple((token, value) for token, value in alternatives if is_logprob(value))
         if place == 0:
             first = listed
-        if not listed or math.isnan(own):
+        if not listed or not is_logprob(own):
             argmax = None
         # None stays None: one place without alternatives leaves the question open.
         elif argmax is not None and max(value for _, value in listed) > own + TIE:

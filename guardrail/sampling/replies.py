@@ -2,13 +2,13 @@
 
 JSON has no NaN and no infinity, UTF-8 no half of a surrogate pair, and every reader of nested values stops at some
 depth. A reply with one of these would be judged in one form and shown, stored or run in another. The same holds for
-the text of a reply whose tool calls cannot be read. Such a reply counts as missing, so nothing is measured.
+the text of a reply whose tool calls cannot be read, and for a reply that does not end as whole answers do. Such a reply
+counts as missing, so nothing is measured.
 """
 
 from __future__ import annotations
 
 import codecs
-import math
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
@@ -18,13 +18,16 @@ from langchain_core.messages import AIMessage
 
 from ..errors import READING, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
-from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, is_logprob
 
 __all__ = [
     "cause_of",
-    "cut_off",
+    "end_of",
     "failed_calls",
     "is_cut",
+    "is_refusal",
+    "is_whole",
+    "only_ended",
     "only_offered",
     "only_readable",
     "only_storable",
@@ -32,6 +35,7 @@ __all__ = [
     "read_reply",
     "refuse_unreadable",
     "refuse_unstorable",
+    "stated",
     "text_tokens",
     "transport_cause",
 ]
@@ -215,6 +219,34 @@ def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
     )
 
 
+def only_ended(drawn: SampleSet, plan: SamplingPlan) -> SampleSet:
+    """The set; its ``problem`` says if no reply tells whether the answer is whole.
+
+    An answer is whole if its server says so (`is_whole`): servers and proxies that lose the end of an answer lose the
+    reason of the end as well. With ``cut_off="measure"`` a part is an answer, so nothing needs to be known. Of options
+    the likeliest is the answer, and nothing was written.
+    """
+    written = drawn.samples if plan.primary == "majority" else (drawn.primary,)
+    unknown = any(
+        sample is not None and sample.comparable and not sample.refusal and sample.finish_reason is None
+        for sample in written
+    )
+    if (
+        not unknown
+        or plan.cut_off == "measure"
+        or drawn.problem is not None
+        or (plan.options is not None and not plan.n)
+    ):
+        return drawn
+    return drawn.model_copy(update={"problem": Unmeasured.UNREADABLE, "problem_detail": _NO_END})
+
+
+_NO_END = (
+    "the reply does not say why it ended (no finish_reason or the like), so it may be a part of an answer. If this "
+    'model never says it, calibrate with --cut-off measure (cut_off="measure"), where a part is an answer, too'
+)
+
+
 def _unreadable(drawn: SampleSet) -> Unmeasured:
     """The problem of a set with an unreadable reply: a failure of the transport in the same set does not hide it."""
     problem = drawn.problem
@@ -238,7 +270,7 @@ def _fault(sample: Sample) -> str | None:
         _refuse(sample.text, ((call.name, call.arguments) for call in sample.tool_calls))
     except UnreadableReplyError as error:
         return str(error)
-    return None
+    return None if sample.refusal else _end_fault(sample.finish_reason, bool(sample.tool_calls))
 
 
 def _refuse(text: str, calls: Iterable[tuple[str, Any]]) -> None:
@@ -341,8 +373,19 @@ def _apart_from_space(letters: str, pieces: Sequence[tuple[str, bool]]) -> tuple
 
 
 _ENDED = ("finish_reason", "stop_reason", "stopReason", "done_reason", "finishReason", "completionReason")
-"""Keys under which LangChain's integrations store the reason why an answer ended: OpenAI and Gemini, Anthropic, Bedrock
-Converse, Ollama; the last two are those of Google's and Amazon's own replies."""
+"""Keys under which LangChain's integrations store the reason why an answer ended: OpenAI, Gemini, Mistral, Groq and
+Cohere; Anthropic; Bedrock Converse; Ollama; the last two are those of Google's and Amazon's own replies."""
+_WHOLE = frozenset({
+    "stop",  # OpenAI, Gemini, Mistral, Groq, Ollama, vLLM, llama.cpp
+    "endturn", "stopsequence",  # Anthropic, Bedrock; the second also Cohere, Text Generation Inference and watsonx
+    "complete", "completed",  # Cohere; status of OpenAI's Responses API
+    "eos", "eostoken",  # Together; Text Generation Inference, watsonx
+    "finish", "finished", "stopcriteriamet",  # Titan
+})  # fmt: skip
+"""Finish reasons of a whole answer; letters only, as in `_CUT`. Any other reason, known or not, is not one of them:
+"error" (OpenRouter), "abort" (vLLM), "insufficient_system_resource" (DeepSeek), "pause_turn" (Anthropic)."""
+_CALLED = frozenset({"functioncall", "toolcall", "toolcalls", "tooluse"})
+"""Finish reasons of a whole answer that has tool calls."""
 _REFUSED = frozenset({
     "content_filter", "refusal",  # OpenAI; Anthropic
     "blocklist", "model_armor", "prohibited_content", "recitation", "safety", "spii",  # Gemini
@@ -359,19 +402,45 @@ _CUT = frozenset({
 """Finish reasons of a partial answer; letters only: providers write "max_tokens", "MAX_TOKENS", "maxTokens"."""
 
 
-def cut_off(message: AIMessage) -> bool:
-    """Whether the answer ended because it became too long, so that it is not whole."""
-    return any(map(is_cut, _ended(message.response_metadata)))
+def end_of(message: AIMessage) -> str | None:
+    """The reason why an answer ended, in the server's words; None if none is stated.
+
+    Of several, one of a partial answer comes first.
+    """
+    ended = _ended(message.response_metadata)
+    return next(filter(is_cut, ended), next(iter(ended), None))
 
 
 def is_cut(reason: str | None) -> bool:
-    """Whether a finish reason says that the answer is not whole."""
-    return reason is not None and "".join(filter(str.isalpha, _folded(reason))) in _CUT
+    """Whether a finish reason says that the answer ended because it became too long."""
+    return reason is not None and _letters(reason) in _CUT
+
+
+def is_whole(reason: str | None, *, calls: bool) -> bool:
+    """Whether a finish reason says that the answer is whole.
+
+    Args:
+        reason: The reason; None if none is stated.
+        calls: Whether the answer has tool calls: a model that ended to call a tool has made a call.
+    """
+    return reason is not None and (_letters(reason) in _WHOLE or (calls and _letters(reason) in _CALLED))
+
+
+_LONGEST_REASON = 60
+"""Characters of a finish reason that are quoted."""
+
+
+def _end_fault(reason: str | None, calls: bool) -> str | None:
+    """The fault of a stated end that is neither that of a whole answer nor that of one that became too long."""
+    if reason is None or is_cut(reason) or is_whole(reason, calls=calls):
+        return None
+    lost = ", and has no tool call that can be read" if _letters(reason) in _CALLED else ""
+    return f"the answer ended with finish_reason {spelled(reason[:_LONGEST_REASON])!r}{lost}, so it may not be whole"
 
 
 def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
-    """The reason not to measure a primary answer that was cut off; None if it is whole, or not known to be cut."""
-    if drawn.primary is None or not is_cut(drawn.primary.finish_reason):
+    """The reason not to measure a primary answer that was cut off; None if it is whole, or if a part is an answer."""
+    if plan.cut_off == "measure" or drawn.primary is None or not is_cut(drawn.primary.finish_reason):
         return None
     return Missing(
         Unmeasured.CUT_OFF,
@@ -383,10 +452,22 @@ def part_of_an_answer(drawn: SampleSet, plan: SamplingPlan) -> Missing | None:
 def _ended(metadata: Mapping[str, Any]) -> list[str]:
     """The reasons why an answer ended, in the server's words, from each place of the metadata that states one."""
     partly = metadata.get("incomplete_details")  # OpenAI's Responses API, which may leave the reason out
-    reason = partly.get("reason") if partly and isinstance(partly, Mapping) else None
-    status = "incomplete" if metadata.get("status") == "incomplete" else None
-    reasons = [*(metadata[name] for name in _ENDED if name in metadata), reason or status]
-    return [str(each) for each in reasons if each]
+    partly_reason = partly.get("reason") if partly and isinstance(partly, Mapping) else None
+    status = metadata.get("status")
+    reasons = [stated(metadata.get(name)) for name in _ENDED]
+    reasons.append(stated(partly_reason) or ("incomplete" if status == "incomplete" else None))
+    # Other providers have a status beside the reason, e.g. that of HTTP.
+    return [reason for reason in reasons if reason is not None] or [*filter(None, [stated(status)])]
+
+
+def stated(reason: Any) -> str | None:
+    """A finish reason as a text; None if nothing is stated: null, or a text without a letter, digit or mark."""
+    return None if reason is None else str(reason).strip() or None
+
+
+def _letters(reason: str) -> str:
+    """A reason in the spelling of `_WHOLE` and `_CUT`."""
+    return "".join(filter(str.isalpha, _folded(reason)))
 
 
 def _folded(reason: str) -> str:
@@ -394,8 +475,13 @@ def _folded(reason: str) -> str:
     return reason.rpartition(".")[2].casefold()
 
 
-def _refused(message: AIMessage, ended: Iterable[str]) -> bool:
-    if message.additional_kwargs.get("refusal") or not _REFUSED.isdisjoint(map(_folded, ended)):
+def is_refusal(reason: str | None) -> bool:
+    """Whether a finish reason says that the model or its server refused to answer."""
+    return reason is not None and _folded(reason) in _REFUSED
+
+
+def _refused(message: AIMessage) -> bool:
+    if message.additional_kwargs.get("refusal") or any(map(is_refusal, _ended(message.response_metadata))):
         return True
     blocks = message.content if isinstance(message.content, list) else []
     return any(isinstance(block, dict) and block.get("type") == "refusal" for block in blocks)
@@ -405,12 +491,14 @@ def read_reply(message: AIMessage) -> Sample:
     """A `Sample` from a chat model's message.
 
     Log-probabilities are read in OpenAI's form (``response_metadata["logprobs"]["content"]``, or for Ollama the list
-    itself). A list that is incomplete, holds a NaN or an infinity, or belongs to another text counts as not measured.
+    itself). A list that is incomplete, holds a placeholder (`guardrail.types.is_logprob`: NaN, -9999.0), or belongs to
+    another text counts as not measured.
     Tokens after the text (end tokens, stop strings) are dropped. The tokens of tool calls are not compared with
     anything: the text that the model wrote for a call is not known.
 
     Raises:
-        UnreadableReplyError: The reply cannot be judged and given out unchanged; see `guardrail.sampling.replies`.
+        UnreadableReplyError: The reply cannot be judged and given out unchanged; see `guardrail.sampling.replies`. Or
+            the stated reason of its end is not one of a whole answer (`is_whole`), nor of one that became too long.
     """
     # Content blocks hold thinking, too; `text` is what the user sees.
     text = message.content if isinstance(message.content, str) else str(message.text)
@@ -424,13 +512,10 @@ def read_reply(message: AIMessage) -> Sample:
         fields = _of_text(text, fields)
     if message.tool_calls:
         fields["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
-    ended = _ended(metadata)
-    return Sample(
-        text=text.strip(),
-        finish_reason=next(filter(is_cut, ended), next(iter(ended), None)),
-        refusal=_refused(message, ended),
-        **fields,
-    )
+    end, refusal = end_of(message), _refused(message)
+    if not refusal and (fault := _end_fault(end, bool(message.tool_calls))) is not None:
+        raise UnreadableReplyError(fault)
+    return Sample(text=text.strip(), finish_reason=end, refusal=refusal, **fields)
 
 
 def _of_text(text: str, fields: dict[str, Any]) -> dict[str, Any]:
@@ -465,14 +550,11 @@ def _token_logprobs(listed: Any) -> tuple[tuple[str, ...] | None, tuple[float, .
     try:
         content = listed["content"]
         tokens = tuple(str(item["token"]) for item in content)
-        # Servers round, so a certain token may come back as 1e-9; anything larger is not a log-probability.
-        logprobs = tuple(min(float(item["logprob"]), 0.0) for item in content if float(item["logprob"]) <= 1e-6)
+        logprobs = tuple(float(item["logprob"]) for item in content)
     except (KeyError, TypeError, ValueError):
         return None, None
     # One value that is none makes the sum of the answer meaningless, so all count as missing.
-    if len(logprobs) != len(tokens) or not all(math.isfinite(value) for value in logprobs):
-        return None, None
-    return tokens, logprobs
+    return (tokens, tuple(min(value, 0.0) for value in logprobs)) if all(map(is_logprob, logprobs)) else (None, None)
 
 
 def _token_bytes(content: Sequence[Any], tokens: Sequence[str]) -> tuple[str, ...] | None:

@@ -28,9 +28,10 @@ from .calls import Call, Reply, make_calls
 from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
 from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
+from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import cause_of, failed_calls, only_offered, only_readable
+from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable
 
 __all__ = ["Sampler", "adraw", "draw", "joined", "refuse_majority"]
 
@@ -61,7 +62,8 @@ class Sampler:
         model: Any chat model. It is not changed; a response cache and streaming are switched off on a copy.
         plan: What to draw.
         callbacks: For the calls of a model without a native sampler.
-        max_concurrency: Calls in flight at once for such a model (default 16).
+        max_concurrency: Calls in flight at once (default 16 for a model without a native sampler; an endpoint's has its
+            own limit). A local model draws all at once.
         name: What the primary answers are for, in traces and in the names of pieces.
         primary: Whether the primary answer is drawn; False for the samples of a set that has it. A native sampler draws
             it all the same if its methods do not take the keyword ``primary``.
@@ -100,7 +102,7 @@ class Sampler:
     def draw_steps(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """`draw` as steps of a larger computation."""
         answered = yield from self._answers(prompts)
-        drawn = [only_offered(sample_set, self.plan.bindings) for sample_set in answered]
+        drawn = [self._sound(sample_set) for sample_set in answered]
         if self.question is not None:
             drawn = [sample_set.model_copy(update={"question": self.question}) for sample_set in drawn]
         return (yield from self._asked(prompts, drawn))
@@ -117,8 +119,12 @@ class Sampler:
             (drawn,) = yield from replace(self, primary=False)._answers([messages])
         question = drawn.question if self.question is None else self.question
         whole = drawn.model_copy(update={"primary": primary, "question": question})
-        (complete,) = yield from self._asked([messages], [only_offered(whole, self.plan.bindings)])
+        (complete,) = yield from self._asked([messages], [self._sound(whole)])
         return complete
+
+    def _sound(self, drawn: SampleSet) -> SampleSet:
+        """The set; its problem says if its answer calls what was not offered, or may not be whole."""
+        return only_offered(only_ended(drawn, self.plan), self.plan.bindings)
 
     def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:
         """The sets with the replies of the model and of the scorers."""
@@ -217,11 +223,17 @@ class Sampler:
     ) -> Steps[list[SampleSet]]:
         seeds = [request_seed(self.plan, messages, number) for messages in prompts]
 
-        def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
-            return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
+        def drawn() -> list[SampleSet]:
+            with bounded(self.max_concurrency):
+                return model.draw_samples(prompts, self.plan, seeds=seeds, **self._native_settings(model.draw_samples))
+
+        async def adrawn() -> list[SampleSet]:
+            with bounded(self.max_concurrency):
+                settings = self._native_settings(model.adraw_samples)
+                return await model.adraw_samples(prompts, self.plan, seeds=seeds, **settings)
 
         try:
-            sets: list[SampleSet] = yield Effect(drawing(model.draw_samples), drawing(model.adraw_samples))
+            sets: list[SampleSet] = yield Effect(drawn, adrawn)
             return [only_readable(drawn) for drawn in sets]
         except UsageError:
             raise
@@ -292,7 +304,7 @@ def draw(
         prompts: One message list for each request.
         plan: What to draw.
         callbacks: For the calls of a model without a native sampler.
-        max_concurrency: Calls in flight at once for such a model (default 16).
+        max_concurrency: Calls in flight at once; see `Sampler`.
         primary: False for further samples of a set that has its primary answer, so that it need not be drawn again. A
             native sampler whose methods do not take this keyword draws it all the same.
 

@@ -21,7 +21,8 @@ __all__ = [
 def mean_logprob(sample: Sample) -> float | Missing:
     """Length-normalised log-likelihood: the mean of an answer's token log-probabilities, special tokens excluded."""
     if sample.logprobs is None:
-        return Missing(Unmeasured.NO_LOGPROBS, "token log-probabilities are missing")
+        detail = "token log-probabilities are missing, or one of them is a placeholder (such as -9999.0)"
+        return Missing(Unmeasured.NO_LOGPROBS, detail)
     if not sample.logprobs:
         return Missing(Unmeasured.EMPTY_ANSWER, "the answer has no tokens")
     return math.fsum(sample.logprobs) / len(sample.logprobs)

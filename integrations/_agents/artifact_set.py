@@ -11,7 +11,7 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import ArtifactMismatchError, UsageError, did_you_mean, refuse_unknown
+from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
 from guardrail.parts.measure import estimator_of
 from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
@@ -250,14 +250,14 @@ class ArtifactSet:
         """The turns of a conversation, for its verdict to name; None if some artifact was calibrated on such turns.
 
         Raises:
-            ArtifactMismatchError: No artifact was, and ``refuse`` is set.
+            TurnsMismatchError: No artifact was, and ``refuse`` is set.
         """
         calibrated = [artifact for artifact in self.artifacts if not is_collecting(artifact)]
         unknown = [artifact.unknown_turns(messages) for artifact in calibrated]
         if not unknown or any(turns is None for turns in unknown):
             return None
         if refuse:
-            raise ArtifactMismatchError(
+            raise TurnsMismatchError(
                 f"none of the artifacts was calibrated on prompts with the turns {str(unknown[0])[:200]!r}. Calibrate "
                 'on such conversations, or give turns="mark" to answer without the promise.'
             )

@@ -78,7 +78,7 @@ class CallReviews:
             return "run" if approved and not self.verdicts.is_complete else "refuse"
         subject, verdict = row
         same = is_of_call(subject, name, arguments)
-        if same and (verdict is None or verdict.accepted or subject.startswith(CHOSEN)):
+        if same and (verdict is None or verdict.passes or subject.startswith(CHOSEN)):
             return "run"
         if approved:
             edited = proposed is not None and is_of_call(subject, name, proposed)
@@ -90,7 +90,7 @@ class CallReviews:
     async def held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> HeldMessage | None:
         """The held-back message of this very call; None for a call that this guard does not hold back."""
         row = await self.verdicts.afind(call_id)
-        if row is None or row[1] is None or row[1].accepted or not is_of_call(row[0], name, arguments):
+        if row is None or row[1] is None or row[1].passes or not is_of_call(row[0], name, arguments):
             return None
         verdict: Verdict = row[1].model_copy(update={"samples": ()})
         conversation = await asyncio.to_thread(self.verdicts.conversation, call_id)

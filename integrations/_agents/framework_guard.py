@@ -259,7 +259,7 @@ class FrameworkGuard:
         """The verdict to store with a call of a judged message; None for an exempt tool."""
         assessment, whole = judgement.assessment, judgement.verdict
         verdict = None if name in self.exempt else assessment.by_name.get(name, whole)
-        if not assessment.accepted and verdict is not None and verdict.accepted:
+        if not assessment.accepted and verdict is not None and verdict.passes:
             verdict = whole  # the strictest gate holds all calls of the message
         if judgement.held is not None and verdict is not None and name == ANSWER_TOOL:
             return verdict.model_copy(update={"candidate": _answer_of(assessment.drawn.primary, answers)})

@@ -124,7 +124,7 @@ class AgentGate:
         probe: As for `Guardrail`.
         switch: As for `Guardrail`.
         on_verdict: As for `Guardrail`.
-        max_concurrency: Calls in flight at once for models without a native sampler.
+        max_concurrency: Calls in flight at once for one step (default 16; an endpoint's has its own limit).
         records: Record file for samples of tools that collect.
         draws: Remembers draws and verdicts; default: those of the last minutes.
         slots: As `Guardrail.remember_slots`.

@@ -313,8 +313,11 @@ def read_response(response: ModelResponse, settings: ModelSettings, model: str) 
             raise UsageError(f"the model returned an item of type {item.type!r}, which cannot be judged")
     output_tokens = response.usage.output_tokens
     cut = settings.max_tokens is not None and output_tokens >= settings.max_tokens
+    # The SDK passes no finish reason on: the length of an answer, and the state of its items, tell a part.
+    states = [getattr(item, "status", None) for item in response.output]
+    broken = next((state for state in states if state not in (None, "completed")), None)
     metadata: dict[str, Any] = {
-        "finish_reason": "tool_calls" if calls else "length" if cut else "stop",
+        "finish_reason": broken or ("tool_calls" if calls else "length" if cut else "stop"),
         "model_name": model,
     }
     if logprobs:

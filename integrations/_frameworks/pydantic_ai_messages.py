@@ -23,6 +23,7 @@ from pydantic_core import to_jsonable_python
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTAINED
+from guardrail.sampling.replies import end_of, is_cut
 from guardrail.types import Bindings
 
 from .._agents.call_reviews import APPROVED
@@ -315,6 +316,6 @@ def to_response(message: AIMessage) -> ModelResponse:
             input_tokens=usage["input_tokens"] if usage else 0, output_tokens=usage["output_tokens"] if usage else 0
         ),
         model_name=message.response_metadata.get("model_name"),
-        finish_reason="tool_call" if message.tool_calls else "stop",
+        finish_reason="tool_call" if message.tool_calls else "length" if is_cut(end_of(message)) else "stop",
         metadata=metadata or None,
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -16,10 +16,11 @@ from pydantic import SecretStr
 
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
 from guardrail.artifact import CascadeArtifact
-from guardrail.errors import ArtifactError, UsageError, require
+from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
+from guardrail.models import import_named
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.types import SamplingPlan
@@ -32,11 +33,11 @@ from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
 from .canary import Canary
-from .config import Alias, Upstream
+from .config import Alias, Key, Upstream
 from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
-from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, fault_of, is_settled
+from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled, passes
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
@@ -59,6 +60,7 @@ class Asking:
     credential: str | None
     """Key for the upstream; None for the key in the configuration."""
     segment: str | None
+    """Segment of the client's key."""
     digest: str
     """Digest of request and client, equal when the client repeats it."""
     whole: bool
@@ -112,6 +114,7 @@ class ServedAlias:
         """The artifact; for a cascade that of its first stage."""
         self._check_slots()
         self._scorer = _scorer_of(config)
+        self._segment = None if config.segment is None else import_named(config.segment, f"models.{name}.segment")
         self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
         self.canary: Canary | None = None
         if config.canary is not None:
@@ -129,6 +132,22 @@ class ServedAlias:
                 f"models.{self.name}: {error} The place for it is this model in the file of --config, as in "
                 "`remember_slots: []`."
             ) from None
+
+    def check_segments(self, keys: Sequence[Key]) -> None:
+        """Refuse an artifact with a threshold for each segment if nothing names the segment of some client.
+
+        Raises:
+            UsageError: Naming what is missing.
+        """
+        if self.config.segment is not None or self.single is None or self.single.segments is None:
+            return
+        nameless = [key.name for key in keys if key.segment is None and (key.models is None or self.name in key.models)]
+        if nameless or not keys:
+            whose = f"the keys {', '.join(nameless)} name none" if nameless else "there are no keys that name one"
+            raise UsageError(
+                f"models.{self.name}: the artifact has a threshold for each segment, and {whose}. Give every key a "
+                "segment, or the model `segment: MODULE:NAME`, a function of the messages."
+            )
 
     @property
     def guarded(self) -> bool:
@@ -226,7 +245,7 @@ class ServedAlias:
         if isinstance(self.artifact, CascadeArtifact):
             stages = [own for _ in chats]
             return Cascade(chats, artifact=self.artifact, stage_settings=stages, on_verdict=self._observers, **common)
-        settings = {**own, **common, **self._watch, "scorer": self._scorer}
+        settings = {**own, **common, **self._watch, "scorer": self._scorer, "segment": self._segment}
         return Guardrail(model=chats[0], artifact=self.artifact, **settings)
 
     def _on_abstain(self) -> Any:
@@ -264,6 +283,7 @@ class ServedAlias:
         guard = self.guard(None)
         assert isinstance(guard, Guardrail), "checked in the configuration"
         settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
+        settings["segment"] = self._segment
         return Guardrail(model=guard.model, artifact=guard.artifact, remember=0, **settings)
 
     async def answer(self, asking: Asking) -> GuardReply | ApiError:
@@ -280,10 +300,16 @@ class ServedAlias:
                 return failure(verdict, error.message, self.down)
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
+        except TurnsMismatchError as error:
+            way_out = "The operator may set 'turns: mark', which gives answers out without the promise."
+            return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
         except (ArtifactError, UsageError) as error:
-            form = "Send 'messages' in the calibrated form."
-            turns = "For other turns, the operator may set 'turns: mark', which answers without the promise."
-            return ApiError(400, f"{fault_of(error)} {form} {turns}", "not_as_calibrated", "messages")
+            # The error quotes the calibrated prompt, which is the operator's.
+            what = f"a request does not fit the calibration ({type(error).__name__}; {IN_FULL})"
+            self._health.warn(self.name, "not_as_calibrated", what)
+            log.debug("guardrail serve: %s", self.name, exc_info=error)
+            form = "The system prompt, or the text around the question, is not as it was calibrated."
+            return ApiError(400, f"{form} Send 'messages' in the calibrated form.", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:
                 raise
@@ -293,7 +319,7 @@ class ServedAlias:
             return ApiError(502, failed, "fallback_failed", kind="server_error")
         verdict = message.response_metadata["guardrail"]
         answer = GuardReply(message, verdict, self.config.finish_reason)
-        if verdict["accepted"]:
+        if passes(verdict):
             return all_or_nothing(answer) if asking.whole else answer
         if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
             # An outage is an error that clients retry, not an answer.

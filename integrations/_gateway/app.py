@@ -138,6 +138,7 @@ class Gateway:
             if former[name].is_same(fresh) and self.health.fault(name) in (None, DOWN):
                 aliases[name] = former[name]
         for name, served in aliases.items():
+            served.check_segments(config.keys)
             same = served is former.get(name)
             if served.artifact is not None:
                 served.guard(None)
@@ -500,7 +501,7 @@ class Gateway:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
         self._refuse_long(content)
         chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
-        segment, parts = headers.get("x-guardrail-segment"), headers.get("x-guardrail-parts")
+        parts = headers.get("x-guardrail-parts")
         if parts not in (None, "all"):  # a client that misspells it must not get a part of an answer
             raise ApiError(
                 400, f"The header x-guardrail-parts is 'all' or absent, got {parts!r}.", "unknown_parts",
@@ -509,7 +510,8 @@ class Gateway:
         whole = parts == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
-        who = (None if key is None else key.name, credential, segment, whole, once, asked, upstreams)
+        name, segment = (None, None) if key is None else (key.name, key.segment)
+        who = (name, credential, segment, whole, once, asked, upstreams)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
         asking = Asking(chat, credential, segment, digest, whole)
         task = self._repeats.get(digest, partial(self._measured, alias, asking, key))

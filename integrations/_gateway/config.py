@@ -170,6 +170,10 @@ class Alias(Frozen):
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
     """Whether a question whose client has disconnected is measured to its end, or continued when it is asked again."""
+    segment: str | None = None
+    """MODULE:NAME of a function of the messages that names the segment, for an artifact with a threshold for each;
+    imported when the gateway starts. The ``segment`` of the client's key comes first. No request names one: it would
+    choose its threshold."""
     remember_slots: tuple[str, ...] | None = None
     """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
@@ -210,6 +214,8 @@ class Alias(Frozen):
              "or scorer, out"),
             (self.monitor and (observes or several), "monitor watches a guarded model with one upstream. Leave it out"),
             (asked and (observes or several), "canary asks a guarded model with one upstream. Leave it out"),
+            (self.segment is not None and (alone or several), "segment belongs to the artifact of one model. Leave it "
+             "out"),
             (replaced, "fallback takes the place of on_abstain. Leave one of them out"),
             (bool(wrong), f"pass_through must name paths such as embeddings or audio/speech, got {wrong}"),
         )  # fmt: skip
@@ -228,6 +234,8 @@ class Key(Frozen):
     """SHA-256 of the key, in hex (`guardrail serve --new-key NAME`)."""
     models: tuple[str, ...] | None = None
     """Aliases it may use; None for all."""
+    segment: str | None = None
+    """Segment of its questions, for artifacts with a threshold for each segment."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Requests of this key under way at once. None for its share: no more than are still free for the other keys."""
     requests_per_minute: int | None = Field(default=None, ge=1)

@@ -220,7 +220,7 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
             calls.append(function_call(block["id"], block["name"], arguments))
         elif block["type"] not in ("thinking", "redacted_thinking"):
             raise ValueError(f"a {block['type']} is not part of an answer that a guard would give")
-    finish = {ours: reason for reason, ours in STOPS.items()}.get(message["stop_reason"], "stop")
+    finish = {ours: reason for reason, ours in STOPS.items()}.get(message["stop_reason"], message["stop_reason"])
     return observed_completion(message, texts, calls, finish)
 
 

@@ -23,7 +23,7 @@ from guardrail.guard.observe import ObserveQueue, chosen, fate_of
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import ONE_QUESTION, turns_of
 from guardrail.sampling.effects import run
-from guardrail.sampling.replies import read_reply
+from guardrail.sampling.replies import end_of, is_whole, read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
@@ -183,7 +183,7 @@ class Observing:
             causes = ["history" if shape.history else "prompt"]
         if causes:
             self._missed(fate, causes)
-        ended = usage is not None and message.response_metadata.get("finish_reason") != "length"
+        ended = usage is not None and is_whole(answer.finish_reason, calls=bool(answer.tool_calls))
         tokens = usage["output_tokens"] if usage and ended else None
         self._shapes.add(shape, tokens, comparable=fate != "not_comparable")
         records = self._settings.records
@@ -259,7 +259,7 @@ class Observing:
         return unlike_served(
             drawing_fields(fields),
             plan,
-            finish=message.response_metadata.get("finish_reason"),
+            finish=end_of(message),
             tokens=None if usage is None else usage["output_tokens"] or None,
             fixed=self.alias.upstream.extra_body,
         )

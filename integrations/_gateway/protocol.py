@@ -20,6 +20,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
+from guardrail.sampling.replies import end_of, is_refusal, is_whole
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
 from guardrail.verdict import Reason, Verdict, next_step
 
@@ -38,7 +39,6 @@ DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_C
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
 MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metadata": 16}
 """Entries that OpenAI's API takes: reading more of them would take seconds."""
-FINISHED = frozenset({"stop", "length", "tool_calls", "content_filter", "function_call"})
 SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
 """Fields of a verdict that are sent as headers."""
 INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
@@ -109,7 +109,7 @@ class GuardReply:
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention, which answers nothing."""
         # A ticket beside an accepted answer is about the parts of it that are held back.
-        waits = self.ticket is not None and not self.verdict["accepted"]
+        waits = self.ticket is not None and not passes(self.verdict)
         return ABSTAINED in self.message.response_metadata or waits
 
     @property
@@ -246,11 +246,6 @@ def drawing_fields(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name == "n" or name not in APART}
 
 
-def fault_of(error: Exception) -> str:
-    """The text of an error without a way out in Python."""
-    return error.fault if isinstance(error, ArtifactMismatchError) else str(error)
-
-
 def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]:
     """Tools and answer format of the request as keywords of the guard; an `ApiError` unless the artifact has them."""
     calibrated, sent = plan.bindings or Bindings(), dict[str, Any]()
@@ -267,7 +262,7 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
             raise invalid(name, "is malformed, or asks for what a guarded model cannot do.") from error
         except ArtifactMismatchError as error:
             way_out = f"Send the {name} of the calibration; the operator must calibrate again for others."
-            raise ApiError(400, f"{fault_of(error)} {way_out}", "binding_not_calibrated", name) from error
+            raise ApiError(400, f"{error.fault} {way_out}", "binding_not_calibrated", name) from error
     for name in ("tools", "response_format"):
         if getattr(calibrated, name) and name not in sent:
             why = "was calibrated, and the request has none: every answer would be drawn with it."
@@ -283,6 +278,7 @@ _WHY = {
     Reason.WITHIN_THRESHOLD: "The answer is certain enough",
     Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
     Reason.PARTLY_HELD_BACK: "Parts of the answer are not certain enough",
+    Reason.OTHER_TURNS: "The promise does not cover this conversation, since no calibration prompt had its turns",
     Reason.INFEASIBLE: "The calibration found no threshold that keeps the error rate, so no answer is given",
 }
 
@@ -306,6 +302,11 @@ def _read(verdict: Mapping[str, Any]) -> Verdict:
     return Verdict.model_validate({"detail": "", "candidate": None, **{name: verdict[name] for name in _NEEDED}})
 
 
+def passes(verdict: Mapping[str, Any]) -> bool:
+    """`Verdict.passes` of a verdict as plain JSON."""
+    return _read(verdict).passes
+
+
 def verdict_object(answer: GuardReply) -> dict[str, Any]:
     """The ``guardrail`` object of a reply; it quotes no answer."""
     verdict, measured = answer.verdict, answer.verdict["uncertainty"]
@@ -313,12 +314,18 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     more["explanation"] = explanation(verdict) if answer.abstained or not verdict["accepted"] else None
     more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
     if "parts" in verdict:
-        more["parts"] = [{name: value for name, value in part.items() if name != "text"} for part in verdict["parts"]]
+        more["parts"] = [_part(part, shown=not answer.abstained) for part in verdict["parts"]]
     return {
         **{name: verdict[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
         **{name: value for name, value in more.items() if value is not None},
         "abstained": answer.abstained, "uncertainty": measured["value"], "ticket": answer.ticket,
     }  # fmt: skip
+
+
+def _part(part: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
+    """A part without its words; its path has none of the model's words unless the answer is ``shown``."""
+    content = {name: value for name, value in part.items() if name not in ("text", "named")}
+    return content if shown or "named" not in part else {**content, "path": part["named"]}
 
 
 def all_or_nothing(answer: GuardReply) -> GuardReply:
@@ -350,7 +357,7 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
     An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises. For a
     caller that parses the answer it is OpenAI's refusal, since a text would look like a malformed answer.
     """
-    message, finish = answer.message, answer.message.response_metadata.get("finish_reason")
+    message, finish = answer.message, _finish_of(answer)
     content: str | None = str(message.text)
     reply: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if answer.abstained and "response_format" in request.call:
@@ -359,13 +366,13 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
         finish = answer.shape
     elif message.tool_calls:
         spelled: Any = convert_to_openai_messages(message)
-        reply, finish = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}, "tool_calls"
+        reply = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}
     usage = message.usage_metadata
     prompt, completed = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
     choice = {
         "index": 0,
         "message": reply,
-        "finish_reason": finish if finish in FINISHED else "stop",
+        "finish_reason": finish,
         "logprobs": _logprobs(answer) if request.logprobs and answer.verdict["accepted"] else None,
     }
     return {
@@ -377,6 +384,19 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
         "usage": {"prompt_tokens": prompt, "completion_tokens": completed, "total_tokens": prompt + completed},
         "guardrail": {**verdict_object(answer), "request": request_id},
     }
+
+
+def _finish_of(answer: GuardReply) -> str:
+    """The finish reason of an answer: "length", which clients know as that of a part, unless it is known to be whole.
+
+    An accepted answer of a model that never says why it ended is whole: such an artifact counts parts as answers.
+    """
+    end, calls = end_of(answer.message), bool(answer.message.tool_calls)
+    if is_refusal(end):
+        return "content_filter"
+    if is_whole(end, calls=calls) or (end is None and passes(answer.verdict)):
+        return "tool_calls" if calls else "stop"
+    return "length"
 
 
 def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
@@ -419,11 +439,11 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
 
 
 def is_settled(verdict: Mapping[str, Any]) -> bool:
-    """Whether an identical request gets this verdict again: an acceptance, or an abstention that is a result.
+    """Whether an identical request gets this verdict again: an answer, or an abstention that is a result.
 
     A failed transport and an alarm do not depend on the question, so another attempt selects nothing.
     """
-    return verdict["accepted"] or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
+    return passes(verdict) or any(_read(stage).is_result for stage in verdict.get("stages") or [verdict])
 
 
 DOWN = "upstream_down"

@@ -247,7 +247,8 @@ def observed(listed: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
         elif item["type"] != "reasoning":
             raise ValueError(f"a {item['type']} is not part of an answer that a guard would give")
     ended = {"completed": "tool_calls" if calls else "stop", "incomplete": "length"}
-    return observed_completion(response, texts, calls, ended.get(response["status"]), "".join(refusals) or None)
+    finish = ended.get(response["status"], response["status"])
+    return observed_completion(response, texts, calls, finish, "".join(refusals) or None)
 
 
 RESPONSES = Dialect("responses", _translated, reply, events, error, observed, NAMES, OWN, UNKNOWN)

@@ -8,8 +8,8 @@ import threading
 import time
 import weakref
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -18,6 +18,7 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from guardrail.errors import GuardrailError, require
+from guardrail.sampling.limits import Limit
 
 from .background import BackgroundLoop
 
@@ -129,6 +130,7 @@ class Clients:
 
     def __init__(self) -> None:
         self._replied: float | None = None
+        self._limits: dict[int, Limit] = {}
         self.down_since: str | None = None
         """Time from which an endpoint that had replied no longer does (ISO 8601); None if it does, or never did."""
 
@@ -138,6 +140,16 @@ class Clients:
             self._replied, self.down_since = time.time(), None
         elif self._replied is not None and began > self._replied:  # one slow reply among others is no outage
             self.down_since = self.down_since or datetime.now(UTC).isoformat(timespec="seconds")
+
+    @asynccontextmanager
+    async def slot(self, n: int) -> AsyncIterator[None]:
+        """One of n requests in flight, counted over threads and event loops."""
+        limit = self._limits.setdefault(n, Limit(n))
+        await limit.aacquire()
+        try:
+            yield
+        finally:
+            limit.release()
 
     def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
         return Clients, ()  # a deep copy, or another process, starts without connections

@@ -13,7 +13,7 @@ from langchain_core.messages.tool import tool_call_chunk
 from langchain_core.outputs import ChatGeneration, ChatGenerationChunk, ChatResult
 
 from guardrail.sampling.native import llm_output
-from guardrail.types import OptionScores
+from guardrail.types import OptionScores, is_logprob
 
 __all__ = [
     "ForeignReplyError",
@@ -175,7 +175,8 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
 
     A label's probability is the sum over the listed first tokens that equal the label after leading white space is
     removed: "A" and " A" are two tokens and one option. Scores are read only if *every* label is listed. A missing
-    label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens.
+    label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens. Neither is
+    one that is listed with a placeholder (`guardrail.types.is_logprob`).
 
     Args:
         choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where servers that report the
@@ -194,7 +195,7 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
         return "the endpoint's top_logprobs are not log-probabilities"
     values = []
     for label in labels:
-        values_of_label = [value for token, value in entries if token.lstrip() == label and math.isfinite(value)]
+        values_of_label = [value for token, value in entries if token.lstrip() == label and is_logprob(value)]
         if not values_of_label:
             return f"option {label!r} is not among the {len(entries)} first tokens that the endpoint lists"
         values.append(_log_sum(values_of_label))

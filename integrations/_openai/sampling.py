@@ -94,7 +94,7 @@ class AskOutcome:
 
 
 class Deadlines:
-    """One deadline for each prompt, running from its first request.
+    """One deadline for each prompt, running from its first request; time that a request waits for its turn is free.
 
     Args:
         seconds: Time for each prompt.
@@ -102,11 +102,18 @@ class Deadlines:
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self._ends: dict[int, float] = {}
+        self._began: dict[int, float] = {}
 
-    def of(self, prompt: int) -> float:
-        """End of a prompt's time (on `time.monotonic`); the first call starts it."""
-        return self._ends.setdefault(prompt, time.monotonic() + self._seconds)
+    def of(self, prompt: int, asked: float) -> float:
+        """End of a prompt's time (on `time.monotonic`) for a request that begins now; the first one starts the time.
+
+        Args:
+            prompt: Index of the prompt.
+            asked: Time from which the request has waited for its turn.
+        """
+        now = time.monotonic()
+        began = self._began.setdefault(prompt, now)
+        return began + self._seconds + (now - max(asked, began))
 
 
 def asks_for(

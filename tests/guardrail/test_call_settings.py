@@ -25,7 +25,7 @@ from guardrail.call_settings import (
 from guardrail.errors import UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.types import SamplingPlan
 
 
@@ -98,7 +98,7 @@ class StandIn(BaseChatModel):
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         text = self.client.chat(**self._settings(stop=stop, **kwargs))
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(text))])
+        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(text)))])
 
 
 class FieldsOnly(StandIn):

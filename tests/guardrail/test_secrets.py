@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
 from pydantic import BaseModel
 
-from guardrail import AbstainedError, Guardrail
+from guardrail import AbstainedError, Guardrail, scorer
 from guardrail.guard.cascade import Cascade
 from guardrail.judges import JudgeSpec, make_judge
 from guardrail.judges.chat import ChatJudge
@@ -71,7 +72,7 @@ class Cached(ScriptedChat):
 class Native(ScriptedChat):
     """Draws this one sample, as many times as it wants to."""
 
-    sample: Any = Sample(text=SECRET)
+    sample: Any = Sample(text=SECRET, finish_reason="stop")
     count: int | None = None
     error: Any = None
     problem: Unmeasured | None = None
@@ -117,7 +118,17 @@ def saying(*answers: Any) -> ScriptedChat:
 
 
 def spelled(*tokens: str, logprob: float = -1.0) -> Sample:
-    return Sample(text=SECRET, tokens=tokens, logprobs=(logprob,) * len(tokens))
+    return Sample(text=SECRET, finish_reason="stop", tokens=tokens, logprobs=(logprob,) * len(tokens))
+
+
+@scorer(version=1, higher="uncertain")
+def nowhere(answer: str) -> float:
+    return math.nan
+
+
+def scored() -> Guardrail:
+    model = saying(SECRET)
+    return Guardrail(model=model, artifact=make_artifact(model, estimator=nowhere.estimator), scorer=nowhere)
 
 
 def switched_off() -> SafetySwitch:
@@ -173,10 +184,7 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(ValueError))),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(ConnectionError))),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(None))),
-    (
-        Unmeasured.NOT_FINITE,
-        lambda: guarded(Native(sample=spelled("Secret", "ville", logprob=-1e308)), estimator="sequence_nll"),
-    ),
+    (Unmeasured.NOT_FINITE, scored),
 ]
 
 

@@ -44,7 +44,7 @@ def test_options_are_at_least_two_distinct_labels(options: tuple[str, ...]) -> N
         SamplingPlan(options=options)
 
 
-@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.5])
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 0.5, -9999.0])
 def test_a_log_probability_is_finite_and_not_positive(value: float) -> None:
     with pytest.raises(ValidationError, match=r"logprobs\[1\]"):
         Sample(text="a b", tokens=("a", "b"), logprobs=(-0.1, value))
@@ -61,6 +61,12 @@ def test_tokens_and_log_probabilities_go_together() -> None:
 def test_option_scores_are_finite(value: float) -> None:
     with pytest.raises(ValidationError, match="option 'B'"):
         OptionScores(labels=("A", "B"), loglikelihoods=(-1.0, value))
+
+
+def test_options_of_which_one_has_a_placeholder_are_refused() -> None:
+    """The other would have probability 1, and its entropy of 0 would be accepted."""
+    with pytest.raises(ValidationError, match="-9999, which is a placeholder"):
+        OptionScores(labels=("A", "B"), loglikelihoods=(-1.0, -9999.0))
 
 
 def test_option_probabilities_do_not_overflow() -> None:

@@ -29,7 +29,7 @@ from guardrail.judges import ExactJudge
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.ensemble import Training
 from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
@@ -67,7 +67,7 @@ class Failing(ScriptedChat):
         nll = 0.1 if draw < AT_ONCE[kind] else 0.375
         logprobs = {"content": [{"token": text, "logprob": -nll}]}
         message = AIMessage(content=text, response_metadata={"logprobs": logprobs} if index < 0 else {})
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return ChatResult(generations=[ChatGeneration(message=ended(message))])
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         return self._answered(messages, run_manager)

@@ -142,7 +142,9 @@ class PromptOptions:
 class CallOptions:
     """Options of the calls and of their results. Each field is a flag of `collect`."""
 
-    max_concurrency: Annotated[int | None, typer.Option(help="Calls in flight at once (default 16).", min=1)] = None
+    max_concurrency: Annotated[
+        int | None, typer.Option(help="Calls in flight at once (default 16, 64 to an endpoint).", min=1)
+    ] = None
     batch_size: Annotated[
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
     ] = None

@@ -6,15 +6,37 @@ import json
 import math
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from guardrail.judges import majority
-from guardrail.types import OptionScores, Sample, SampleSet, ToolCall, Uncertainty, Unmeasured
+from guardrail.sampling.replies import is_cut, is_refusal, only_readable, stated
+from guardrail.types import (
+    LEAST_LOGPROB,
+    Missing,
+    OptionScores,
+    Sample,
+    SampleSet,
+    ToolCall,
+    Uncertainty,
+    Unmeasured,
+    is_logprob,
+)
 
 from ..questions import Question, RawRow, content_id, get_name, reference_label
 from ..records import Record
-from .field_map import FIELDS, ColumnMap, ScoreColumn, get_list, get_number, get_object, get_text, get_truth, read_list
+from .field_map import (
+    FIELDS,
+    ColumnMap,
+    ScoreColumn,
+    get_list,
+    get_logprob,
+    get_number,
+    get_object,
+    get_text,
+    get_truth,
+    read_list,
+)
 
 __all__ = ["Builder", "OptionScale", "OtherLabels", "Primary"]
 
@@ -37,10 +59,19 @@ The plan records it, and a guard draws its answers in the same way.
 
 @dataclass(frozen=True, slots=True)
 class _Drawn:
-    """A sample, and whether the file says that it is right."""
+    """A sample, and what the file says beside it.
+
+    Attributes:
+        sample: The sample.
+        correct: Whether it is right; None if the file does not say.
+        unended: Whether the file has a place for the reason why it ended, and no reason there.
+        unread: Whether it has log-probabilities that were not measured.
+    """
 
     sample: Sample
     correct: bool | None = None
+    unended: bool = False
+    unread: bool = False
 
 
 @dataclass(slots=True)
@@ -52,6 +83,7 @@ class Builder:
         primary: Which sample is the answer, where no column holds one.
         option_scale: What option scores are; None reads it from the column "option_scale".
         other_labels: What a label is that says neither right nor wrong; None: the row is malformed.
+        cut_off: Whether an answer that was cut off, or whose end the file states as unknown, is an answer like others.
         textual: Whether lists and numbers come as texts (CSV).
         expected: Fields that every row must have; set by `expect`.
         ready: Whether `expect` was called.
@@ -62,11 +94,13 @@ class Builder:
     option_scale: OptionScale | None = None
     textual: bool = False
     other_labels: OtherLabels | None = None
+    cut_off: Literal["abstain", "measure"] = "abstain"
     expected: frozenset[str] = field(default_factory=frozenset)
     ready: bool = False
     _labels: tuple[str, ...] | None = None
     _n_empty: int = 0
     _n_lists: int = 0
+    _n_unread: Counter[str] = field(default_factory=Counter)
     _missing: Counter[str] = field(default_factory=Counter)
     _unread: set[str] = field(default_factory=set)
     _other: Counter[str] = field(default_factory=Counter)
@@ -94,27 +128,50 @@ class Builder:
             self._missing.update(name for name, value in values.items() if value is None and name in self._used)
         question = self._question(row)
         scores = self._option_scores(row)
-        if scores is not None and question.options is None:
-            question = question.model_copy(update={"options": {label: label for label in scores.labels}})
+        if self._labels is not None and question.options is None:
+            question = question.model_copy(update={"options": {label: label for label in self._labels}})
         samples = self._samples(row)
         primary, rest = self._answer(row, samples, scores)
-        drawn = None
+        drawn, missing = None, None
         if primary is not None or self.expected & {"answer", "samples", "option_scores"}:
-            drawn = SampleSet(
-                question=question.question,
-                primary=primary.sample if primary else None,
-                samples=tuple(drawn.sample for drawn in rest),
-                options=scores,
-                problem=None if primary else Unmeasured.MODEL_FAILED,
-                problem_detail="" if primary else "the file has no answer here",
-            )
+            drawn = self._drawn(question, primary, rest, scores)
+            missing = self._part(drawn)
         correct = self._correct(row, primary)
         return Record(
             **question.model_dump(),
             drawn=drawn,
-            scores={score.key: _score(row, score) for score in self.columns.scores},
+            scores={score.key: self._score(row, score, missing) for score in self.columns.scores},
             correct=correct,
         )
+
+    def _drawn(
+        self, question: Question, primary: _Drawn | None, rest: Sequence[_Drawn], scores: OptionScores | None
+    ) -> SampleSet:
+        """The sample set of a row, read as a guard reads replies."""
+        problem = Missing(Unmeasured.MODEL_FAILED, "the file has no answer here") if primary is None else None
+        if primary is None and "option_scores" in self.expected:
+            problem = Missing(Unmeasured.NO_OPTIONS, "the score of an option is a placeholder")
+        # Of samples the most frequent is the answer, so each of them must be whole.
+        given_out = rest if self.planned == "majority" else (primary,)
+        if self.cut_off == "abstain" and any(drawn is not None and drawn.unended for drawn in given_out):
+            problem = Missing(Unmeasured.UNREADABLE, "the file does not say why the answer ended (finish_reason)")
+        drawn = SampleSet(
+            question=question.question,
+            primary=primary.sample if primary else None,
+            samples=tuple(drawn.sample for drawn in rest),
+            options=scores,
+            problem=None if problem is None else problem.reason,
+            problem_detail="" if problem is None else problem.detail,
+        )
+        read = only_readable(drawn)  # it leaves faulty samples out, which here stay to be looked at
+        return drawn.model_copy(update={"problem": read.problem, "problem_detail": read.problem_detail})
+
+    def _part(self, drawn: SampleSet) -> Missing | None:
+        """The reason why a score of the answer does not count: a guard would not give it out."""
+        if drawn.problem is Unmeasured.UNREADABLE:
+            return Missing(drawn.problem, drawn.problem_detail)
+        cut = self.cut_off == "abstain" and drawn.primary is not None and is_cut(drawn.primary.finish_reason)
+        return Missing(Unmeasured.CUT_OFF, "the answer was cut off") if cut else None
 
     def notes(self) -> Iterator[str]:
         """Sentences about values that were read otherwise than they are written."""
@@ -128,6 +185,12 @@ class Builder:
         if self._unread:
             unread = ", ".join(sorted(self._unread))
             yield f"These fields of the answers were not read: {unread}. Log-probabilities are read from 'logprobs'."
+        for what, count in self._n_unread.items():
+            if count:
+                yield (
+                    f"{count} {what} that were not measured (null, or less than {LEAST_LOGPROB:g}, such as -9999.0); "
+                    "what reads them is not measured."
+                )
         for word, count in self._other.most_common():
             yield f"{count} labels are {word!r}, neither right nor wrong: counted as {self.other_labels}."
 
@@ -213,10 +276,12 @@ class Builder:
                 name, list(labels), f"the rows before have options {', '.join(self._labels)}; split the file"
             )
         scale = self._scale(row)
-        return OptionScores(
-            labels=self._labels,
-            loglikelihoods=tuple(_loglikelihood(row, name, values[label], scale) for label in self._labels),
-        )
+        listed = [_loglikelihood(row, name, values[label], scale) for label in self._labels]
+        measured = [value for value in listed if value is not None]
+        if len(measured) < len(listed) or min(measured) - max(measured) < LEAST_LOGPROB:
+            self._n_unread["rows have scores of options"] += 1
+            return None
+        return OptionScores(labels=self._labels, loglikelihoods=tuple(measured))
 
     def _scale(self, row: RawRow) -> str:
         if self.option_scale is not None:
@@ -242,7 +307,13 @@ class Builder:
             if isinstance(item, dict):
                 self._unread.update(name for name, value in item.items() if name not in _READ and value is not None)
         logprobs, tokens = self._beside(row, "logprobs", len(items)), self._beside(row, "tokens", len(items))
-        return [_sample(row, columns[0], *fields) for fields in zip(items, logprobs, tokens, strict=True)]
+        return [self._sample(row, columns[0], *fields) for fields in zip(items, logprobs, tokens, strict=True)]
+
+    def _sample(self, row: RawRow, column: str, *fields: Any) -> _Drawn:
+        """`_sample`, with a count of log-probabilities that were not measured."""
+        drawn = _sample(row, column, *fields)
+        self._n_unread["answers have log-probabilities"] += drawn.unread
+        return drawn
 
     def _beside(self, row: RawRow, name: str, n: int) -> Sequence[Any]:
         """A value for each sample, from one column with a list or from a column each; None for each where absent."""
@@ -270,7 +341,9 @@ class Builder:
                 return None, samples  # marked as missing: the record stays and abstains
             value = row.values.get(column, "" if self.textual else None)
             own = () if samples else (row.values.get(self._column("logprobs")), row.values.get(self._column("tokens")))
-            return _sample(row, column, value, *own), samples
+            drawn = self._sample(row, column, value, *own)
+            end = self._column("finish_reason")
+            return _ending(drawn, row.values[end]) if end in row.values else drawn, samples
         if scores is not None:
             return _Drawn(Sample(text=scores.best)), samples
         if not samples:
@@ -312,6 +385,16 @@ class Builder:
         self._other[truth] += 1
         return None if self.other_labels == "unlabelled" else name == "error"
 
+    def _score(self, row: RawRow, score: ScoreColumn, missing: Missing | None) -> Uncertainty:
+        """An imported score; unmeasured if the answer is not whole, or if it is lower than any score can be."""
+        read = _score(row, score)
+        if missing is None and read.value is not None and read.value < LEAST_LOGPROB:
+            self._n_unread["scores have values"] += 1
+            missing = Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
+        if missing is None:
+            return read
+        return read.model_copy(update={"value": None, "reason": missing.reason, "detail": missing.detail})
+
 
 def check_references(row: RawRow, record: Record) -> None:
     """Refuse a reference that names no option.
@@ -329,10 +412,8 @@ def _is_nan(value: object) -> bool:
     return isinstance(value, float) and math.isnan(value)
 
 
-_READ = {
-    *("text", "content", "observation", "tool_calls", "correct", "finish_reason"),
-    *("logprobs", "log_probs", "token_logprobs", "tokens"),
-}
+_LOGPROBS = frozenset({"logprobs", "log_probs", "token_logprobs"})
+_READ = _LOGPROBS | {"text", "content", "observation", "tool_calls", "tokens", "correct", "finish_reason"}
 """Fields of a sample that `_sample` reads."""
 
 
@@ -343,7 +424,8 @@ def _sample(row: RawRow, column: str, item: Any, logprobs: Any = None, tokens: A
     same answer.
     """
     if isinstance(item, str | int | float) and not isinstance(item, bool):
-        return _Drawn(_made(row, column, text=str(item).strip(), logprobs=logprobs, tokens=tokens))
+        sample = _made(row, column, text=str(item).strip(), logprobs=logprobs, tokens=tokens)
+        return _Drawn(sample, unread=sample.logprobs is None and logprobs is not None)
     if not isinstance(item, dict):
         raise row.fail(column, item, 'an answer must be a text, or an object with "text"')
     calls = item.get("tool_calls") or []
@@ -362,9 +444,16 @@ def _sample(row: RawRow, column: str, item: Any, logprobs: Any = None, tokens: A
         logprobs=_first(item, "logprobs", "log_probs", "token_logprobs") if logprobs is None else logprobs,
         tokens=item.get("tokens") if tokens is None else tokens,
         tool_calls=tuple(_call(row, column, call) for call in calls),
-        finish_reason=item.get("finish_reason"),
     )
-    return _Drawn(sample, correct)
+    drawn = _Drawn(sample, correct, unread=sample.logprobs is None and bool(_LOGPROBS & item.keys()))
+    return _ending(drawn, item["finish_reason"]) if "finish_reason" in item else drawn
+
+
+def _ending(drawn: _Drawn, reason: Any) -> _Drawn:
+    """A sample with the reason why it ended, as the file states it."""
+    end = stated(reason)
+    update = {"finish_reason": end, "refusal": is_refusal(end)}
+    return replace(drawn, sample=drawn.sample.model_copy(update=update), unended=end is None)
 
 
 def _first(item: Mapping[str, Any], *names: str) -> Any:
@@ -379,16 +468,20 @@ def _made(row: RawRow, column: str, *, logprobs: Any, tokens: Any, **fields: Any
         raise row.fail(column, fields, f"it is not an answer: {error}") from error
 
 
-def _token_logprobs(row: RawRow, column: str, logprobs: Any, tokens: Any) -> tuple[tuple[str, ...], tuple[float, ...]]:
+def _token_logprobs(
+    row: RawRow, column: str, logprobs: Any, tokens: Any
+) -> tuple[tuple[str, ...], tuple[float, ...]] | None:
     """Tokens and their log-probabilities, from two lists, or as OpenAI's APIs give them; tokens are "" if unknown.
 
-    No estimator reads the text of tokens that do not spell the answer.
+    No estimator reads the text of tokens that do not spell the answer. None if a log-probability was not measured.
     """
     if isinstance(logprobs, str):
         logprobs = read_list(logprobs)
     if isinstance(logprobs, dict):
         tokens = _first(logprobs, "tokens") or tokens
         logprobs = _first(logprobs, "content", "token_logprobs")
+        if logprobs is None:
+            return None
     rule = "log-probabilities must be a list with one number, at most 0, for each token"
     if not isinstance(logprobs, list | tuple):
         raise row.fail(
@@ -400,15 +493,14 @@ def _token_logprobs(row: RawRow, column: str, logprobs: Any, tokens: Any) -> tup
     if logprobs and all(isinstance(entry, dict) for entry in logprobs):
         tokens = [entry.get("token") for entry in logprobs]
         logprobs = [entry.get("logprob") for entry in logprobs]
-    numbers = tuple(get_number(row, column, entry) for entry in logprobs)
-    if any(number > 1e-6 for number in numbers):
-        raise row.fail(column, max(numbers), f"{rule}. Is it a probability?")
+    numbers = [get_logprob(row, column, entry) for entry in logprobs]
     if isinstance(tokens, str):
         tokens = read_list(tokens)
     texts = tuple(str(token or "") for token in tokens) if tokens is not None else ("",) * len(numbers)
     if len(texts) != len(numbers):
         raise row.fail(column, list(texts), f"there are {len(texts)} tokens and {len(numbers)} log-probabilities")
-    return texts, numbers
+    measured = tuple(number for number in numbers if number is not None)
+    return (texts, measured) if len(measured) == len(numbers) else None
 
 
 def _call(row: RawRow, column: str, call: Any) -> ToolCall:
@@ -422,12 +514,13 @@ def _call(row: RawRow, column: str, call: Any) -> ToolCall:
         raise row.fail(column, call, 'a tool call must be {"name": ..., "arguments": {...}}') from error
 
 
-def _loglikelihood(row: RawRow, column: str, value: object, scale: str) -> float:
+def _loglikelihood(row: RawRow, column: str, value: object, scale: str) -> float | None:
+    """The log-likelihood of an option, up to a common offset; None if it was not measured."""
     number = get_number(row, column, value)
     if scale == "logprob" and number > 1e-6:
         raise row.fail(column, value, "a log-probability is at most 0. Logits are --option-scale logit.")
     if scale in ("logit", "logprob"):
-        return number
+        return number if scale == "logit" or is_logprob(number) else None
     if not 0 < number <= 1.01:  # bfloat16 rounds up to 1.004
         raise row.fail(
             column, value, "a probability must be in (0, 1]. Give logits (--option-scale logit) where it is 0."

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from guardrail.errors import UsageError
-from guardrail.types import Unit
+from guardrail.types import Unit, is_logprob
 from guardrail.uncertainty import EstimatorSpec
 
 from ...spec_syntax import assignment
@@ -26,6 +26,7 @@ __all__ = [
     "ColumnMap",
     "ScoreColumn",
     "get_list",
+    "get_logprob",
     "get_number",
     "get_object",
     "get_text",
@@ -38,7 +39,7 @@ __all__ = [
 FIELDS = (
     *("id", "question", "references", "group"),
     *("answer", "samples", "logprobs", "tokens", "options", "option_scores", "option_scale", "correct", "error"),
-    *("tools", "model"),
+    *("tools", "model", "finish_reason"),
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
 
@@ -281,6 +282,17 @@ def get_number(row: RawRow, column: str, value: object) -> float:
     if not math.isfinite(number):
         raise row.fail(column, value, "it must be a finite number. Correct the row, or leave the value out.")
     return number
+
+
+def get_logprob(row: RawRow, column: str, value: object) -> float | None:
+    """A log-probability, from a number or its text; None if it was not measured: null, NaN, -inf or a placeholder."""
+    try:
+        number = None if value is None or isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        number = math.inf
+    if isinstance(value, bool) or (number is not None and number > 1e-6):
+        raise row.fail(column, value, "a log-probability is a number of at most 0. Is it a probability?")
+    return number if number is not None and is_logprob(number) else None
 
 
 def _list_cell(row: RawRow, column: str, cell: str) -> list[Any]:

@@ -47,6 +47,7 @@ class ImportSettings:
         temperature: Temperature of the samples; None: the layout's, or 0.7.
         top_p: Nucleus mass of the samples.
         max_tokens: Longest answer.
+        cut_off: Whether an answer that was cut off, or whose end is stated as unknown, is unmeasured or like others.
         prompt: How the questions were asked.
         exclude: Ids of records to leave out; each must be there.
         skip_bad: Count malformed rows instead of stopping at the first.
@@ -64,6 +65,7 @@ class ImportSettings:
     temperature: float | None = None
     top_p: float = 0.9
     max_tokens: int = MAX_TOKENS
+    cut_off: Literal["abstain", "measure"] = "abstain"
     prompt: PromptWrapping = field(default_factory=PromptWrapping)
     exclude: tuple[str, ...] = ()
     skip_bad: bool = False
@@ -154,6 +156,7 @@ def _imported(
         settings.option_scale,
         textual=textual and layout is None,
         other_labels=settings.other_labels,
+        cut_off=settings.cut_off,
     )
     reader = _Reader(builder, layout, settings.system if layout is None else system, settings.skip_bad)
     try:
@@ -436,6 +439,7 @@ def _plan(
         n=n,
         top_p=settings.top_p,
         max_tokens=settings.max_tokens,
+        cut_off=settings.cut_off,
         logprobs=any(_has_logprobs(record) for record in records),
         bindings=_bindings(records),
         primary=primary,

@@ -591,8 +591,7 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     write_records(fresh, part_header(labelled.header, rest), rest)
     wrong = [record.model_copy(update={"correct": not record.correct}) for record in rest]
     write_records(bad, part_header(labelled.header, wrong), wrong)
-    flags = ("-a", "0.15", "-e", "semantic_entropy", "-o", artifact)
-    flags = ("--rule", "acrc", *flags)
+    flags = ("--rule", "acrc", "-a", "0.15", "-e", "semantic_entropy", "-o", artifact)
     shown = run("fit", records_path, *flags, "--test", fresh)
     assert "May answer, within limits" in shown
     assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown

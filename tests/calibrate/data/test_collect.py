@@ -197,8 +197,9 @@ class NativeChat(ScriptedChat):
         self.batches.append(len(prompts))
         options = None if plan.options is None else OptionScores(labels=plan.options, loglikelihoods=(-0.1, -2.0))
         answers = tuple(Sample(text=text) for text in ("x", "y", "z"))[: plan.n]
+        answer = Sample(text="A", finish_reason="stop")
         return [
-            SampleSet(question=question_text(messages), primary=Sample(text="A"), samples=answers, options=options)
+            SampleSet(question=question_text(messages), primary=answer, samples=answers, options=options)
             for messages in prompts
         ]
 

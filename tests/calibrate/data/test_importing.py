@@ -19,7 +19,8 @@ from calibrate.data.questions import RawRow
 from calibrate.data.records import Record
 from calibrate.scoring.scores import score_records
 from guardrail.errors import MissingDependencyError, RecordError, UsageError
-from guardrail.uncertainty import make_estimator
+from guardrail.types import SamplingPlan, Unmeasured
+from guardrail.uncertainty import make_estimator, measure
 
 
 def jsonl(path: Path, rows: Sequence[object]) -> Path:
@@ -444,7 +445,6 @@ def test_log_probabilities_in_columns_and_as_apis_give_them(
         ({"samples": ["a", "b"], "logprobs": [[-1.0]]}, "for each of the 2 samples"),
         ({"samples": ["a", "b"], "logprobs": [-1.0, -2.0]}, "A number for the whole answer is a score"),
         ({"samples": ["a", "b"], "logprobs": [[0.9], [0.8]]}, "Is it a probability?"),
-        ({"samples": ["a", "b"], "logprobs": [[-1.0], [None]]}, "must be a finite number"),
         ({"samples": [{"text": "a", "tokens": ["a", "b"], "logprobs": [-1.0]}, "b"]}, "2 tokens and 1 log-prob"),
     ],
 )
@@ -605,3 +605,78 @@ def test_columns_that_are_nearly_fields_are_named_with_their_mapping(tmp_path: P
     assert not [note for note in read.notes if note.startswith("Column")], "each field has its column"
     (record,) = read.file.records
     assert (record.references, record.group) == (("y",), "g")
+
+
+@pytest.mark.parametrize("placeholder", [-9999.0, -1e30, -math.inf, math.nan, None])
+def test_placeholders_for_log_probabilities_are_not_measured_and_counted(tmp_path: Path, placeholder: Any) -> None:
+    """Otherwise a mean of -3,000 nats turns an entropy of 1.3 into 0, and a wrong answer is accepted."""
+    rows: list[dict[str, Any]] = [
+        {"question": "q?", "samples": [{"text": "x", "logprobs": [-0.5, value]}, {"text": "y", "logprobs": [-1.0]}]}
+        for value in (-0.25, placeholder)
+    ]
+    rows[1]["question"] = "r?"
+    path = tmp_path / "t.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    imported = import_file(path)
+    first, second = (record.drawn.samples for record in imported.file.records if record.drawn is not None)
+    assert [sample.logprobs for sample in (*first, *second)] == [(-0.5, -0.25), (-1.0,), None, (-1.0,)]
+    assert any(note.startswith("1 answers have log-probabilities that were not measured") for note in imported.notes)
+
+
+@pytest.mark.parametrize(
+    ("scale", "value"), [("logprob", -9999.0), ("logit", -9999.0), ("logit", -3.4028234663852886e38)]
+)
+def test_options_with_a_placeholder_are_not_measured(tmp_path: Path, scale: Any, value: float) -> None:
+    """Otherwise the other option has probability 1, and its entropy of 0 is accepted."""
+    rows = [{"id": str(i), "option_scores": {"A": -0.5, "B": score}} for i, score in enumerate((-1.0, value))]
+    imported = import_file(jsonl(tmp_path / "t.jsonl", rows), ImportSettings(option_scale=scale))
+    first, second = (record.drawn for record in imported.file.records)
+    assert first is not None
+    assert first.options is not None
+    assert second is not None
+    assert (second.primary, second.options, second.problem) == (None, None, Unmeasured.NO_OPTIONS)
+    assert any(note.startswith("1 rows have scores of options that were not measured") for note in imported.notes)
+
+
+def test_a_score_lower_than_any_can_be_is_a_placeholder(tmp_path: Path) -> None:
+    """Otherwise the answer whose score is missing counts as the most certain of all."""
+    rows = [{"question": f"{i}?", "answer": "x", "u": value} for i, value in enumerate((-700.0, -9999.0, 9999.0))]
+    imported = import_file(jsonl(tmp_path / "t.jsonl", rows), ImportSettings(columns=parse_map(["score=u:u"])))
+    assert [record.scores["imported:u"].value for record in imported.file.records] == [-700.0, None, 9999.0]
+    assert any(note.startswith("1 scores have values that were not measured") for note in imported.notes)
+
+
+@pytest.mark.parametrize(
+    ("end", "reason"),
+    [
+        ("stop", None),
+        ("eos", None),
+        ("MAX_TOKENS", Unmeasured.CUT_OFF),
+        ("error", Unmeasured.UNREADABLE),
+        (None, Unmeasured.UNREADABLE),
+        ("", Unmeasured.UNREADABLE),
+    ],
+)
+def test_an_answer_whose_end_is_not_known_good_is_unmeasured_as_at_run_time(
+    tmp_path: Path, end: Any, reason: Unmeasured | None
+) -> None:
+    """A threshold that was fitted on such answers would not be that of the answers a guard gives out."""
+    column = imported_row(tmp_path, {"question": "q?", "answer": "Lima", "finish_reason": end, "u": 0.5}, "score=u:u")
+    assert column.scores["imported:u"].reason is reason
+    sample = {"text": "Lima", "finish_reason": end}
+    samples = imported_row(tmp_path, {"question": "q?", "samples": [sample] * 3})
+    estimator = make_estimator("discrete_semantic_entropy")
+    assert samples.drawn is not None
+    assert measure(samples.drawn, estimator, SamplingPlan(n=3)).reason is reason
+
+
+def test_files_that_say_nothing_of_ends_and_parts_that_count_as_answers_are_measured(tmp_path: Path) -> None:
+    """Most files hold texts only; and somebody may have drawn short answers on purpose."""
+    assert (
+        imported_row(tmp_path, {"question": "q?", "answer": "Lima", "u": 0.5}, "score=u:u")
+        .scores["imported:u"]
+        .measured
+    )
+    for end in ("length", None):
+        row = {"question": "q?", "answer": "Lima", "finish_reason": end, "u": 0.5}
+        assert imported_row(tmp_path, row, "score=u:u", cut_off="measure").scores["imported:u"].measured

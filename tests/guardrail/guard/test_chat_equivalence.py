@@ -18,7 +18,7 @@ from pydantic import Field
 
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges.chat import ChatJudge, judge_messages, read_verdict
-from guardrail.testing import ScriptedChat
+from guardrail.testing import ScriptedChat, ended
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import from_spec, make_estimator, measure
 
@@ -41,7 +41,7 @@ class Recording(BaseChatModel):
         **kwargs: Any,
     ) -> ChatResult:
         self.calls.append((messages[-1].text, kwargs))
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(self.answer(messages[-1].text)))])
+        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(self.answer(messages[-1].text))))])
 
 
 class Structured(Recording):

@@ -44,6 +44,7 @@ from guardrail import (
 from guardrail.bindings import bindings_for
 from guardrail.guard.decide import decide
 from guardrail.judges import TokenF1Judge
+from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Uncertainty
@@ -231,6 +232,25 @@ def test_turns_that_were_not_calibrated_are_refused_or_marked(messages: list[Bas
     assert "turns" not in guard.invoke("sure?").response_metadata["guardrail"]
 
 
+def test_an_answer_without_a_promise_is_given_out_and_not_accepted() -> None:
+    """Programs read ``accepted``: an answer about silver was accepted by a threshold for single questions."""
+    marking = guarded(turns="mark")
+    for _ in range(2):  # drawn, and then remembered
+        message = marking.invoke(CONVERSATION)
+        shown = message.response_metadata["guardrail"]
+        assert (message.content, shown["accepted"], shown["reason"]) == ("Paris", False, "other_turns")
+    assert "GIVEN OUT WITHOUT THE PROMISE" in marking.assess(CONVERSATION).explain()
+    held = marking.assess([*CONVERSATION[:2], HumanMessage("unsure?")])
+    assert (held.passes, held.reason, held.turns) == (False, Reason.ABOVE_THRESHOLD, "human,ai,human")
+
+
+def test_an_alarm_holds_an_answer_without_a_promise_back_too() -> None:
+    switch = SafetySwitch()
+    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors."))
+    verdict = guarded(turns="mark", switch=switch).assess(CONVERSATION)
+    assert (verdict.passes, verdict.reason) == (False, Reason.SUSPENDED)
+
+
 def test_turns_that_were_calibrated_pass() -> None:
     artifact = make_artifact(MODEL, turns=("human", "human,ai,human"))
     verdict = guarded(artifact=artifact).assess(CONVERSATION)
@@ -264,8 +284,10 @@ def test_a_cascade_checks_turns_too() -> None:
     artifact = cascade_artifact(0.0, 0.0)
     with pytest.raises(ArtifactMismatchError, match="turns"):
         Cascade(models, artifact=artifact).invoke(CONVERSATION)
-    verdict = Cascade(models, artifact=artifact, turns="mark").assess(CONVERSATION)
-    assert (verdict.accepted, verdict.turns) == (True, "human,ai,human")
+    marking = Cascade(models, artifact=artifact, turns="mark")
+    verdict = marking.assess(CONVERSATION)
+    assert (verdict.accepted, verdict.passes, verdict.turns) == (False, True, "human,ai,human")
+    assert marking.invoke(CONVERSATION).content == "a"
 
 
 # -- slots

@@ -206,12 +206,16 @@ def test_a_call_with_an_integer_of_too_many_digits_abstains() -> None:
 
 def test_a_name_with_a_slash_is_found_among_the_paths_that_are_held_back() -> None:
     sure = json.dumps({**SURE, "a/b~": 1})
-    partial = guard_of([sure, *[sure.replace("1}", "2}")] * 4]).with_structured_output(Invoice).invoke(Q)
+    script = [sure, *[sure.replace("1}", "2}")] * 4]
+    named = json_spec(FORMAT, cap=9, optional=["/due", "/tags", "/a~1b~0"])
+    partial = guard_of(script, spec=named).with_structured_output(Invoice).invoke(Q)
     assert partial.held_back == ("/a~1b~0",)
     with pytest.raises(KeyError, match="is held back"):
         partial["a/b~"]
-    with pytest.raises(KeyError, match="not in the answer"):
+    with pytest.raises(KeyError, match="is not in the answer"):
         partial["a~1b~0"]
+    with pytest.raises(KeyError, match="is held back or not in the answer"):
+        guard_of(script).with_structured_output(Invoice).invoke(Q)["a/b~"]
 
 
 def test_structured_output_is_the_object_itself_if_all_is_kept() -> None:
@@ -467,3 +471,27 @@ def test_scores_of_many_parts_are_packed() -> None:
 
 def test_the_calibration_of_whole_answers_is_empty() -> None:
     assert guard_of(answers()).artifact.calibration == CalibrationScores(uncertainty=(), error=())
+
+
+SECRET = "lung cancer stage IV"
+
+
+@pytest.mark.parametrize("beside", [{}, {"city": "Rome"}])
+def test_a_key_that_no_schema_names_leaves_only_with_its_value(beside: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A key may be the answer: {"lung cancer stage IV": true} is held back, and its path must not say it."""
+    script = [json.dumps({**beside, SECRET: True}), *(json.dumps({**beside, f"word {i}": True}) for i in range(4))]
+    guard = guard_of(script, spec=json_spec(cap=9), bindings=None)
+    with caplog.at_level("INFO"):
+        message = guard.invoke(Q)
+    verdict = guard.assess(Q)
+    assert verdict.accepted == bool(beside)
+    assert [part.path for part in verdict.held_back] == [f"/{SECRET}"]  # for the page of a reviewer
+    assert message.response_metadata["guardrail"]["held_back"] == ["/*"]
+    assert SECRET not in json.dumps([message.content, message.response_metadata, verdict.detail, caplog.text])
+
+
+def test_a_key_that_is_kept_is_shown() -> None:
+    """It is a part of the answer that the caller gets."""
+    guard = guard_of([json.dumps({SECRET: True})] * 5, spec=json_spec(cap=9), bindings=None)
+    (part,) = guard.invoke(Q).response_metadata["guardrail"]["parts"]
+    assert (part["path"], part["kept"]) == (f"/{SECRET}", True)

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import JudgeSpec
-from guardrail.parts.json_fields import json_spec, leaf_fields, placed
+from guardrail.parts.json_fields import json_spec, leaf_fields, named_path, placed
 from guardrail.parts.measure import compare_with_gold, parts_measure, split_and_measure
 from guardrail.parts.part import Part
 from guardrail.parts.sentences import sentence_spec
@@ -444,3 +444,40 @@ def test_a_value_is_placed_only_where_the_answer_has_a_place(path: str) -> None:
         placed(answer, path, 3)
     assert placed(answer, "/l/1", 3) == {"a": 1, "l": [1, 3]}
     assert placed(answer, "/b", 3) == {"a": 1, "l": [1, 2], "b": 3}
+
+
+SCHEMA: dict[str, Any] = {
+    "type": "object",
+    "properties": {
+        "items": {"type": "array", "items": {"$ref": "#/$defs/item"}},
+        "by": {"type": "object", "additionalProperties": {"type": "object", "properties": {"code": {}}}},
+        "who": {"anyOf": [{"properties": {"name": {}}}, {"properties": {"firm": {}}}]},
+    },
+    "$defs": {"item": {"type": "object", "properties": {"price": {}}}},
+}
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        ("/items/3/price", "/items/3/price"),
+        ("/items/3/cancer", "/items/3/*"),
+        ("/who/firm", "/who/firm"),
+        ("/by/cancer/code", "/by/*/code"),
+        ("/cancer/price", "/*/*"),  # the schema names price elsewhere only
+        ("/1987", "/*"),  # a year of birth is no place in a list
+        ("", ""),
+    ],
+)
+def test_a_path_is_shown_without_the_models_words(path: str, shown: str) -> None:
+    """{"lung cancer": true} would leave as a path although its value is held back."""
+    assert named_path(path, json_spec(cap=1), SCHEMA) == shown
+
+
+def test_without_a_schema_only_the_paths_of_the_specification_are_named() -> None:
+    """An operator who names fields must read which of them are held back."""
+    spec = json_spec(cap=1, optional=["/due"], keys={"/items": "sku"}, judges={"/to/name": "exact"})
+    for path in ("/due", "/items/0/sku", "/to/name"):
+        assert named_path(path, spec, None) == path
+    assert named_path("/items/0/cancer", spec, None) == "/items/0/*"
+    assert named_path("/to/cancer", spec, None) == "/to/*"

@@ -13,7 +13,7 @@ from pydantic import PrivateAttr
 
 from guardrail import Guardrail
 from guardrail.parts.json_fields import json_spec
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.types import Sample
 
 QUESTIONS, N, ATTEMPTS = 150, 4, 6
@@ -27,7 +27,7 @@ class Guesser(ScriptedChat):
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
         ease = (int(str(messages[-1].content)) % 10) / 10
         value = "right" if self._dice.random() < ease else self._dice.choice(["wrong", "worse"])
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(json.dumps({"field": value})))])
+        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(json.dumps({"field": value}))))])
 
 
 def shown(*, remember: float, attempts: int) -> list[Sample]:

@@ -137,7 +137,7 @@ class Native(ScriptedChat):
         return [
             SampleSet(
                 question="q",
-                primary=Sample(text="p") if primary and has_primary else None,
+                primary=Sample(text="p", finish_reason="stop") if primary and has_primary else None,
                 samples=tuple(Sample(text=f"{number}.{place}") for place in range(count)),
                 problem=Unmeasured.MODEL_FAILED if failed else None,
                 cost=Cost(calls=1),
@@ -178,7 +178,11 @@ def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> No
     assert [(n, primary) for n, primary, _ in model.asked] == [(5, True), (3, True), (2, False)]
     assert len({seed for *_, seed in model.asked}) == 3  # equal seeds would give equal samples
     assert [sample.text for sample in whole.samples] == ["0.0", "0.1", "1.0", "2.0", "2.1"]
-    assert (again.samples, again.primary, again.cost.calls) == (whole.samples, Sample(text="p"), 0)
+    assert (again.samples, again.primary, again.cost.calls) == (
+        whole.samples,
+        Sample(text="p", finish_reason="stop"),
+        0,
+    )
     forgetful = Native(asked=[], outcomes=[(False, 2)])
     for _ in range(2):
         Sampler(forgetful, SamplingPlan(n=5)).draw([PROMPT])

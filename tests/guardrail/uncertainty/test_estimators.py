@@ -96,8 +96,11 @@ def test_semantic_entropy_by_hand() -> None:
 
 
 def test_cluster_probabilities_are_renormalised_and_do_not_underflow() -> None:
-    # exp(-2000) is 0 in floating point; only ratios matter: equal weights give ln 2
-    drawn = answers("x1", "y1", logprobs=[[-2000.0], [-2000.0]])
+    # exp(-745) has no digit left in floating point; only ratios matter: weights e : 1
+    drawn = answers("x1", "y1", logprobs=[[-744.0], [-745.0]])
+    p = math.e / (1 + math.e)
+    assert score("semantic_entropy", drawn).value == pytest.approx(-p * math.log(p) - (1 - p) * math.log(1 - p))
+    drawn = answers("x1", "y1", logprobs=[[-745.0], [-745.0]])
     assert score("semantic_entropy", drawn).value == pytest.approx(math.log(2))
     # ten copies of a certain answer sum to 10, not 1: without renormalisation the entropy would be negative
     assert score("semantic_entropy", answers(*["x1"] * 10, logprobs=[[0.0]] * 10)).value == 0.0
@@ -121,7 +124,7 @@ def test_predictive_entropy_and_max_softmax_by_hand() -> None:
 
 
 def test_zero_log_zero_is_zero() -> None:
-    assert score("predictive_entropy", option_set(0.0, -2000.0)).value == 0.0
+    assert score("predictive_entropy", option_set(0.0, -745.0)).value == pytest.approx(0.0, abs=1e-300)
 
 
 # -- fail closed

@@ -16,7 +16,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 
 SYSTEM = "You are the bank's assistant."
 
@@ -86,7 +86,7 @@ class AgentChat(ScriptedChat):
         if isinstance(reply, Exception):
             raise reply
         message = reply.model_copy() if isinstance(reply, AIMessage) else AIMessage(content=reply)
-        return ChatResult(generations=[ChatGeneration(message=message)])
+        return ChatResult(generations=[ChatGeneration(message=ended(message))])
 
 
 class Counter(AgentChat):
@@ -98,7 +98,7 @@ class Counter(AgentChat):
         with self._lock:
             self._seen.append(kwargs)
             number = next(self._made)
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=f"ans{number}"))])
+        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(content=f"ans{number}")))])
 
 
 def artifact_of(

@@ -22,6 +22,7 @@ from guardrail.errors import AbstainedError, UnmeasuredError
 from guardrail.prompting import question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
+from guardrail.testing import ended
 from guardrail.verdict import Reason
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
@@ -185,7 +186,7 @@ class Wavering(AgentChat):
             self._times[call] += 1
         draw = random.Random(f"{call} {self._times[call]}").random()  # of this call alone: threads change nothing
         answer = "wrong" if draw < 0.65 else f"other {draw}"
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=answer))])
+        return ChatResult(generations=[ChatGeneration(message=ended(AIMessage(content=answer)))])
 
 
 @wrap_model_call

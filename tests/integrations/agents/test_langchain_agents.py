@@ -900,7 +900,8 @@ class Native(AgentChat):
 
     def draw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any, **settings: Any) -> list[SampleSet]:
         self._seen.append({"n": plan.n, **settings})
-        sample = Sample(text="", tool_calls=(ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}),))
+        transfer = ToolCall(name="transfer", arguments={"to": "bob", "amount": 5})
+        sample = Sample(text="", tool_calls=(transfer,), finish_reason="tool_calls")
         return [SampleSet(question="pay bob", primary=sample, samples=(sample,) * plan.n)]
 
     async def adraw_samples(self, prompts: Any, plan: SamplingPlan, *, seeds: Any, **settings: Any) -> list[SampleSet]:

@@ -20,12 +20,12 @@ from langchain_core.messages import AIMessage, SystemMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import PrivateAttr
 
-from guardrail import Bindings, Verdict
+from guardrail import Bindings, Reason, Verdict
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.uncertainty import make_estimator as make
 from integrations._agents.calls import arguments_of, call_subject
 from integrations._agents.framework_guard import Answer, FrameworkGuard
@@ -144,12 +144,12 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
     assert "Secretly" not in str(answer.message.model_dump())
     assert judged_of(answer).turns is None
     again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
-    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
     several = FrameworkGuard(
         model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, guard_options={}
     )
     again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
-    assert (judged_of(again).accepted, judged_of(again).turns) == (True, "human,ai,human")
+    assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
     strict = FrameworkGuard(
         model, artifact(model), on_abstain="review", verdicts=None, guard_options={"turns": "refuse"}
     )
@@ -256,7 +256,8 @@ class Wavering(ScriptedChat):
         call = (str(messages[-1].text), run_manager.metadata.get(SAMPLE_INDEX, -1))
         self._times[call] += 1
         draw = random.Random(f"{call} {self._times[call]}").random()
-        return ChatResult(generations=[ChatGeneration(message=AIMessage("wrong" if draw < 0.65 else f"other {draw}"))])
+        message = AIMessage("wrong" if draw < 0.65 else f"other {draw}")
+        return ChatResult(generations=[ChatGeneration(message=ended(message))])
 
 
 @pytest.mark.parametrize("remember", [300.0, 0])

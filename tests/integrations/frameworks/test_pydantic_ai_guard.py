@@ -117,7 +117,7 @@ class Scripted(Model):
             reply = others[place % len(others)]
         part = TextPart(reply) if isinstance(reply, str) else ToolCallPart(*reply)
         usage = RequestUsage(input_tokens=10, output_tokens=2)
-        return ModelResponse(parts=[part], usage=usage, model_name="scripted")
+        return ModelResponse(parts=[part], usage=usage, model_name="scripted", finish_reason="stop")
 
 
 SURE_TEXT: list[Reply] = ["Paris", "Paris", "paris", "Paris.", "Paris"]

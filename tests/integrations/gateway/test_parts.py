@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,7 +15,7 @@ from tests.integrations.gateway.conftest import MODEL, Held, Serve
 
 FIRST = {"city": "Rome", "zip": "00100"}
 ASKED = "extract"
-ARTIFACT = make_artifact(MODEL, threshold=0.1, n=4, parts=json_spec(cap=4))
+ARTIFACT = make_artifact(MODEL, threshold=0.1, n=4, parts=json_spec(cap=4, optional=["/city", "/zip"]))
 
 
 def scripted(endpoint: Held) -> None:
@@ -67,3 +68,21 @@ def test_a_ticket_about_the_rest_does_not_make_an_abstention(serve: Serve, endpo
     reply = served.ask(ASKED).json()
     assert (reply["guardrail"]["accepted"], reply["guardrail"]["abstained"]) == (True, False)
     assert reply["guardrail"]["ticket"]
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "responses", "messages"])
+@pytest.mark.parametrize("beside", [{}, {"city": "Rome"}])
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_held_back_key_does_not_leave_in_any_protocol(
+    serve: Serve, endpoint: Held, path: str, beside: dict[str, str], strict: bool
+) -> None:
+    """The key of {"lung cancer": true} is the answer; its path stood in held_back, beside an empty answer."""
+    answers = [{**beside, "lung cancer": True}, *({**beside, f"word {i}": True} for i in range(4))]
+    endpoint.answers = {ASKED: [json.dumps(answer) for answer in answers]}
+    body: dict[str, Any] = {"model": "support", **({"max_tokens": 256} if path == "messages" else {})}
+    body |= {"input": ASKED} if path == "responses" else {"messages": [{"role": "user", "content": ASKED}]}
+    headers = {"x-guardrail-parts": "all"} if strict else {}
+    response = serve(artifact=ARTIFACT).http.post(f"/v1/{path}", json=body, headers=headers)
+    assert response.status_code == 200
+    assert "lung cancer" not in response.text + str(response.headers)
+    assert "/*" in response.json()["guardrail"]["held_back"]

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from guardrail.errors import ArtifactMismatchError
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import make_artifact
 from tests.integrations.gateway import test_messages, test_responses
-from tests.integrations.gateway.conftest import SURE, Serve
+from tests.integrations.gateway.conftest import MODEL, SURE, Serve
 
 PYTHON = re.compile(
     r"`|\('[^']*',|\b(guard|guardrail|calibrate|artifact|self)\.\w|\w\(|\w=[\"']|\w+Error\b|bindings_for|\bNone\b|<class"
@@ -91,6 +93,37 @@ def test_a_refusal_has_the_names_of_its_protocol(
 def test_a_refusal_of_other_turns_names_the_setting(serve: Serve) -> None:
     reply = serve().http.post("/v1/chat/completions", json={"model": "support", "messages": [USER, ANSWER, USER]})
     assert "'turns: mark'" in reply.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("protocol", ["chat/completions", "responses", "messages"])
+def test_an_answer_without_a_promise_is_not_accepted_and_says_why(serve: Serve, protocol: str) -> None:
+    """Programs read ``accepted``; the promise of a threshold for single questions does not cover a second one."""
+    turns = {"input": [USER, ANSWER, USER]} if protocol == "responses" else {"messages": [USER, ANSWER, USER]}
+    body = {"model": "support", **turns, **({"max_tokens": 4096} if protocol == "messages" else {})}
+    reply = serve({"turns": "mark"}).http.post(f"/v1/{protocol}", json=body)
+    shown = reply.json()["guardrail"]
+    assert "Paris" in reply.text
+    assert (shown["accepted"], shown["abstained"], shown["reason"]) == (False, False, "other_turns")
+    assert reply.headers["x-guardrail-accepted"] == "false"
+    assert shown["turns"] == "human,ai,human"
+    assert shown["explanation"].startswith("The promise does not cover this conversation")
+
+
+@pytest.mark.parametrize(
+    "prompt", [PromptWrapping(system="The code word is swordfish."), PromptWrapping(template="swordfish: {question}")]
+)
+def test_a_refusal_quotes_no_calibrated_prompt_and_speaks_of_turns_only_where_these_differ(
+    serve: Serve, prompt: PromptWrapping, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The prompt is the operator's; any client could read it by sending another one."""
+    served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt))
+    with caplog.at_level("DEBUG", logger="guardrail"):
+        reply = served.ask(SURE)
+    assert (reply.status_code, reply.json()["error"]["code"]) == (400, "not_as_calibrated")
+    assert "swordfish" not in reply.text
+    assert "turns" not in reply.text
+    assert "swordfish" in caplog.text  # for the operator, at level DEBUG
+    assert not any("swordfish" in record.getMessage() for record in caplog.records if record.levelname != "DEBUG")
 
 
 def test_the_check_finds_python() -> None:
