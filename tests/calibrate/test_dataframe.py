@@ -405,7 +405,7 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     assert "calibrate: Why: Even without a single error 60 items are too few" in shown
     records.fit(alpha=0.2, estimator=KEY)
     shown = logged()
-    assert "calibrate: These labels have carried 2 fits" in shown
+    assert "calibrate: 3 fits have used these labels" in shown
     assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown
     columns([row | {"said": "no idea of it"} for row in rows(20)]).score(USUAL).label("stated")
     assert "calibrate: 20 of 20 answers are undecided by rule stated and count as wrong until" in logged()

@@ -162,7 +162,7 @@ def test_an_artifact_without_these_fields_states_what_it_knows(name: str) -> Non
     assert (stored.price, stored.outcome.certifies, stored.plan.primary) == (None, None, "greedy")
     assert stored.promises == (
         "In use: rule acrc, on average over calibrations, not a certificate: about 40 % of such gates end above 10 % "
-        "wrong. It answers 75 % of questions; at calibration 0 % of these answers were wrong (95 % interval 0 % to "
+        "wrong. It answers 62.5 % of questions; at calibration 0 % of these answers were wrong (95 % interval 0 % to "
         "70.8 %).",
         "Certificate: --rule certified finds no threshold on 4 labels; `calibrate plan` says how many labels would do.",
     )
@@ -198,7 +198,7 @@ def test_an_artifact_of_parts_has_version_3_and_all_that_its_threshold_was_fitte
     assert stored.parts is not None
     assert stored.parts.scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
     assert stored.promises[1] == (
-        "At calibration 2 of 2 answers show something (100 %); 1 of these keep a wrong part (50 %)."
+        "At calibration 2 of 2 answers show something (83.3 % of all questions); 1 of these keep a wrong part (50 %)."
     )
 
 
