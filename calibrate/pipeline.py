@@ -223,7 +223,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         ("estimator", artifact.estimator, spec),
-        ("plan", artifact.plan, plan_to_compare(header.plan, artifact)),
+        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
         ("correctness rule", artifact.correctness, header.correctness),
     ]
     differences += unlike(sides)
@@ -233,18 +233,6 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
             f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
             "right scores with --estimator."
         )
-
-
-def plan_to_compare(plan: SamplingPlan, artifact: CalibrationArtifact) -> SamplingPlan:
-    """The plan of records as an artifact's plan should be.
-
-    A plan of before ``cut_off``, or of a gateway that only watched, abstains at run time on answers that were cut off,
-    as records do where it is "abstain".
-    """
-    narrowed = narrowed_plan(plan, artifact.estimator)
-    if (artifact.plan.cut_off, narrowed.cut_off) == (None, "abstain"):
-        return narrowed.model_copy(update={"cut_off": None})
-    return narrowed
 
 
 def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
@@ -342,12 +330,7 @@ def calibration_part(
 ) -> tuple[RecordTable, RecordTable]:
     """The records of the calibration part, and the others but those that the estimator was chosen on.
 
-    Clusters belong to the part as a whole, although most rules use one question of each. An artifact that does not say
-    which questions it was fitted on (of an older version) takes all for its own, unless more have a score and a label
-    than it used.
-
-    Raises:
-        UsageError: It does not say, and there are more.
+    Clusters belong to the part as a whole, although most rules use one question of each.
     """
     table = without_choice(artifact, records)
     clusters = artifact.calibration.group
@@ -355,17 +338,8 @@ def calibration_part(
         groups = set(clusters)
         codes, names = table.coded("group")
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
-    elif artifact.data.questions is not None:
-        ours = among(table.question_hashes(), hashes_of_fit(artifact))
     else:
-        usable = len(arrays(table, estimator).ids)
-        if usable > artifact.data.n_used:
-            raise UsageError(
-                f"the artifact was fitted on {artifact.data.n_used} questions, {usable} of these records have a score "
-                "and a label, and an artifact of this older version does not say which it used. Name the part that was "
-                "kept out with --test, or fit again."
-            )
-        ours = np.ones(len(table), dtype=np.bool_)
+        ours = among(table.question_hashes(), hashes_of_fit(artifact))
     return table.take(ours), table.take(~ours)
 
 
@@ -375,23 +349,20 @@ def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
 
 
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
-    """`question_hashes` of the calibration part; none where the artifact does not know them."""
+    """`question_hashes` of the calibration part, sorted."""
     return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
     """Refuse to test on questions that the threshold was chosen on: it fits them.
 
-    Questions are compared by id and text, where the artifact knows those it was fitted on.
+    Questions are compared by id and text.
 
     Raises:
         UsageError: Naming how many there are.
     """
-    fitted = hashes_of_fit(artifact)
-    if not fitted.size:
-        return
     table = table_of(records)
-    shared = table.take(among(table.question_hashes(), fitted))
+    shared = table.take(among(table.question_hashes(), hashes_of_fit(artifact)))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
@@ -500,7 +471,6 @@ def _fingerprint(
     return DataFingerprint(
         name=file.header.questions_name,
         sha256=usable.fingerprint(),
-        version=2,
         n_questions=len(used),
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,

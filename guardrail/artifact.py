@@ -14,12 +14,10 @@ from typing import Any, Literal, Self
 from langchain_core.messages import BaseMessage
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_serializer,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -28,7 +26,6 @@ from .files import Persisted
 from .gate import risk_coverage
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import (
-    AVERAGE,
     CERTIFIED,
     Asked,
     Feasible,
@@ -62,15 +59,9 @@ __all__ = [
 ]
 
 
-MOST_UNMEASURED = 0.005
-"""Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
-
-
 MOST_FAILED = 0.01
 """Share of questions without a score because a server, a rate limit or a time-out failed, up to which a fit leaves them
 out unasked."""
-
-
 MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
@@ -81,34 +72,30 @@ class DataFingerprint(Frozen):
     name: str
     """Name of the question set, e.g. its file name without folders."""
     sha256: str
-    """Hash over the questions that were used, in canonical form."""
-    version: Literal[1, 2] = Field(default=1, exclude_if=lambda version: version == 1)
-    """Hashed content. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
+    """SHA-256 over the questions that were used: over the first 16 bytes of SHA-256 of each canonical row, sorted."""
     n_questions: int
     """Questions in the calibration part."""
     n_used: int
     """Questions with a score and a label: those the rule was fitted on."""
     n_unmeasured: int
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
-    n_failed: int = Field(default=0, exclude_if=lambda n_failed: n_failed == 0)
+    n_failed: int = 0
     """Questions among ``n_unmeasured`` without a score because a server, a rate limit or a time-out failed, which says
     nothing about the question."""
     n_unlabelled: int
-    """Questions that nobody has labelled yet; left out of the fit. In older files also those that are undecided."""
-    n_undecided: int = Field(default=0, exclude_if=lambda n_undecided: n_undecided == 0)
+    """Questions that nobody has labelled yet; left out of the fit."""
+    n_undecided: int = 0
     """Questions among ``n_used`` whose answer the label rule could not decide; they count as wrong."""
     n_cut_off: int | None = None
-    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
-    files, and for imported scores)."""
-    questions: tuple[str, ...] | dict[str, str] | None = Field(
-        default=None, repr=False, exclude_if=lambda questions: questions is None
-    )
+    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if nothing says how answers ended
+    (imported scores)."""
+    questions: tuple[str, ...] | dict[str, str] = Field(repr=False)
     """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
-    in one file. Many are packed (see `hashes`). None in older files."""
+    in one file. Many are packed (see `hashes`)."""
 
     @field_validator("questions")
     @classmethod
-    def _readable(cls, questions: tuple[str, ...] | dict[str, str] | None) -> tuple[str, ...] | dict[str, str] | None:
+    def _readable(cls, questions: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
         if isinstance(questions, dict):
             unpack(questions, "Q")
         return questions
@@ -120,19 +107,10 @@ class DataFingerprint(Frozen):
 
     @property
     def hashes(self) -> array[int]:
-        """The numbers behind `questions`; empty where it is None."""
+        """The numbers behind `questions`."""
         if isinstance(self.questions, dict):
             return unpack(self.questions, "Q")
-        return array("Q", (int(digits, 16) for digits in self.questions or ()))
-
-    @property
-    def covers_early_stopping(self) -> bool:
-        """Whether so few questions could not be measured that a guard may stop drawing early by itself.
-
-        The fit left those questions out, as a guard holds them back. A guard that stops early accepts some of them,
-        because it never draws the sample that would have failed.
-        """
-        return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
+        return array("Q", (int(digits, 16) for digits in self.questions))
 
     @property
     def measured(self) -> float:
@@ -160,7 +138,7 @@ class Reach(Frozen):
     """Largest score within reach."""
     n_asked: int
     """Questions of the scored file, none of them labelled."""
-    n_failed: int = Field(default=0, exclude_if=lambda n_failed: n_failed == 0)
+    n_failed: int = 0
     """Questions among them without a score because a server, a rate limit or a time-out failed."""
     n_pool: int
     """Questions among them with a score."""
@@ -209,8 +187,8 @@ class EstimatorChoice(Frozen):
     """Labelled questions they were compared on."""
     questions: tuple[str, ...]
     """Short hashes of the ids of all questions of that part, sorted."""
-    share: float | None = Field(default=None, exclude_if=lambda share: share is None)
-    """Share of the questions asked for that part; None in older files, where it was .3."""
+    share: float
+    """Share of the questions asked for that part."""
 
 
 class CalibrationScores(Frozen):
@@ -251,10 +229,6 @@ class CalibrationScores(Frozen):
     def _packed(self, values: Sequence[float]) -> Any:
         return pack(values) if isinstance(values, array) else values
 
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segment")
-
 
 class Segments(Frozen):
     """Thresholds for categories of questions (intents, topics), each certified on the questions of its category.
@@ -287,12 +261,6 @@ class CalibrationArtifact(Persisted):
     population of questions that drifts, is not noticed.
     """
 
-    SCHEMA_VERSION = 3
-
-    schema_version: int = 2
-    """Version of this file format. Fields of version 2 narrow the promise, and a reader of version 1 would ignore them,
-    so it must refuse the file. Version 3 is written for an artifact with ``parts`` only: a reader of version 2 would
-    let whole answers through."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -317,7 +285,7 @@ class CalibrationArtifact(Persisted):
     """Versions of the packages that were used."""
     turns: tuple[str, ...] | None = None
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
-    questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
+    questions. None if they were not recorded: a guard takes them for single questions."""
     reach: Reach | None = None
     """The labelled part, if only questions below a cut were labelled; None for a sample of all questions."""
     lineage: tuple[str, ...] = ()
@@ -329,32 +297,18 @@ class CalibrationArtifact(Persisted):
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
-    price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
-    """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
-    parts: PartsGate | None = Field(default=None, exclude_if=lambda parts: parts is None)
+    price: Price | None = Field(default=None, repr=False)
+    """Figures of the rule that is not in use, for `promises`; None if none are needed."""
+    parts: PartsGate | None = None
     """The gate of the parts of an answer (JSON fields, sentences); None if whole answers are gated. With it,
     ``outcome`` counts answers: accepted are those of which some part is kept, errors those that keep more wrong parts
     than allowed; and ``calibration`` is empty."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _version_of_parts(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("parts") is not None and "schema_version" not in data:
-            return {**data, "schema_version": 3}
-        return data
-
     @model_validator(mode="after")
     def _one_threshold_of_parts(self) -> Self:
-        if (self.parts is not None) != (self.schema_version == 3):
-            raise ValueError(f"an artifact has schema version 3 if and only if it has parts, got {self.schema_version}")
         if self.parts is not None and self.segments is None and self.parts.threshold != self.threshold:
             raise ValueError(f"the parts have threshold {self.parts.threshold}, the outcome says {self.threshold}")
-        if self.parts is not None and self.plan.unanimous_at is not None:
-            raise ValueError("parts are measured on all n samples: the plan must not have unanimous_at")
         return self
-
-    def _written_version(self) -> int:
-        return 2 if self.parts is None else 3
 
     @classmethod
     def uncalibrated(
@@ -388,7 +342,9 @@ class CalibrationArtifact(Persisted):
             prompt=prompt,
             estimator=estimator,
             correctness=CorrectnessSpec(name="none", version=0),
-            data=DataFingerprint(name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0),
+            data=DataFingerprint(
+                name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0, questions=()
+            ),
             outcome=outcome,
             certificate=outcome,
             calibration=scores,
@@ -402,10 +358,6 @@ class CalibrationArtifact(Persisted):
         if named != (None if self.segments is None else set(self.segments.outcomes)):
             raise ValueError("the segments of the calibration items are not those that have a threshold")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segments", "choice")  # most artifacts have none; their form stays as it was
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
@@ -561,17 +513,6 @@ class CalibrationArtifact(Persisted):
         return outcome.acceptance if self.reach is None else self.reach.of_all(outcome.acceptance)
 
     @property
-    def certifies(self) -> bool | None:
-        """Whether the rule in use is a certificate; None if an older file does not say so.
-
-        Of older files it is known for the two default rules, and for segments, which only certificates have.
-        """
-        stated = self.outcome.certifies
-        if stated is None and self.outcome.rule == AVERAGE:
-            return False
-        return True if stated is None and (self.outcome.rule == CERTIFIED or self.segments is not None) else stated
-
-    @property
     def promises(self) -> tuple[str, str]:
         """The promise in use in one line; in another, the promise of the other rule, its price and the flag for it.
 
@@ -596,7 +537,7 @@ class CalibrationArtifact(Persisted):
         interval = None if feasible is None else feasible.interval
         in_use = Terms(
             outcome.rule,
-            self.certifies,
+            outcome.certifies,
             self.confidence(delta),
             self._of_measured,
             self.n_accepted,
@@ -723,10 +664,6 @@ class CalibrationArtifact(Persisted):
         return None if turns in (self.turns or (ONE_QUESTION,)) else turns
 
 
-def _without(written: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in written.items() if key not in names or value is not None}
-
-
 # -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------
 
 
@@ -795,10 +732,6 @@ class CascadeOutcome(Frozen):
 class CascadeArtifact(Persisted):
     """One system: models asked in order, with thresholds that control the error rate of their answers together."""
 
-    SCHEMA_VERSION = 2
-
-    schema_version: int = 2
-    """Version of this file format; raised with that of its stages."""
     kind: Literal["cascade"] = "cascade"
     """Distinguishes the file from the artifact of a single guard."""
     created: str
@@ -816,11 +749,11 @@ class CascadeArtifact(Persisted):
     """Versions of the packages that made it."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted."""
-    n_asked: int | None = Field(default=None, exclude_if=lambda n_asked: n_asked is None)
+    n_asked: int | None = None
     """Questions with labels, and those that no stage could measure; None if each was measured."""
-    n_unmeasured: int = Field(default=0, exclude_if=lambda n_unmeasured: n_unmeasured == 0)
+    n_unmeasured: int = 0
     """Questions among them that no stage could measure. The system abstains on them."""
-    n_failed: int = Field(default=0, exclude_if=lambda n_failed: n_failed == 0)
+    n_failed: int = 0
     """Questions without a score because a server, a rate limit or a time-out failed, at the stage with the most."""
 
     @model_validator(mode="after")

@@ -277,7 +277,7 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back",
             "calibrate with a larger alpha, more questions, or a better model",
         )
-    target = target_text(outcome.alpha, certifies=artifact.certifies is True)
+    target = target_text(outcome.alpha, certifies=outcome.certifies)
     return Finding("threshold", "ok", f"{artifact.answer_if}, for {target} ({outcome.rule})")
 
 

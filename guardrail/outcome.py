@@ -84,14 +84,13 @@ class _OutcomeBase(Frozen):
     """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
-    certifies: bool | None = Field(default=None, exclude_if=lambda certifies: certifies is None)
-    """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n. None if an
-    older file does not say so."""
+    certifies: bool = False
+    """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n."""
 
     @property
     def promise(self) -> str:
-        """`guarantee`, without an "at most" where the rule is not known to be a certificate."""
-        return stated(self.guarantee, certifies=self.certifies or (self.certifies is None and self.rule == CERTIFIED))
+        """`guarantee`, without an "at most" where the rule is not a certificate."""
+        return stated(self.guarantee, certifies=self.certifies)
 
     @property
     def smallest_feasible_alpha(self) -> float | None:
@@ -249,7 +248,7 @@ class Price(Frozen):
 
     average: float | None = None
     """Beside a certificate: share of the measured questions that rule acrc answers; 0 if it finds no threshold."""
-    labels: LabelsNeeded | None = Field(default=None, exclude_if=lambda labels: labels is None)
+    labels: LabelsNeeded | None = None
     """Where rule certified finds no threshold: the labels that it needs, see `calibrate.evaluation.planning`."""
 
 
@@ -259,7 +258,7 @@ class Terms:
 
     Attributes:
         rule: Name of the rule.
-        certifies: Whether it is a certificate; None if an older file does not say so.
+        certifies: Whether it is a certificate.
         confidence: 1 - delta of a certificate.
         acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
         n_accepted: Calibration questions that it answers.
@@ -269,7 +268,7 @@ class Terms:
     """
 
     rule: str
-    certifies: bool | None
+    certifies: bool
     confidence: float
     acceptance: float
     n_accepted: int = 0
@@ -348,8 +347,6 @@ def _in_use(target: str, n: int, terms: Terms, labels: str, asked: Asked) -> str
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "group_mean" else ""
         promise = f"a certificate{terms.scope}: {_certain(target, terms.confidence)}{kind}."
-    elif terms.certifies is None:
-        promise = "on average unless it is a certificate, which this older file does not say (fit again)."
     elif terms.rule == AVERAGE:
         promise = "on average over calibrations, not a certificate"
         # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
@@ -413,7 +410,7 @@ _AT_MOST = re.compile(r"\bat most (\d[\d.]*\d(?: ?%)?|\d(?: ?%)?|\w+)", re.IGNOR
 def stated(guarantee: str, *, certifies: bool) -> str:
     """The promise of a rule in the words that its kind allows: only a certificate says "at most".
 
-    Files of earlier versions, and rules of users, have the words in promises that hold on average or asymptotically.
+    Rules of users have the words in promises that hold on average or asymptotically.
     """
     return guarantee if certifies else _AT_MOST.sub(r"\1 or less", guarantee)
 

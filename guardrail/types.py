@@ -55,28 +55,21 @@ StopString = Annotated[str, Field(min_length=1)]
 
 
 class Frozen(BaseModel):
-    """Base of every value and persisted type: immutable. A misspelt argument is an error, a stored field is not.
-
-    Two kinds of unknown names come in. In a constructor they are a programmer's mistake and are refused. In stored JSON
-    they are fields of a newer version of this library, and `from_stored` ignores them.
-    """
+    """Base of every value and persisted type: immutable. An unknown name is an error, as an argument and in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def from_stored(cls, stored: str | bytes | Mapping[str, Any], *, context: Any = None) -> Self:
-        """A value from the JSON that was stored of it; unknown fields are ignored at every depth.
+    def from_stored(cls, stored: str | bytes | Mapping[str, Any]) -> Self:
+        """A value from the JSON that was stored of it.
 
         Args:
             stored: JSON as text, or as the object it holds.
-            context: For validators (``info.context``).
 
         Raises:
-            pydantic.ValidationError: A known field is missing or has another type. It is a `ValueError`.
+            pydantic.ValidationError: A field is missing, unknown, or has another type. It is a `ValueError`.
         """
-        if isinstance(stored, str | bytes):
-            return cls.model_validate_json(stored, extra="ignore", context=context)
-        return cls.model_validate(stored, extra="ignore", context=context)
+        return cls.model_validate_json(stored) if isinstance(stored, str | bytes) else cls.model_validate(stored)
 
 
 class Bindings(Frozen):
@@ -150,33 +143,20 @@ class SamplingPlan(Frozen):
     """Whether token log-probabilities of the primary answer and of the samples are needed."""
     follow_ups: tuple[str, ...] = ()
     """Names of the further questions asked about the drawn answers, e.g. ("p_true",)."""
-    unanimous_at: int | None = Field(default=None, ge=2)
-    """Adaptive plan: if the first ``unanimous_at`` samples all mean the same, no more are drawn and only those are
-    measured. Calibration applies the same rule to recorded sets. None: always n."""
     options: tuple[str, ...] | None = None
     """Labels whose log-likelihood is read after the prompt, e.g. ("A", "B", "C", "D"); None for open answers.
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
-    cut_off: Literal["abstain", "measure"] | None = None
+    cut_off: Literal["abstain", "measure"] = "abstain"
     """The treatment of a primary answer that was cut off at ``max_tokens``: "abstain", unmeasured at calibration and
-    run time; "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
+    run time; "measure", an answer like others."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled", "majority"] = "greedy"
     """The way the primary answer is drawn: "greedy" at temperature 0; "sampled" with the temperature and top_p of the
     samples, for models that take no other temperature than 1 (reasoning models); "majority", not drawn: it is the most
     frequent of the n samples (`guardrail.judges.majority`), as in imported files without an answer."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of before these fields keep their stored form, and with it every digest over it.
-        content: dict[str, Any] = write(self)
-        if self.primary == "greedy":
-            content.pop("primary", None)
-        if not self.stop_token_ids:
-            content.pop("stop_token_ids", None)
-        return content
 
     @field_validator("options")
     @classmethod
@@ -196,16 +176,11 @@ class SamplingPlan(Frozen):
             )
         if self.primary == "sampled" and self.temperature == 0:
             raise ValueError('a primary answer that is "sampled" needs a temperature above 0, got 0. Use 1.')
-        # With fewer samples than n, another answer may be the most frequent: nothing may end the drawing early, and a
-        # follow-up would be asked before the vote.
-        if self.primary == "majority" and (self.n < 2 or self.unanimous_at is not None or self.follow_ups):
+        # A follow-up would be asked before the vote.
+        if self.primary == "majority" and (self.n < 2 or self.follow_ups):
             raise ValueError(
                 'a primary answer by "majority" is the vote of all n samples: it needs n of at least 2, without '
-                f"unanimous_at and follow_ups, got n = {self.n}, {self.unanimous_at} and {self.follow_ups}."
-            )
-        if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
-            raise ValueError(
-                f"unanimous_at must be below n = {self.n}, got {self.unanimous_at}. Use 3, or None to draw all n."
+                f"follow_ups, got n = {self.n} and {self.follow_ups}."
             )
         return self
 
@@ -425,17 +400,9 @@ class Uncertainty(Frozen):
     detail: str = ""
     """The reason in words."""
     is_bound: bool = False
-    """Whether ``value`` is a bound from drawing that stopped early, not the score itself."""
+    """Whether ``value`` is a bound and not the score: in two stages the first call decided, and no sample was drawn."""
     first: float | None = None
-    """Of two stages: the score of the first call, which is known for early verdicts, too; otherwise None."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound_of_before(cls, data: Any) -> Any:
-        # Verdicts that were stored before this field existed say it in words only.
-        if not isinstance(data, Mapping) or "is_bound" in data or data.get("value") is None:
-            return data
-        return {**data, "is_bound": True} if str(data.get("detail", "")).startswith("settled by") else data
+    """Of two stages: the score of the first call, which every verdict has; otherwise None."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

@@ -46,7 +46,6 @@ from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
-    print_early_stopping,
     print_fits,
     print_second_look,
     print_unread,
@@ -436,7 +435,6 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     tests = test_files if test is None or fitted.beside is None else [test.path]
     text = verdict_text(artifact, audited, fresh_command(artifact, key, tests, out), listed(fitted.sources))
     print_verdict(text)
-    print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)
     if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
         print_second_look(fitted.part, key)

@@ -250,7 +250,7 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
         try:
             with path.open("rb") as stream:
                 header = parse_header(path, stream.readline(_LONGEST_HEADER))
-        except (GuardrailError, OSError):  # questions, a log, or a file of a newer version
+        except (GuardrailError, OSError):  # questions, a log, or a file of another version
             continue
         if header.reach is not None and header.correctness is not None:
             drawn.append(read_records(path))

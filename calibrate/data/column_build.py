@@ -37,7 +37,7 @@ __all__ = ["Shown", "current_parts", "read_header"]
 
 RANGE = 128 * 2**20
 """Bytes of the log behind one file of columns."""
-_LAYOUT = "5"
+_LAYOUT = "1"
 """Version of the columns; files of another version are built again."""
 _BATCH = 2**16
 """Bytes of the log that are decoded at once: few enough to stay in the cache of a core, which halves the time."""

@@ -3,9 +3,6 @@
 A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
 other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
 writer removes it. A rewrite (scores, labels) writes a new file next to it and swaps it in.
-
-Readers ignore unknown fields, so that a file of a newer version can be used as long as its format is known. Scoring or
-labelling such a file rewrites it with the fields this version knows; the others are lost, so keep the original.
 """
 
 from __future__ import annotations
@@ -634,8 +631,7 @@ def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader)
     for field in ("plan", "prompt"):
         old, new = getattr(there, field), getattr(here, field)
         for name in type(old).model_fields:
-            # Files of before `cut_off` can be resumed: it says how answers are measured, not how they are drawn.
-            if getattr(old, name) != getattr(new, name) and (name, getattr(old, name)) != ("cut_off", None):
+            if getattr(old, name) != getattr(new, name):
                 differences.append(f"{field}.{name}: file {getattr(old, name)!r}, now {getattr(new, name)!r}")
     if there.questions_sha256 != here.questions_sha256:
         differences.append(

@@ -20,7 +20,6 @@ from guardrail.uncertainty import from_spec
 from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
-from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, among, table_of
@@ -566,8 +565,6 @@ def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], est
     if np.count_nonzero(usable) != artifact.data.n_used:
         return False
     used = taken(records, usable)
-    if artifact.data.version == 1:
-        return fingerprint(record.to_question() for record in used) == artifact.data.sha256
     return used.fingerprint() == artifact.data.sha256
 
 

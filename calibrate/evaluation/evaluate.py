@@ -77,9 +77,9 @@ class EvaluationRow(Frozen):
     violation_rate: Estimate
     """Share of all splits whose test error rate exceeds alpha. A test part errs in the opposite direction of the part
     fitted on, because both are cut from one pool, so this reads high."""
-    pool_violation_rate: Estimate | None = None
+    pool_violation_rate: Estimate
     """Share of all splits whose threshold has an error rate above alpha on the whole pool. The part fitted on is in it,
-    so this reads low. None in files of earlier versions."""
+    so this reads low."""
     infeasible_rate: Estimate
     """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
 
@@ -93,7 +93,7 @@ class Evaluation(Frozen):
     """Result of :func:`evaluate`."""
 
     format: Literal[1] = 1
-    """Version of this layout; a file without one is of the first."""
+    """Version of this layout."""
     n: int
     """Items in the pool."""
     n_calibration: int

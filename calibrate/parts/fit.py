@@ -22,7 +22,7 @@ from ..data.column_store import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, refuse_fitted, turns_of_records, unlike
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
@@ -501,7 +501,6 @@ def _fingerprint(file: RecordFile, used: RecordTable, data: MeasuredParts, n_fai
     return DataFingerprint(
         name=file.header.questions_name,
         sha256=data.records.fingerprint(),
-        version=2,
         n_questions=len(used),
         n_used=len(data.records),
         n_unmeasured=data.n_unmeasured,
@@ -547,7 +546,7 @@ def require_same_parts(artifact: CalibrationArtifact, file: RecordFile, key: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         *((name, ours[name], spec.get(name)) for name in ("kind", "splitter", "support")),
-        ("plan", artifact.plan, plan_to_compare(header.plan, artifact)),
+        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
     ]
     differences += unlike(sides)
     if differences:

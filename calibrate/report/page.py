@@ -220,8 +220,6 @@ def parts_of(
     Raises:
         UsageError: The records lack scores of the artifact, or do not tell which of them it was fitted on.
     """
-    if artifact.data.questions is None:  # ids are all there is to go by
-        records = without(records, test)
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
     others = without(taken(others, labels_of(others) >= 0), test)

@@ -33,10 +33,6 @@ class ExactJudge(BatchJudge):
         """The normalised string: equal ones are the same answer."""
         return normalise(text)
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """Never: equality is an equivalence relation, so what differs stays different."""
-        return False
-
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of normalised strings; the question plays no part."""
         return [_identical(a, b) for a, b in pairs]
@@ -75,10 +71,6 @@ class TokenF1Judge(BatchJudge):
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
         return JudgeSpec(name="token_f1", version=7, params={"threshold": self.threshold})
-
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """If the guards hold: word overlap is not transitive, but other numbers, marks or negation stay apart."""
-        return guards_hold(a, b)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Overlap of content words behind the guards; words of the question count only where no others are left."""

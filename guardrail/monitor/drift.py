@@ -6,15 +6,15 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from langchain_core.messages import BaseMessage
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
@@ -123,9 +123,7 @@ class DriftState(BettingState):
     """The state of a `DriftMonitor`; its size is bounded."""
 
     BETS = DRIFT_BETS
-    FORMAT = 2
 
-    format: int = 2
     seed: int
     """Seed of the randomiser that breaks ties."""
     calibration_digest: str
@@ -134,21 +132,6 @@ class DriftState(BettingState):
     """Scores seen by cell of the `Grid`; empty before the first."""
     recent: float = 0.5
     """Mean p-value, exponentially weighted towards the latest; below 0.5: less certain than at calibration."""
-    uncounted: tuple[float, ...] = Field((), exclude=True)
-    """Scores of a state of the first format, which listed them; counted when a monitor continues from it."""
-
-    @classmethod
-    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """As `BettingState.upgraded`. The first format had all scores (stream) and their p-values."""
-        version, p = content.get("format"), content.get("p_values")
-        # The exact type: True equals 1 in Python and is no version.
-        if not (version is None or (type(version) is int and version == 1)):
-            return content
-        latest = (
-            p[-100:] if isinstance(p, list) and all(isinstance(p_value, float | int) for p_value in p[-100:]) else []
-        )
-        recent = sum(latest) / len(latest) if latest else 0.5
-        return {**content, "format": cls.FORMAT, "uncounted": content.get("stream", ()), "recent": recent}
 
     def after(self, grid: Grid, scores: Sequence[float]) -> tuple[DriftState, list[float], list[float]]:
         """The state after more scores, with the p-value and the log-wealth of each; see `DriftMonitor`."""
@@ -165,18 +148,6 @@ class DriftState(BettingState):
         changed |= {"counts": tuple(counts.tolist()), "recent": recent}
         return self.model_copy(update=changed), p_values.tolist(), path
 
-    def counted(self, grid: Grid, scores: Iterable[float] | None = None) -> DriftState:
-        """A state of the first format with its scores counted; their p-values stay what they were.
-
-        Args:
-            grid: The grid of its artifact.
-            scores: The scores; default: those that the state lists.
-        """
-        listed = [float(score) for score in (self.uncounted if scores is None else scores)]
-        cells = grid.cells(listed, [uniforms(self.seed, str(i))[0] for i in range(len(listed))])
-        counts = np.bincount(cells, minlength=len(grid.gaps)).tolist()
-        return self.model_copy(update={"counts": tuple(counts), "uncounted": ()})
-
 
 class DriftMonitor(Monitor):
     """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
@@ -191,8 +162,8 @@ class DriftMonitor(Monitor):
     p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2) with jumps between slopes.
     Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
 
-    For two stages the scores are those of the first call, and the reference is the scale: those are known for every
-    verdict, early ones included, and new questions are exchangeable with the scale's as long as nothing changes.
+    For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
+    questions are exchangeable with it as long as nothing changes.
 
     An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
     longer applies, whichever way the scores moved.
@@ -208,9 +179,7 @@ class DriftMonitor(Monitor):
 
     kind = "drift"
     needs_scores = True
-    """A guard with this monitor does not stop early, except in two stages: a bound is not a score."""
-    reads_first_stage = True
-    """In two stages it compares the score of the first call, which early verdicts have."""
+    """A guard has it admit its artifact, and shows it each verdict once."""
     state: DriftState
 
     def __init__(
@@ -235,8 +204,6 @@ class DriftMonitor(Monitor):
         )
         self._reference = Reference(artifact)
         self.grid = Grid.of(self._reference.scores, self.state.seed)
-        if self.state.uncounted:
-            self.state = self.state.counted(self.grid)
         if len(self.state.counts) not in (0, len(self.grid.gaps)):
             raise UsageError(
                 f"the saved monitor counts {len(self.state.counts)} cells, but the artifact has {len(self.grid.gaps)}. "
@@ -258,7 +225,7 @@ class DriftMonitor(Monitor):
             UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, DriftState)
-        scores = sum(state.counts) + len(state.uncounted)
+        scores = sum(state.counts)
         # A count that was lost or added would change every later p-value without a trace.
         if state.n != scores:
             raise UsageError(
@@ -349,11 +316,7 @@ class Reference:
         self._admitted.add(artifact.digest)
 
     def score(self, verdict: Verdict) -> float | None:
-        """The score of a verdict; None if it has none or another artifact judged it (logged once for each artifact).
-
-        Raises:
-            UsageError: The verdict has a bound from early stopping. Leaving bounds out would keep only hard questions.
-        """
+        """The score of a verdict; None if it has none or another artifact judged it (logged once for each artifact)."""
         if verdict.artifact not in self._admitted:
             self._leave_out(verdict.artifact)
             return None
@@ -361,11 +324,6 @@ class Reference:
             return self.compared(verdict.uncertainty)
         if self._artifact.parts is not None:
             return mean_uncertainty([part.uncertainty for part in verdict.parts])
-        if verdict.uncertainty.is_bound:
-            raise UsageError(
-                "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
-                f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
-            )
         return verdict.uncertainty.value
 
     @property

@@ -1,9 +1,9 @@
 """Everything that was drawn for a prompt in the last minutes: another attempt continues the draw and selects nothing.
 
 An attempt that fails, is cancelled or runs out of time leaves its answers here, piece by piece. The next attempt takes
-them and asks for the missing ones only. If it drew everything again, draws that need fewer calls (samples that agree,
-under an adaptive plan) would survive more often than others, and the error rate among answers would be what the
-failures make of it.
+them and asks for the missing ones only. If it drew everything again, draws that need fewer calls (two stages of which
+the first decides) would survive more often than others, and the error rate among answers would be what the failures
+make of it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ REMEMBERED = 300.0
 """Seconds for which a draw and its verdict are remembered."""
 MOST_BYTES = 64 * 2**20
 """Bytes that a process remembers; the oldest pieces make room."""
-FORMAT = "draw2"
+FORMAT = "draw1"
 """Version of the stored pieces, part of every name: no version reads the pieces of another one."""
 
 

@@ -60,12 +60,12 @@ def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> 
     """Whether a stored verdict is about this very call.
 
     Args:
-        subject: Subject of the verdict. Older versions stored no name.
+        subject: Subject of the verdict.
         name: The tool; None where the framework does not say which.
         arguments: Its arguments.
     """
     digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
-    return digest == _arguments_digest(arguments) and (name is None or tool in ("", name))
+    return digest == _arguments_digest(arguments) and name in (None, tool)
 
 
 def arguments_of(text: object) -> dict[str, Any]:

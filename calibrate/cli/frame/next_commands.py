@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.uncertainty.ties import NAME as TIE_BREAK
@@ -71,7 +70,7 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
     flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha!r}"]
-    if choice is not None and choice.share not in (None, SHARE):
+    if choice is not None and choice.share != SHARE:
         flags.append(f"--share {choice.share!r}")
     is_builtin = outcome.rule in rules()
     if is_builtin:
@@ -96,13 +95,8 @@ def _rule_text(outcome: Feasible | Infeasible) -> str:
     given: dict[str, Any] = {}
     # An option that was declared decides others, as `expect` decides `min_accept`: those are not given.
     for names in (DECLARED, tuple(rule.defaults)):
-        try:
-            _, request = request_for(rule, alpha=outcome.alpha, delta=delta, options=given)
-            usual = rule.resolve(outcome.n, request)
-            chosen = {name: options[name] for name in names if name in usual and name in options}
-            more = given | {name: value for name, value in chosen.items() if value != usual[name]}
-            request_for(rule, alpha=outcome.alpha, delta=delta, options=more)
-        except UsageError:  # of an older version, whose options this one reads otherwise
-            break
-        given = more
+        _, request = request_for(rule, alpha=outcome.alpha, delta=delta, options=given)
+        usual = rule.resolve(outcome.n, request)
+        chosen = {name: options[name] for name in names if name in usual and name in options}
+        given = given | {name: value for name, value in chosen.items() if value != usual[name]}
     return rule_text(outcome.rule, given)

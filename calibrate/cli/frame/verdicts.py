@@ -14,7 +14,7 @@ from guardrail.notebook import percent
 from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record, RecordFile
-from ...evaluation.choice import SHARE, Chosen
+from ...evaluation.choice import Chosen
 from ...evaluation.label_checks import suspicious, unread_answers
 from ...ledger import Ledger
 from ...pipeline import GateCounts
@@ -26,7 +26,6 @@ __all__ = [
     "conclude",
     "print_advice",
     "print_choice",
-    "print_early_stopping",
     "print_fits",
     "print_second_look",
     "print_tested_segments",
@@ -66,12 +65,6 @@ def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
     shares = [(wrong, counts.n), (counts.n_accepted, counts.n_asked), (counts.n_errors, counts.n_accepted)]
     return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
-
-
-def print_early_stopping(reason: str | None, where: str = "") -> None:
-    """Print one line where guards draw all samples by default."""
-    if reason is not None:
-        print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
 
 
 def print_fits(artifact: CalibrationArtifact | CascadeArtifact, ledger: Ledger) -> None:
@@ -128,10 +121,9 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
     print_advice(key for key, *_ in rows)
-    share = SHARE if chosen.choice.share is None else chosen.choice.share
     print_line(
-        f"Chosen: {chosen.estimator}, on {percent(share)} of the questions. The fit uses the other {len(chosen.rest)} "
-        "questions, so the choice costs labels and nothing of delta."
+        f"Chosen: {chosen.estimator}, on {percent(chosen.choice.share)} of the questions. The fit uses the other "
+        f"{len(chosen.rest)} questions, so the choice costs labels and nothing of delta."
     )
 
 

@@ -20,7 +20,6 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from ...errors import UsageError
-from ...outcome import stated
 from ..errors import (
     AlreadyDecidedError,
     ItemExpiredError,
@@ -113,7 +112,6 @@ class Site:
             loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
         )
         self._pages.filters["when"] = when
-        self._pages.filters["promise"] = promise_on_page
         self._pages.filters["pretty"] = _pretty
         self._pages.filters["compact"] = _compact
         self._pages.filters["ago"] = ago
@@ -284,7 +282,7 @@ def when(seconds: Any) -> str:
         return "no limit"
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError, TypeError):  # an older store may hold times beyond the calendar
+    except (ValueError, OverflowError, OSError, TypeError):  # beyond the calendar
         return "never" if isinstance(seconds, float) and seconds > 0 else f"{seconds}"
 
 
@@ -311,12 +309,6 @@ def _pretty(value: Any) -> str:
     if isinstance(value, tuple):
         value = [part.model_dump(mode="json") for part in value]
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def promise_on_page(guarantee: object) -> str:
-    """The promise of a stored verdict; earlier versions wrote "at most" of rules that certify nothing."""
-    text = str(guarantee)
-    return stated(text, certifies=not text.startswith(("Asymptotic", "None", "On average")))
 
 
 def _compact(value: Any) -> str:

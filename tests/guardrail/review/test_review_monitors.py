@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import multiprocessing
@@ -31,12 +30,13 @@ from guardrail.review import ReviewStore
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import inbox as inbox_module
 from guardrail.review.monitors.inbox import Inbox, put
-from guardrail.review.monitors.rows import fetch, inbox, steps_of
-from guardrail.review.monitors.rows import monitors as table
+from guardrail.review.monitors.rows import fetch, steps_of
 from guardrail.review.monitors.shared import SharedDrift, SharedRisk
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.monitors.switch import BEHIND
 from guardrail.review.queue.deadline import FAILURES
+from guardrail.review.queue.schema import inbox
+from guardrail.review.queue.schema import monitors as table
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -328,11 +328,7 @@ def test_a_stored_risk_monitor_stays_with_its_artifact(store: ReviewStore) -> No
 
 def test_a_risk_monitor_stored_without_an_artifact_is_taken_over_by_the_first(store: ReviewStore) -> None:
     monitors = Monitors(store)
-    state = monitors.risk("risk", 0.1).update(False)
-    stored = json.loads(state.model_dump_json())
-    del stored["artifact"]  # as earlier versions wrote it
-    with store.database.write() as connection:
-        connection.execute(update(table).values(state=json.dumps(stored)))
+    monitors.risk("risk", 0.1).update(False)
     first, other = (monitors.known_risk("risk", artifact=digest) for digest in ("sha256:a", "sha256:b"))
     assert first is not None
     assert other is not None
@@ -363,15 +359,12 @@ def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(s
     own, lenient = make_artifact(model, threshold=1.0), make_artifact(model, threshold=1.0, alpha=0.2)
     drift = Monitors(store).drift("drift", own)
     for artifact in (own, lenient):  # with the same scores
-        Guardrail(model=model, artifact=artifact, early_stopping="off", on_verdict=drift.watch).invoke(SURE)
+        Guardrail(model=model, artifact=artifact, on_verdict=drift.watch).invoke(SURE)
     assert drift.state.n == 2
     other = own.model_copy(update={"calibration": ARTIFACT.calibration})
     with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
-        Guardrail(model=model, artifact=other, early_stopping="off", on_verdict=drift.watch)
+        Guardrail(model=model, artifact=other, on_verdict=drift.watch)
     drift.watch(Guardrail(model=model, artifact=other).assess(SURE))  # as in an agent with two artifacts
-    early = Guardrail(model=model, artifact=own, early_stopping="on").assess(SURE)  # 7, 1, 1, 1 of 10 have .94
-    with pytest.raises(UsageError, match='early_stopping="off"'):
-        drift.watch(early)
     assert drift.state.n == 2
 
 
@@ -443,7 +436,7 @@ def test_watched_scores_are_on_disk_and_any_process_folds_them_once(store: Revie
     artifact = make_artifact(MODEL)
     monitors = Monitors(store)
     drift = monitors.drift("drift", artifact)
-    guard = Guardrail(model=MODEL, artifact=artifact, early_stopping="off", on_verdict=drift.watch)
+    guard = Guardrail(model=MODEL, artifact=artifact, on_verdict=drift.watch)
     scores = [guard.assess(question).uncertainty.value for question in (SURE, UNSURE, SURE)]
     assert in_inbox(store) == 3
     with ReviewStore(store_url) as other:  # without the artifact
@@ -515,7 +508,7 @@ def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
     monitors = Monitors(store)
     holds, lets = monitors.drift("drift", artifact), monitors.drift("drift", artifact, on_watch_failure="pass")
     audits = audit_sample(store, 1.0, on_watch_failure="pass")
-    settings: dict[str, Any] = {"model": MODEL, "artifact": artifact, "early_stopping": "off"}
+    settings: dict[str, Any] = {"model": MODEL, "artifact": artifact}
     for _ in range(FAILURES):
         store.database.circuit.note(failed=True)
     assert Guardrail(**settings, on_verdict=holds.watch).assess(SURE).reason is Reason.SUSPENDED
@@ -640,7 +633,7 @@ import itertools, os, signal, sys
 from sqlalchemy import event, func, select
 from guardrail.review import Monitors, ReviewStore
 from guardrail.review.monitors import inbox as inbox_module
-from guardrail.review.monitors.rows import inbox
+from guardrail.review.queue.schema import inbox
 
 def fold(url, deadly):
     seen = itertools.count(1)

@@ -11,7 +11,6 @@ import threading
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -103,16 +102,6 @@ def test_verdicts_expire_and_can_be_deleted(tmp_path: Path, verdict: Verdict, in
     assert (store.purge(older_than=30), store.get("new")) == (1, None)
     with pytest.raises(UsageError, match="expires_in"):
         VerdictStore(expires_in=0)
-
-
-def test_a_store_of_before_verdicts_could_expire_is_read(tmp_path: Path, verdict: Verdict) -> None:
-    path = tmp_path / "verdicts.sqlite"
-    with closing(sqlite3.connect(path)) as db, db:
-        db.execute("CREATE TABLE verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
-        db.execute("INSERT INTO verdict VALUES ('old', 's', ?)", (verdict.model_dump_json(),))
-        db.execute("PRAGMA user_version=1")
-    assert VerdictStore(path).get("old", "s") == verdict
-    assert VerdictStore(path, expires_in=1e9).get("old") is None  # no time is known, so it counts as expired
 
 
 async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
@@ -274,7 +263,7 @@ class Wavering(ScriptedChat):
 async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(remember: float) -> None:
     async def wrong(attempts: int, questions: int = 80) -> int:
         model = Wavering()
-        options = {"remember": remember, "early_stopping": "off"}
+        options = {"remember": remember}
         wrong_answers = 0
         for number in range(questions):
             for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
