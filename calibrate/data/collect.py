@@ -7,14 +7,14 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
@@ -75,24 +75,6 @@ class Collected:
     n_failed: int = 0
 
 
-class DrawingEngine(Protocol):
-    """Draws in other processes what `collect_records` has to ask; see `calibrate.ray_engine`."""
-
-    def records(self, drawing: Drawing, path: Path, header: RecordHeader) -> Generator[list[Record], None, None]:
-        """The records of all questions of ``drawing``, in their order, some at a time.
-
-        Args:
-            drawing: The questions, and how to ask them.
-            path: The record file that they are written to.
-            header: Its header.
-        """
-        ...
-
-    def forget(self) -> None:
-        """Remove records that were drawn and not handed over, because the model answers nothing."""
-        ...
-
-
 def collect_records(
     questions: Sequence[Question],
     model: BaseChatModel,
@@ -134,7 +116,7 @@ def collect_records(
         probe: "off" draws without a probe, for an endpoint that has few possible answers and is taken for a cache.
             Samples that a real cache repeats then look certain.
         batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
-        engine: Draw in other processes, e.g. `calibrate.ray_engine.RayCollector`.
+        engine: Draws in other processes, e.g. `calibrate.ray_engine.collect_on_ray`.
         scorer: The scorers that the plan names; they rate each answer at once.
         progress: Called after every answer.
 
@@ -158,7 +140,7 @@ def collect_records(
         done = {record.id for record in existing.records}
         left = replace(drawing, questions=[question for question in questions if question.id not in done])
         tally = _CollectTally(len(questions), existing.records, progress)
-        means.draw(left, Path(path), header, writer, tally)
+        means.draw(left, header, writer, tally)
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
     problems, n_resumed = dict(tally.problems), len(done)
@@ -348,6 +330,10 @@ class Drawing:
         return self.record(question, (await sampler.adraw([self.asked(question)]))[0])
 
 
+DrawingEngine = Callable[[Drawing], Generator[list[Record], None, None]]
+"""Draws in other processes: the records of questions, some at a time, as they are done."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Means:
     """The ways to draw: a batch service, other processes, a native sampler in batches, or concurrent calls."""
@@ -357,22 +343,14 @@ class _Means:
     batches: Batches | None
     engine: DrawingEngine | None
 
-    def draw(
-        self, drawing: Drawing, path: Path, header: RecordHeader, writer: RecordWriter, tally: _CollectTally
-    ) -> None:
+    def draw(self, drawing: Drawing, header: RecordHeader, writer: RecordWriter, tally: _CollectTally) -> None:
         """Draw the questions and write their records, the first way that applies."""
         if self.batches is not None:
             self.batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
             _write_batches(drawing.by_service(self.batches, tally), writer, tally)
-        elif self.engine is not None:
-            try:
-                with closing(self.engine.records(drawing, path, header)) as records:
-                    _write_batches(records, writer, tally)
-            except GuardrailError:
-                # The engine keeps what it drew for a later run, which should not resume answers that all failed.
-                if tally.hopeless:
-                    self.engine.forget()
-                raise
+        elif self.engine is not None and drawing.questions:
+            with closing(self.engine(drawing)) as records:
+                _write_batches(records, writer, tally)
         elif is_native(drawing.model):
             _write_batches(drawing.batches(self.batch_size), writer, tally)
         else:

@@ -53,6 +53,7 @@ __all__ = [
     "refuse_other_collection",
     "replace_lines",
     "rewrite_records",
+    "spans_of",
     "stream_records",
     "write_records",
 ]
@@ -489,6 +490,17 @@ def read_spans(path: str | Path, spans: Iterable[tuple[int, int]], *, fragments:
                         parse_record(path, line_number(path, start), line)
                         raise
                 start += len(line)
+
+
+def spans_of(path: Path, start: int, size: int) -> list[tuple[int, int]]:
+    """First byte and end of parts of about ``size`` bytes, for `read_spans`: from ``start`` on, each of whole lines."""
+    spans, end = list[tuple[int, int]](), path.stat().st_size
+    with path.open("rb") as stream:
+        while start < end:
+            stream.seek(min(start + size, end) - 1)
+            stream.readline()
+            spans.append((start, start := stream.tell()))
+    return spans
 
 
 def line_number(path: Path, offset: int) -> int:

@@ -6,6 +6,7 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
@@ -230,9 +231,11 @@ def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress
     """
     header = _scored_header(file.header, estimators)
     total = len(file.records)
-    scored = tuple(_scored(file.records, estimators, header, lambda done: progress(done, total)))
-    progress(total, total)
-    return RecordFile(file.path, header, scored, file.torn)
+    scored = []
+    for record in _scored(file.records, estimators, header):
+        scored.append(record)
+        progress(len(scored), total)
+    return RecordFile(file.path, header, tuple(scored), file.torn)
 
 
 def score_file(
@@ -240,6 +243,7 @@ def score_file(
     target: str | Path,
     estimators: Callable[[SamplingPlan], Sequence[Estimator]],
     *,
+    engine: ScoringEngine | None = None,
     progress: Progress = silent,
 ) -> tuple[RecordHeader, ScoreSummary]:
     """`score_records` from file to file, a few records at a time: memory does not grow with the records.
@@ -250,6 +254,7 @@ def score_file(
         source: Record file.
         target: Record file to write.
         estimators: From the file's plan to what to compute.
+        engine: Scores in other processes, e.g. `calibrate.ray_engine.score_on_ray`.
         progress: Reports records done, of the questions of the file.
 
     Returns:
@@ -265,17 +270,20 @@ def score_file(
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
         readers.append(reader)
-        scoring = Scoring.of(reader.header, estimators)
+        make = partial(Scoring.of, reader.header, estimators)
+        scoring = make()
         written.append(scoring.header)
         # A file may hold more records than its header counts, and progress past its total would mislead.
         total = scoring.header.n_questions
-        return scoring.header, summarised(scoring.of_records(reader, lambda done: progress(done, max(done, total))))
+        return scoring.header, summarised(engine(reader, make) if engine else scoring.of_records(reader), total)
 
-    def summarised(records: Iterable[Record]) -> Iterator[Record]:
+    def summarised(records: Iterable[Record], total: int) -> Iterator[Record]:
         for record in records:
             summary.add(
                 {key: (score.value, score.reason and score.reason.value) for key, score in record.scores.items()}
             )
+            if summary.n_records % 20 == 0:
+                progress(summary.n_records, max(summary.n_records, total))
             yield record
         summary.fragments = readers[0].fragments
 
@@ -302,9 +310,13 @@ class Scoring:
         chosen = estimators(header.plan)
         return cls(_scored_header(header, chosen), chosen)
 
-    def of_records(self, records: Iterable[Record], report: Callable[[int], None] = lambda _: None) -> Iterator[Record]:
-        """The records with scores, in order; ``report`` is called with how many are done."""
-        return _scored(records, self.estimators, self.header, report)
+    def of_records(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records with scores, in order."""
+        return _scored(records, self.estimators, self.header)
+
+
+ScoringEngine = Callable[[RecordReader, Callable[[], Scoring]], Iterator[Record]]
+"""Scores in other processes: the records of a file with scores, in order. They make the `Scoring` themselves."""
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
@@ -334,9 +346,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
     return header.model_copy(update={"plan": plan, "estimators": {**header.estimators, **specs}})
 
 
-def _scored(
-    records: Iterable[Record], estimators: Sequence[Estimator], header: RecordHeader, report: Callable[[int], None]
-) -> Iterator[Record]:
+def _scored(records: Iterable[Record], estimators: Sequence[Estimator], header: RecordHeader) -> Iterator[Record]:
     """The records with scores, in order. Reads ahead as far as one judging pass does."""
     keys = [estimator_key(estimator) for estimator in estimators]
     if scorers := scorers_of(estimators):
@@ -349,12 +359,10 @@ def _scored(
             if record.drawn is not None:
                 yield record.drawn
 
-    for done, values in enumerate(measure_stream(drawn(), estimators, header.plan), start=1):
+    for values in measure_stream(drawn(), estimators, header.plan):
         while ahead[0].drawn is None:  # imported with scores only
             yield ahead.popleft()
         yield _with(ahead.popleft(), keys, values)
-        if done % 20 == 0:
-            report(done)
     yield from ahead
 
 

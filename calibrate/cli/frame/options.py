@@ -72,7 +72,9 @@ CutOption = Annotated[
 
 AddressOption = Annotated[
     str | None,
-    typer.Option(help="With --engine ray: auto or HOST:PORT of a Ray cluster. Default: this machine alone."),
+    typer.Option(
+        help="With --engine ray: HOST:PORT of a Ray cluster. Default: auto, the one that this machine is part of."
+    ),
 ]
 
 
