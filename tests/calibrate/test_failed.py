@@ -180,7 +180,7 @@ def test_unlabelled_questions_are_no_abstentions(labelled: RecordFile) -> None:
     artifact = fit_artifact(file, estimator=KEY, alpha=0.25)
     assert (artifact.data.n_used, artifact.n_accepted > 0) == (90, True)
     assert artifact.acceptance == pytest.approx(artifact.n_accepted / 120)
-    counts = held_out(artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})}),
+    counts = held_out(artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": ()})}),
                       file.records, KEY)  # fmt: skip
     assert (counts.n, counts.n_asked) == (90, 120)
 
