@@ -27,6 +27,7 @@ from .gate import risk_coverage
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import (
     CERTIFIED,
+    Asked,
     Feasible,
     InfeasibleReason,
     Outcome,
@@ -44,6 +45,7 @@ from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
 
 __all__ = [
+    "MOST_FAILED",
     "CalibrationArtifact",
     "CalibrationScores",
     "CascadeArtifact",
@@ -57,6 +59,9 @@ __all__ = [
 ]
 
 
+MOST_FAILED = 0.01
+"""Share of questions without a score because a server, a rate limit or a time-out failed, up to which a fit leaves them
+out unasked."""
 MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
@@ -74,6 +79,9 @@ class DataFingerprint(Frozen):
     """Questions with a score and a label: those the rule was fitted on."""
     n_unmeasured: int
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
+    n_failed: int = 0
+    """Questions among ``n_unmeasured`` without a score because a server, a rate limit or a time-out failed, which says
+    nothing about the question."""
     n_unlabelled: int
     """Questions that nobody has labelled yet; left out of the fit."""
     n_undecided: int = 0
@@ -105,6 +113,11 @@ class DataFingerprint(Frozen):
         return array("Q", (int(digits, 16) for digits in self.questions))
 
     @property
+    def measured(self) -> float:
+        """Share of the questions that could be measured: no more can be answered."""
+        return 1 - self.n_unmeasured / self.n_questions if self.n_questions else 1.0
+
+    @property
     def many_cut_off(self) -> bool:
         """Whether so many primary answers were cut off that ``max_tokens`` is too small for these questions."""
         return (self.n_cut_off or 0) > MANY_CUT_OFF * self.n_questions
@@ -120,11 +133,15 @@ class Reach(Frozen):
     estimator: str
     """Key of the score that the cut is on."""
     share: float
-    """Share of the measured questions asked for, in (0, 1]."""
+    """Share of the measured questions to draw from, in (0, 1]."""
     cut: float
     """Largest score within reach."""
+    n_asked: int
+    """Questions of the scored file, none of them labelled."""
+    n_failed: int = 0
+    """Questions among them without a score because a server, a rate limit or a time-out failed."""
     n_pool: int
-    """Measured questions that were scored, none of them labelled."""
+    """Questions among them with a score."""
     n_within: int
     """Questions among them with a score of at most the cut."""
     n: int
@@ -143,7 +160,7 @@ class Reach(Frozen):
         return self.n_within < self.n_pool
 
     def of_all(self, acceptance: float) -> float:
-        """An acceptance among questions within reach as a share of all measured questions."""
+        """An acceptance among questions within reach as a share of the measured questions."""
         return acceptance * self.n_within / self.n_pool
 
 
@@ -231,10 +248,6 @@ class Segments(Frozen):
     """Threshold for questions of other segments: fitted on the questions that are in no named segment, or none."""
     min_labels: int
     """Labelled questions from which on a category became a segment with its own threshold."""
-
-
-def _limit(outcome: Outcome) -> str:
-    return f"{outcome.threshold:.6g}" if isinstance(outcome, Feasible) else "none, answers nothing"
 
 
 _REVERSED = 0.4
@@ -378,24 +391,16 @@ class CalibrationArtifact(Persisted):
             if self.threshold is None:
                 return "keep nothing: no threshold was found"
             return f"keep a part if at most {self.threshold:.6g} of the samples do not support it"
-        name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
         if self.segments is not None:
             limits = {**self.segments.outcomes, "other questions": self.outcome}
-            each = (f"{segment}: {_limit(outcome)}" for segment, outcome in limits.items())
-            return f"answer if {name} is at most the threshold of the question's segment ({', '.join(each)})"
-        if threshold is None:
+            each = ", ".join(f"{segment}: {self._condition(outcome)}" for segment, outcome in limits.items())
+            return f"answer by the threshold of the question's segment ({each})"
+        if self.threshold is None:
             return "answer nothing: no threshold was found"
-        if not name.startswith("imported:"):
-            unit = "" if self.estimator.unit == "probability" else f" {self.estimator.unit}"
-            if name.startswith("score:") and params.get("higher") == "certain":
-                limit = 1 - threshold if self.estimator.unit == "probability" else -threshold
-                return f"answer if {name} gives {limit:.6g}{unit} or more"
-            return f"answer if {name} <= {threshold:.6g}{unit}"
-        # A user compares with this number by hand, so it keeps all digits that the file had.
-        column, stored = params.get("column", name), params.get("stored", "value")
-        if stored == "value":
-            return f"answer if {column} <= {threshold:.12g}"
-        return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
+        return f"answer if {self._condition(self.outcome)}"
+
+    def _condition(self, outcome: Outcome) -> str:
+        return "nothing" if outcome.threshold is None else self.estimator.condition(outcome.threshold)
 
     def __str__(self) -> str:
         """The short form, warnings, the threshold in use, and the two promises."""
@@ -480,12 +485,32 @@ class CalibrationArtifact(Persisted):
 
     @property
     def acceptance(self) -> float:
-        """Share of all measured questions that the gate accepts, as estimated at calibration; 0 when infeasible."""
+        """Share of all questions asked that the gate accepts, as estimated at calibration; 0 when infeasible.
+
+        Questions that could not be measured are among those asked; what nobody labelled is taken to be like the rest.
+        """
+        return self._of_measured * self.asked.measured
+
+    @property
+    def asked(self) -> Asked:
+        """The questions that were asked for the calibration, which every share is of."""
+        data, reach = self.data, self.reach
+        # Those of a draw within reach were all measured before it.
+        scored = 1.0 if reach is None else reach.n_pool / reach.n_asked
+        failed = data.n_failed / data.n_questions if data.n_questions else 0.0
+        failed = failed if reach is None else max(failed, reach.n_failed / reach.n_asked)
+        return Asked(data.measured * scored, failed, MOST_FAILED)
+
+    @property
+    def _of_measured(self) -> float:
+        """Share of the measured questions that the gate accepts."""
         if self.segments is not None:
             return self.n_accepted / len(self.calibration.error)
-        if not isinstance(self.outcome, Feasible):
-            return 0.0
-        return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
+        return self.within(self.outcome)
+
+    def within(self, outcome: Outcome) -> float:
+        """Share of the measured questions that an outcome accepts, those above the reach included."""
+        return outcome.acceptance if self.reach is None else self.reach.of_all(outcome.acceptance)
 
     @property
     def promises(self) -> tuple[str, str]:
@@ -496,11 +521,12 @@ class CalibrationArtifact(Persisted):
         """
         if self.parts is not None:
             shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
-            line = f"At calibration {shown} of {self.n_items} answers show something ({percent(self.acceptance)})"
+            share = f"{percent(self.acceptance)} of all questions"
+            line = f"At calibration {shown} of {self.n_items} answers show something ({share})"
             if shown:
                 wrong = too_many(allowed)
                 line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
-            return f"Promise in use ({self.parts.rule}): {self.parts.promise}", f"{line}."
+            return f"Promise in use ({self.parts.rule}): {self.parts.promise}{self.asked.failures}", f"{line}."
         outcome, segments = self.outcome, self.segments
         delta, scope = outcome.delta or 0.0, ""
         if segments is not None:
@@ -513,13 +539,14 @@ class CalibrationArtifact(Persisted):
             outcome.rule,
             outcome.certifies,
             self.confidence(delta),
-            self.acceptance,
+            self._of_measured,
             self.n_accepted,
             self.n_errors,
             interval,
             scope,
         )
-        return promise_lines(self.alpha, len(self.calibration.error), in_use, self._certificate, self.price)
+        n = len(self.calibration.error)
+        return promise_lines(self.alpha, n, in_use, self._certificate, self.price, asked=self.asked)
 
     @property
     def _certificate(self) -> Terms:
@@ -527,8 +554,7 @@ class CalibrationArtifact(Persisted):
         confidence = self.confidence(proven.delta or 0.0)
         if not isinstance(proven, Feasible):
             return Terms(CERTIFIED, True, confidence, 0.0)
-        share = proven.acceptance if self.reach is None else self.reach.of_all(proven.acceptance)
-        return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
+        return Terms(CERTIFIED, True, confidence, self.within(proven), proven.n_accepted, proven.n_errors)
 
     def confidence(self, delta: float) -> float:
         """Confidence of a promise that fails with probability delta by itself, over all fits on the same labels."""
@@ -723,6 +749,12 @@ class CascadeArtifact(Persisted):
     """Versions of the packages that made it."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted."""
+    n_asked: int | None = None
+    """Questions with labels, and those that no stage could measure; None if each was measured."""
+    n_unmeasured: int = 0
+    """Questions among them that no stage could measure. The system abstains on them."""
+    n_failed: int = 0
+    """Questions without a score because a server, a rate limit or a time-out failed, at the stage with the most."""
 
     @model_validator(mode="after")
     def _one_system(self) -> Self:
@@ -757,7 +789,13 @@ class CascadeArtifact(Persisted):
             )
             for outcome in (self.outcome, self.certificate)
         )
-        return promise_lines(self.alpha, self.outcome.n, in_use, certificate, average="lec_joint")
+        return promise_lines(self.alpha, self.outcome.n, in_use, certificate, average="lec_joint", asked=self.asked)
+
+    @property
+    def asked(self) -> Asked:
+        """The questions that were asked for the calibration, which every share is of."""
+        n = self.n_asked or 1
+        return Asked(1 - self.n_unmeasured / n, self.n_failed / n, MOST_FAILED)
 
     @property
     def stops_nothing(self) -> bool:

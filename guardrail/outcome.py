@@ -18,8 +18,10 @@ from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
 __all__ = [
+    "ALL_MEASURED",
     "AVERAGE",
     "CERTIFIED",
+    "Asked",
     "Diagnostics",
     "Feasible",
     "Infeasible",
@@ -132,7 +134,7 @@ class Feasible(_OutcomeBase):
         wrong = f"{self.n_errors} of {self.n_accepted} ({percent(self.error_rate)}; "
         facts = [
             ("rule", self._target()),
-            ("answers", f"{self.n_accepted} of {self.n} questions ({percent(self.acceptance)})"),
+            ("answers", f"{self.n_accepted} of the {self.n} questions that it was fitted on"),
             ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
             self._without_gate(),
             ("promise", self.promise),
@@ -156,7 +158,7 @@ class Feasible(_OutcomeBase):
 
     @property
     def acceptance(self) -> float:
-        """Share of calibration items accepted."""
+        """Share of the items accepted that it was fitted on; what could not be measured is not among these."""
         return self.n_accepted / self.n
 
     @property
@@ -245,7 +247,7 @@ class Price(Frozen):
     """Figures of the rule that is not in use, for `promise_lines`. None where they are not needed, or unknown."""
 
     average: float | None = None
-    """Beside a certificate: share of all measured questions that rule acrc answers; 0 if it finds no threshold."""
+    """Beside a certificate: share of the measured questions that rule acrc answers; 0 if it finds no threshold."""
     labels: LabelsNeeded | None = None
     """Where rule certified finds no threshold: the labels that it needs, see `calibrate.evaluation.planning`."""
 
@@ -258,7 +260,7 @@ class Terms:
         rule: Name of the rule.
         certifies: Whether it is a certificate.
         confidence: 1 - delta of a certificate.
-        acceptance: Share of all measured questions that it answers; 0 if it finds no threshold.
+        acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
         n_accepted: Calibration questions that it answers.
         n_errors: Wrong answers among them.
         interval: 95 % interval of their error rate, if there is one.
@@ -275,8 +277,47 @@ class Terms:
     scope: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All questions that were asked for a calibration: every share that is shown is one of these.
+
+    Attributes:
+        measured: Share of them that could be measured; a gate abstains on the others.
+        failed: Share of them without a score because a server, a rate limit or a time-out failed.
+        most_failed: Share up to which failures go without saying.
+    """
+
+    measured: float = 1.0
+    failed: float = 0.0
+    most_failed: float = 0.0
+
+    def share(self, of_measured: float) -> str:
+        """A share of the measured questions as one of all questions asked, in words."""
+        return percent(of_measured * self.measured)
+
+    @property
+    def failures(self) -> str:
+        """The sentence about failed questions that belongs to a promise, after a space; "" where they are few."""
+        if self.failed <= self.most_failed:
+            return ""
+        return (
+            f" {percent(self.failed)} of the questions asked for the calibration failed (server, rate limit or "
+            "time-out), so the promise is about questions like the others."
+        )
+
+
+ALL_MEASURED = Asked()
+
+
 def promise_lines(
-    alpha: float, n: int, in_use: Terms, certificate: Terms, price: Price | None = None, *, average: str = AVERAGE
+    alpha: float,
+    n: int,
+    in_use: Terms,
+    certificate: Terms,
+    price: Price | None = None,
+    *,
+    average: str = AVERAGE,
+    asked: Asked = ALL_MEASURED,
 ) -> tuple[str, str]:
     """The promise in use, and the other promise with its price in answered questions and the flag that selects it.
 
@@ -287,17 +328,18 @@ def promise_lines(
         certificate: The certified rule on the same questions.
         price: Further figures.
         average: The rule to name beside a certificate.
+        asked: The questions that the shares are of.
     """
     target, price = percent(alpha), price or Price()
     labels = _labels(price.labels)
-    return _in_use(target, n, in_use, labels), (
-        _average(target, in_use, price, average)
+    return f"{_in_use(target, n, in_use, labels, asked)}{asked.failures}", (
+        _average(target, in_use, price, average, asked)
         if in_use.certifies
-        else _certificate(target, n, in_use, certificate, labels)
+        else _certificate(target, n, in_use, certificate, labels, asked)
     )
 
 
-def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
+def _in_use(target: str, n: int, terms: Terms, labels: str, asked: Asked) -> str:
     if not terms.n_accepted:
         found = f"In use: rule {terms.rule} found no threshold for {target} wrong answers on {n} labels"
         return f"{found}, so nothing is answered; {labels}." if terms.certifies else f"{found}, so nothing is answered."
@@ -314,32 +356,32 @@ def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     return (
-        f"In use: rule {terms.rule}, {promise} It answers {percent(terms.acceptance)} of questions; at calibration "
+        f"In use: rule {terms.rule}, {promise} It answers {asked.share(terms.acceptance)} of questions; at calibration "
         f"{wrong} of these answers were wrong{interval}."
     )
 
 
-def _certificate(target: str, n: int, in_use: Terms, terms: Terms, labels: str) -> str:
+def _certificate(target: str, n: int, in_use: Terms, terms: Terms, labels: str, asked: Asked) -> str:
     if not terms.n_accepted:
         return f"Certificate: --rule {terms.rule} finds no threshold on {n} labels; {labels}."
     return (
         f"Certificate: with --rule {terms.rule}, {_certain(target, terms.confidence)}. It answers "
-        f"{percent(terms.acceptance)} of questions, {_points(terms.acceptance - in_use.acceptance)}."
+        f"{asked.share(terms.acceptance)} of questions, "
+        f"{_points((terms.acceptance - in_use.acceptance) * asked.measured)}."
     )
 
 
-def _average(target: str, in_use: Terms, price: Price, average: str) -> str:
+def _average(target: str, in_use: Terms, price: Price, average: str, asked: Asked) -> str:
     start = f"On average only: --rule {average}"
     if price.average is None:
         return f"{start} may answer more questions, and certifies nothing."
     if not price.average:
         return f"{start} finds no threshold, either."
     if price.average == 1:  # such a gate ends where the model does, so the share of the others says nothing about it
-        return f"{start} answers all questions: it stops nothing, and certifies nothing."
-    return (
-        f"{start} answers {percent(price.average)} of questions, {_points(price.average - in_use.acceptance)}, and "
-        f"{OFTEN_ABOVE} {target} wrong."
-    )
+        whole = "all questions" if asked.measured == 1 else "every question that can be measured"
+        return f"{start} answers {whole}: it stops nothing, and certifies nothing."
+    more = _points((price.average - in_use.acceptance) * asked.measured)
+    return f"{start} answers {asked.share(price.average)} of questions, {more}, and {OFTEN_ABOVE} {target} wrong."
 
 
 def _certain(target: str, confidence: float) -> str:

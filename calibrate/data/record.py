@@ -169,7 +169,7 @@ class Record(Frozen):
 
     @property
     def may_be_drawn_again(self) -> bool:
-        """Whether drawing failed for a cause that does not depend on the question (`collect --retry-failed`).
+        """Whether drawing failed for a cause that does not depend on the question: a further collection asks it again.
 
         A guard never draws the others again, so calibration must not either.
         """

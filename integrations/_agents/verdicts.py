@@ -20,8 +20,9 @@ from pydantic import ValidationError
 
 from guardrail.errors import UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
-from guardrail.plain_json import spelled
 from guardrail.verdict import Verdict
+
+from .held import Conversation
 
 __all__ = ["MOST_IN_MEMORY", "VerdictStore"]
 
@@ -75,19 +76,20 @@ class VerdictStore:
         """
         return self._memory is None or self._expires_in is not None
 
-    def put(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
+    def put(self, key: str, subject: str, verdict: Verdict | None, conversation: Conversation | None = None) -> None:
         """Remember a verdict.
 
         Args:
             key: Call id, or the key of an answer.
             subject: Digest of the judged call; `get` with another subject finds nothing.
             verdict: The verdict; None if the call passes without one.
-            question: The question, for a reviewer.
+            conversation: What the judged message answers, for a reviewer.
         """
         now = self._clock()
         with self._connected() as db, db:
-            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, spelled(question))
-            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, question) VALUES (?, ?, ?, ?, ?)", row)
+            shown = (conversation or Conversation()).model_dump_json()
+            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, shown)
+            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, conversation) VALUES (?, ?, ?, ?, ?)", row)
             if self._expires_in is not None:
                 self._delete_before(db, now - self._expires_in)
             if self._memory is not None:
@@ -113,11 +115,11 @@ class VerdictStore:
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
 
-    def question(self, key: str) -> str:
-        """The question of the conversation that was judged; "" if it is unknown."""
+    def conversation(self, key: str) -> Conversation:
+        """What the judged message answers; empty if it is unknown."""
         with self._connected() as db:
-            row = db.execute("SELECT question FROM verdict WHERE id = ?", (key,)).fetchone()
-        return "" if row is None else str(row[0])
+            row = db.execute("SELECT conversation FROM verdict WHERE id = ?", (key,)).fetchone()
+        return Conversation() if row is None else Conversation.from_stored(row[0])
 
     def delete(self, key: str) -> bool:
         """Delete one verdict, so that its call is held from now on; return whether one was stored."""
@@ -130,9 +132,11 @@ class VerdictStore:
         with self._connected() as db, db:
             return self._delete_before(db, self._clock() - older_than)
 
-    async def aput(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
+    async def aput(
+        self, key: str, subject: str, verdict: Verdict | None, conversation: Conversation | None = None
+    ) -> None:
         """`put` without blocking the event loop."""
-        await asyncio.to_thread(self.put, key, subject, verdict, question)
+        await asyncio.to_thread(self.put, key, subject, verdict, conversation)
 
     async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
         """`get` without blocking the event loop."""
@@ -162,7 +166,7 @@ class VerdictStore:
             db.execute(f"PRAGMA user_version={FORMAT}")  # before the table: another process may open the file now
         db.execute(
             "CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT NOT NULL, verdict TEXT NOT NULL, "
-            "stored REAL NOT NULL, question TEXT NOT NULL)"
+            "stored REAL NOT NULL, conversation TEXT NOT NULL)"
         )
 
     @contextmanager

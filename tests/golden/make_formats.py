@@ -40,7 +40,7 @@ from guardrail.review.web.accounts import add_token
 from guardrail.testing import ScriptedChat
 from guardrail.types import Frozen, SampleSet, ToolCall
 from guardrail.verdict import Verdict
-from integrations._agents.held import from_json, pack, to_json
+from integrations._agents.held import Conversation, from_json, pack, to_json
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import review_request
 
@@ -202,7 +202,10 @@ def write_pairs(_: Path, target: Path) -> None:
 
 def write_verdicts(_: Path, target: Path) -> None:
     with database(target) as file, closing(VerdictStore(file, clock=lambda: 1000.0)) as store:
-        store.put("call_1", '{"to":"bob"}', Verdict.from_stored(plain("review-parts.json")["verdict"]), QUESTION)
+        verdict = Verdict.from_stored(plain("review-parts.json")["verdict"])
+        store.put(
+            "call_1", '{"to":"bob"}', verdict, Conversation.from_stored(plain("note.json")["held"]["conversation"])
+        )
         store.put("chosen:call_2", "", None)
 
 

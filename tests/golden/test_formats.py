@@ -367,6 +367,8 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
     calls = (ToolCall(name="balance", arguments={}), ToolCall(name="transfer", arguments={"to": "bob", "amount": 5}))
     assert item.content.candidate == Candidate(text="I will send it.", tool_calls=calls)
     assert (item.content.kind, item.content.fixed, item.content.edits) == ("tool_call", (0,), "arguments")
+    assert item.content.messages == ({"role": "human", "content": "Send Bob 5."},)
+    assert item.content.metadata["conversation"] == "0123456789abcdef" * 2
     shown = item.content.parsed_verdict()
     assert shown is not None
     assert (shown.uncertainty.value, shown.artifact) == (1.5, OTHER)
@@ -375,7 +377,7 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
 def test_verdicts_are_found_by_call_and_subject(tmp_path: Path) -> None:
     store = VerdictStore(restored("verdicts.sql", tmp_path))
     assert store.get("call_1", '{"to":"bob"}') == Verdict.from_stored(plain("review-parts.json")["verdict"])
-    assert (store.get("call_1", '{"to":"eve"}'), store.question("call_1")) == (None, QUESTION)
+    assert (store.get("call_1", '{"to":"eve"}'), store.conversation("call_1").question) == (None, "Send Bob 5.")
     assert store.find("chosen:call_2") == ("", None)
 
 

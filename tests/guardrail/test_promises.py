@@ -126,6 +126,7 @@ def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> N
         estimator="x",
         share=0.5,
         cut=cut,
+        n_asked=1_000,
         n_pool=1_000,
         n_within=500,
         n=200,
@@ -142,7 +143,8 @@ def test_each_segment_has_its_own_certificate() -> None:
     segments = Segments(outcomes={"a": CERTIFIED}, delta=0.1, share="each", unknown="others", min_labels=50)
     scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E), segment=("a",) * 200)
     own = artifact(NONE, CERTIFIED, segments=segments, calibration=scores)
-    assert own.answer_if.endswith(f"(a: {CERTIFIED.threshold:.6g}, other questions: none, answers nothing)")
+    limit = f"discrete_semantic_entropy <= {CERTIFIED.threshold:.6g} nats"
+    assert own.answer_if.endswith(f"(a: {limit}, other questions: nothing)")
     line = own.promises[0]
     assert "a certificate in each of 1 segments, for each by itself: at most 2 %" in line
 
@@ -177,7 +179,16 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     assert "This gate stops nothing" in open_gate._repr_html_()
     assert artifact(ACRC, NONE).warning is None  # it holds some back
     reach = Reach(
-        estimator="x", share=0.5, cut=2.0, n_pool=9, n_within=5, n=5, seed=0, fixed_beforehand=True, drawn_sha256=""
+        estimator="x",
+        share=0.5,
+        cut=2.0,
+        n_asked=9,
+        n_pool=9,
+        n_within=5,
+        n=5,
+        seed=0,
+        fixed_beforehand=True,
+        drawn_sha256="",
     )
     assert not artifact(everything, everything, calibration=scores, reach=reach).stops_nothing  # those above the cut
     assert not artifact(NONE, NONE).stops_nothing

@@ -48,7 +48,7 @@ def print_verdict(text: VerdictText) -> None:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
     if text.segments:
-        columns = ("segment", "n", "wrong", "score <=", "answered", "wrong", "one: answered", "one: wrong")
+        columns = ("segment", "n", "wrong", "answers if", "answered", "wrong", "one: answered", "one: wrong")
         segments = table("Segments", columns, text.segments)
         console.print(segments, "one: under one threshold for all questions", highlight=False)
     print_tested_segments(text.tested_segments)
@@ -63,7 +63,7 @@ def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
-    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
+    shares = [(wrong, counts.n), (counts.n_accepted, counts.n_asked), (counts.n_errors, counts.n_accepted)]
     return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
 
 

@@ -20,6 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from ...errors import UsageError
+from ...plain_json import visible
 from ..errors import (
     AlreadyDecidedError,
     ItemExpiredError,
@@ -109,7 +110,11 @@ class Site:
         self.accounts, self.sessions, self._limit, self._keys, self._https = accounts, sessions, limit, keys, https
         self._large = 0
         self._pages = Environment(
-            loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader("guardrail.review.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=_shown,
         )
         self._pages.filters["when"] = when
         self._pages.filters["pretty"] = _pretty
@@ -303,6 +308,11 @@ def ago(seconds: float) -> str:
 def _broken(candidate: Candidate | None) -> bool:
     """Whether one of its characters could not be stored."""
     return candidate is not None and "\ufffd" in f"{candidate.model_dump()}"
+
+
+def _shown(value: Any) -> Any:
+    """A text without characters that turn it around or hide in it; fields to edit, marked by ``| e``, keep them."""
+    return visible(value) if type(value) is str else value
 
 
 def _pretty(value: Any) -> str:

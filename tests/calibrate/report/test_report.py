@@ -263,12 +263,12 @@ def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFil
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, part=calibration, rule="certified")
     wrong = [record.model_copy(update={"correct": False}) for record in test]
     (path, *_) = write_report(
-        tmp_path / "r.html", artifact, calibration, estimator=KEY, test=wrong, merged="calibrate fit old new"
+        tmp_path / "r.html", artifact, calibration, estimator=KEY, test=wrong, alone="calibrate fit new"
     )
     html = path.read_text(encoding="utf-8")
     text = Page(html).text
     assert '<section class="verdict red">' in html
-    for words in ("Refuted by the test questions", "Likely cause", "calibrate fit old new", "Refuted."):
+    for words in ("Refuted by the test questions", "Likely cause", "calibrate fit new", "Refuted."):
         assert words in text, words
     for words in ("May answer", "may answer by itself", "Promised.", "Guardrail("):
         assert words not in text, words

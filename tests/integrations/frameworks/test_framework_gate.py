@@ -412,7 +412,7 @@ def test_settings_and_arguments() -> None:
     with pytest.raises(ArtifactMismatchError, match="a=2"):
         refuse_settings({"a": 1}, {"a": 2}, (), "settings")
     assert (arguments_of('{"a": 1}'), arguments_of(""), arguments_of(None)) == ({"a": 1}, {}, {})
-    for wrong in ("[1]", '"x"', "{"):
+    for wrong in ("[1]", '"x"', "{", 0, False, '{"a": 1, "a": 2}', '{"a": {"b": 1, "b": 1}}', "[" * 9999):
         with pytest.raises(ValueError):
             arguments_of(wrong)
 
