@@ -72,7 +72,14 @@ def test_a_pools_own_settings_are_used() -> None:
 def row(model: str, scer: float | None, ar: float, se: float) -> TableRow:
     none = Estimate(value=0.0, se=se)
     rate = None if scer is None else Estimate(value=scer, se=se)
-    settings: dict[str, Any] = {"dataset": "d", "label": "m", "alpha": 0.15, "n_calibration": 10, "pools": 1}
+    settings: dict[str, Any] = {
+        "dataset": "d",
+        "label": "m",
+        "alpha": 0.15,
+        "n_calibration": 10,
+        "pools": 1,
+        "feasible": 1,
+    }
     figures: dict[str, Any] = {"power": None, "violation_rate": none, "infeasible_rate": none}
     spread: dict[str, Any] = {"accuracy": 0.7, "auroc": 0.8, "scer_sd": 0.02, "acceptance_sd": 0.1}
     return TableRow(model=model, scer=rate, acceptance=Estimate(value=ar, se=se), **settings, **figures, **spread)
