@@ -80,7 +80,7 @@ class DataFingerprint(Frozen):
     """Questions with a score and a label: those the rule was fitted on."""
     n_unmeasured: int
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
-    n_failed: int = Field(default=0, exclude_if=lambda n_failed: n_failed == 0)
+    n_failed: int = 0
     """Questions among ``n_unmeasured`` without a score because a server, a rate limit or a time-out failed, which says
     nothing about the question."""
     n_unlabelled: int
@@ -139,7 +139,7 @@ class Reach(Frozen):
     """Largest score within reach."""
     n_asked: int
     """Questions of the scored file, none of them labelled."""
-    n_failed: int = Field(default=0, exclude_if=lambda n_failed: n_failed == 0)
+    n_failed: int = 0
     """Questions among them without a score because a server, a rate limit or a time-out failed."""
     n_pool: int
     """Questions among them with a score."""
@@ -733,11 +733,11 @@ class CascadeArtifact(Persisted):
     """Versions of the packages that made it."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted."""
-    n_asked: int | None = Field(default=None, exclude_if=lambda n_asked: n_asked is None)
+    n_asked: int | None = None
     """Questions with labels, and those that no stage could measure; None if each was measured."""
-    n_unmeasured: int = Field(default=0, exclude_if=lambda n_unmeasured: n_unmeasured == 0)
+    n_unmeasured: int = 0
     """Questions among them that no stage could measure. The system abstains on them."""
-    n_failed: int = Field(default=0, exclude_if=lambda n_failed: n_failed == 0)
+    n_failed: int = 0
     """Questions without a score because a server, a rate limit or a time-out failed, at the stage with the most."""
 
     @model_validator(mode="after")

@@ -243,5 +243,5 @@ class StepRecords:
         )
         if reason not in self._logged:
             self._logged.add(reason)
-            log.warning('guardrail: a call of a tool that is to "collect". %s', detail)
+            log.warning("guardrail: collecting is interrupted. %s", detail)
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})

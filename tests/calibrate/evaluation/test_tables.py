@@ -78,7 +78,7 @@ def row(model: str, scer: float | None, ar: float, se: float) -> TableRow:
         "alpha": 0.15,
         "n_calibration": 10,
         "pools": 1,
-        "feasible": 1.0,
+        "feasible": 1,
     }
     figures: dict[str, Any] = {"power": None, "violation_rate": none, "infeasible_rate": none}
     spread: dict[str, Any] = {"accuracy": 0.7, "auroc": 0.8, "scer_sd": 0.02, "acceptance_sd": 0.1}
