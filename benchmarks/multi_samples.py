@@ -17,10 +17,10 @@ from guardrail.types import SampleSet
 __all__ = ["FILES", "Recorded", "load"]
 
 FILES = {
-    "triviaqa-20samples": ("token_f1", "exact"),
+    "triviaqa-20samples": ("text", "exact"),
     "gsm8k-13variants": ("numeric", "numeric"),
     "cruxeval-output-10samples": ("exact", None),
-    "nq-human-labels": ("token_f1", None),
+    "nq-human-labels": ("text", None),
     "intercode-sql-agents": ("exact", None),
 }
 """File: the judge that suits its answers, and the rule that labels them (None: the file has labels)."""

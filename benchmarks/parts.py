@@ -170,11 +170,11 @@ def of_known_facts(records: Sequence[Sequence[Field]], rows: Sequence[dict[str, 
 def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure the fields of composed JSON answers.
 
-    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers.
+    Fields of facts are compared by text, for the model says "salt" or "grey salt", and sums as numbers.
     """
     names = sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)
-    judges = {f"/{name}": "numeric" if name.startswith("sum") else "token_f1" for name in names}
+    judges = {f"/{name}": "numeric" if name.startswith("sum") else "text" for name in names}
     measure = parts_measure(json_spec(cap=cap, judges=judges))
     supported = [
         _supported(
@@ -311,7 +311,7 @@ def labelled_by_people(path: Path) -> list[dict[str, Any]]:
 
 def text_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure composed texts: a part is the answer to one question, supported by a sample whose answer is the same."""
-    judge, supported = make_judge("token_f1"), []
+    judge, supported = make_judge("text"), []
     for row in rows:
         agree = [
             judge.equivalent(question, [(answer, sample) for sample in samples])

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from guardrail.errors import GuardrailError
 from guardrail.gate import accepts
 from guardrail.guard.early_stopping import decide_early, range_of, wave_ends
-from guardrail.judges import ExactJudge, Judge, JudgeSpec, TokenF1Judge, from_judge, make_judge
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, TextJudge, from_judge, make_judge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty
 from guardrail.uncertainty import Estimator, measure
 from guardrail.uncertainty import list_estimators as available
@@ -102,7 +102,7 @@ NUMBERS = st.one_of(
 
 @given(
     st.one_of(
-        st.tuples(st.lists(st.tuples(WORDS, LEVELS), min_size=2, max_size=9), st.sampled_from(["token_f1", "exact"])),
+        st.tuples(st.lists(st.tuples(WORDS, LEVELS), min_size=2, max_size=9), st.sampled_from(["text", "exact"])),
         st.tuples(st.lists(st.tuples(NUMBERS, LEVELS), min_size=2, max_size=9), st.sampled_from(["numeric", "exact"])),
     ),
     st.sampled_from(CLUSTERING),
@@ -121,7 +121,7 @@ def test_bounds_hold_for_the_light_judges(
 @given(
     st.lists(WORDS, min_size=2, max_size=9),
     st.sampled_from(["degree", "lexical_similarity"]),
-    st.sampled_from([None, TokenF1Judge(), ExactJudge()]),
+    st.sampled_from([None, TextJudge(), ExactJudge()]),
 )
 @settings(max_examples=100)
 def test_bounds_hold_for_mean_similarities(texts: list[str], name: str, judge: Judge | None) -> None:
@@ -146,7 +146,7 @@ def test_bounds_are_reached_with_an_exact_judge(name: str) -> None:
 
 def test_a_bridge_is_reckoned_with_exactly_where_the_judge_allows_one() -> None:
     # "red blue" and "green blue ..." can be joined by a third answer; answers with other numbers never can.
-    estimator = make("discrete_semantic_entropy", judge=TokenF1Judge())
+    estimator = make("discrete_semantic_entropy", judge=TextJudge())
     low = range_of(drawn(["red", "blue", "green"]), estimator, 10)
     assert isinstance(low, tuple)
     assert low[0] == 0
@@ -251,7 +251,7 @@ RATED = ("degree", "lexical_similarity")
 
 def _bounded() -> list[Estimator]:
     """Return every estimator with bounds that can measure recorded texts, with every light judge."""
-    judges = [make_judge(name) for name in ("exact", "numeric", "token_f1", "tool_call")]
+    judges = [make_judge(name) for name in ("exact", "numeric", "text", "tool_call")]
     ways: tuple[Any, ...] = ("components", "greedy")
     judged = [make(name, judge=judge, clustering=way) for way in ways for judge in judges for name in JUDGED]
     rated = [make(name, similarity=from_judge(judge)) for judge in judges for name in RATED]
