@@ -118,7 +118,7 @@ def gateway(
     model = OpenAICompatibleChat(model="m", base_url=url, api_key="none")
     artifact = str(make_artifact(model, threshold=1.0, n=n).save(folder / "artifact.json"))
     common = {"upstream": {"url": url, "model": "m", "key": "none", "timeout": timeout, "max_retries": 1}}
-    guarded = {**common, "artifact": artifact, "early_stopping": "off"}
+    guarded = {**common, "artifact": artifact}
     models = {
         "apart": {**guarded, "probe": "off"},  # n + 1 requests a question
         "together": guarded,  # the probe finds that n is honoured: 2 requests

@@ -322,9 +322,7 @@ def _guarded(store: ReviewStore, observed: bool, seconds: float) -> float:
     model = SlowChat(default=["Paris"])
     artifact = make_artifact(model)
     drift = Monitors(store).drift("guard", artifact)
-    guard = Guardrail(
-        model=model, artifact=artifact, early_stopping="off", on_verdict=[drift.watch] if observed else []
-    )
+    guard = Guardrail(model=model, artifact=artifact, on_verdict=[drift.watch] if observed else [])
     done, end = [0] * THREADS, time.perf_counter() + seconds
 
     def ask(number: int) -> None:

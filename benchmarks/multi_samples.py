@@ -1,4 +1,4 @@
-"""Recorded sample sets of real models, for benchmarks that draw from them; see docs/early-stopping.md."""
+"""Recorded sample sets of real models, for benchmarks that draw from them."""
 
 from __future__ import annotations
 

@@ -132,9 +132,7 @@ def against_bare(model: Instant, repeats: int) -> dict[str, tuple[float, float, 
     from guardrail import Guardrail
     from guardrail.testing import make_artifact
 
-    guard = Guardrail(
-        model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N), early_stopping="off", remember=0
-    )
+    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=ESTIMATOR, n=N), remember=0)
     loop = asyncio.new_event_loop()
     with ThreadPoolExecutor(N + 1) as pool:
 

@@ -11,10 +11,9 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.guard.decide import adaptive_subset, decide
-from guardrail.review.candidates import CandidateRule, cut_short, ranked, shown_answers
-from guardrail.types import SampleSet
-from guardrail.uncertainty import Estimator, from_spec
+from guardrail.guard.decide import decide
+from guardrail.review.candidates import CandidateRule, ranked, shown_answers
+from guardrail.uncertainty import from_spec
 from guardrail.verdict import Verdict
 
 from .correctness import BatchRule, CorrectnessRule
@@ -93,12 +92,11 @@ def judge_candidates(
         )
     artifact.refuse_segments("a list of answers for reviewers")
     estimator = from_spec(artifact.estimator)
-    found_verdicts = [
-        (record, decide(_as_drawn(record.drawn, artifact, estimator), artifact, estimator))
+    drawn = [
+        (record, decide(record.drawn, artifact, estimator))
         for record in records
         if record.drawn is not None and record.references
     ]
-    drawn = [(record, verdict) for record, verdict in found_verdicts if not cut_short(verdict)]
     items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
     # A judge that is a model is asked about many answers at once.
     labelled = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
@@ -110,13 +108,6 @@ def judge_candidates(
         if acceptable:
             judged.append(Judged(record.id, verdict.accepted, verdict, acceptable))
     return judged, len(records) - len(judged)
-
-
-def _as_drawn(drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator) -> SampleSet:
-    """The samples that a guard would have drawn: an adaptive plan stops where the first samples agree."""
-    part, _ = adaptive_subset(drawn, estimator, artifact.plan)
-    saved = len(drawn.samples) - len(part.samples)
-    return part.model_copy(update={"cost": part.cost.model_copy(update={"saved": saved})}) if saved else part
 
 
 def fit_candidates(

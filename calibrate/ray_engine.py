@@ -272,7 +272,6 @@ class _RayJob:
     source: Path
     header: RecordHeader
     estimators: Builder
-    unanimous_at: int | None
 
 
 def score_on_ray(
@@ -281,7 +280,6 @@ def score_on_ray(
     estimators: Builder,
     *,
     address: str | None = None,
-    unanimous_at: int | None = None,
     part_bytes: int = PART_MIB << 20,
     progress: Progress = silent,
     say: Callable[[str], None] = _nothing,
@@ -297,7 +295,6 @@ def score_on_ray(
         target: Record file to write, on such storage.
         estimators: From the file's plan to what to compute; called once in every process, and must be picklable.
         address: ``auto`` or ``HOST:PORT`` of a cluster; None for this machine alone.
-        unanimous_at: As in `score_file`.
         part_bytes: Bytes of the source that one task reads.
         progress: Reports records done, of the questions of the file.
         say: Called with a line of text if nothing is done for ``patience`` seconds.
@@ -317,7 +314,7 @@ def score_on_ray(
         with source.open("rb") as stream:
             reader = RecordReader(source, stream)
         state = _state(source)
-        scoring = Scoring.of(reader.header, estimators, unanimous_at)
+        scoring = Scoring.of(reader.header, estimators)
         models = uses_models(scoring.estimators)
         parts, order = (_buckets if models else _ranges)(source, reader.good, part_bytes)
         torn = _fragments(source) if may_have_fragments(reader.header) else 0
@@ -328,7 +325,7 @@ def score_on_ray(
             if other != folder.name:  # of a file or of settings that are no longer there
                 shutil.rmtree(target.parent / other)
         files = [folder / f"{number:06}.jsonl" for number in range(len(parts))]
-        job = _RayJob(name, source, reader.header, estimators, unanimous_at)
+        job = _RayJob(name, source, reader.header, estimators)
         left = [number for number, file in enumerate(files) if not file.exists()]
         done = sum(file.read_bytes().count(b"\n") for file in files if file.exists())
         total = reader.header.n_questions
@@ -393,7 +390,7 @@ def _score_part(job: _RayJob, spans: Spans, file: Path) -> int:
     """Score parts of a file in a worker, write them to a separate file and return how many records they are."""
     if job.name not in _MADE:
         _MADE.clear()
-        _MADE[job.name] = Scoring.of(job.header, job.estimators, job.unanimous_at)
+        _MADE[job.name] = Scoring.of(job.header, job.estimators)
     count = 0
 
     def lines() -> Iterator[bytes]:

@@ -60,10 +60,6 @@ __all__ = [
 ]
 
 
-MOST_UNMEASURED = 0.005
-"""Share of questions that could not be measured up to which ``early_stopping="auto"`` stops early."""
-
-
 MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
@@ -114,15 +110,6 @@ class DataFingerprint(Frozen):
         if isinstance(self.questions, dict):
             return unpack(self.questions, "Q")
         return array("Q", (int(digits, 16) for digits in self.questions or ()))
-
-    @property
-    def covers_early_stopping(self) -> bool:
-        """Whether so few questions could not be measured that a guard may stop drawing early by itself.
-
-        The fit left those questions out, as a guard holds them back. A guard that stops early accepts some of them,
-        because it never draws the sample that would have failed.
-        """
-        return self.n_unmeasured <= MOST_UNMEASURED * self.n_questions
 
     @property
     def many_cut_off(self) -> bool:
@@ -334,8 +321,6 @@ class CalibrationArtifact(Persisted):
             raise ValueError(f"an artifact has schema version 3 if and only if it has parts, got {self.schema_version}")
         if self.parts is not None and self.segments is None and self.parts.threshold != self.threshold:
             raise ValueError(f"the parts have threshold {self.parts.threshold}, the outcome says {self.threshold}")
-        if self.parts is not None and self.plan.unanimous_at is not None:
-            raise ValueError("parts are measured on all n samples: the plan must not have unanimous_at")
         return self
 
     def _written_version(self) -> int:

@@ -150,9 +150,6 @@ class SamplingPlan(Frozen):
     """Whether token log-probabilities of the primary answer and of the samples are needed."""
     follow_ups: tuple[str, ...] = ()
     """Names of the further questions asked about the drawn answers, e.g. ("p_true",)."""
-    unanimous_at: int | None = Field(default=None, ge=2)
-    """Adaptive plan: if the first ``unanimous_at`` samples all mean the same, no more are drawn and only those are
-    measured. Calibration applies the same rule to recorded sets. None: always n."""
     options: tuple[str, ...] | None = None
     """Labels whose log-likelihood is read after the prompt, e.g. ("A", "B", "C", "D"); None for open answers.
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
@@ -196,16 +193,11 @@ class SamplingPlan(Frozen):
             )
         if self.primary == "sampled" and self.temperature == 0:
             raise ValueError('a primary answer that is "sampled" needs a temperature above 0, got 0. Use 1.')
-        # With fewer samples than n, another answer may be the most frequent: nothing may end the drawing early, and a
-        # follow-up would be asked before the vote.
-        if self.primary == "majority" and (self.n < 2 or self.unanimous_at is not None or self.follow_ups):
+        # A follow-up would be asked before the vote.
+        if self.primary == "majority" and (self.n < 2 or self.follow_ups):
             raise ValueError(
                 'a primary answer by "majority" is the vote of all n samples: it needs n of at least 2, without '
-                f"unanimous_at and follow_ups, got n = {self.n}, {self.unanimous_at} and {self.follow_ups}."
-            )
-        if self.n and self.unanimous_at is not None and self.unanimous_at >= self.n:
-            raise ValueError(
-                f"unanimous_at must be below n = {self.n}, got {self.unanimous_at}. Use 3, or None to draw all n."
+                f"follow_ups, got n = {self.n} and {self.follow_ups}."
             )
         return self
 
@@ -425,17 +417,9 @@ class Uncertainty(Frozen):
     detail: str = ""
     """The reason in words."""
     is_bound: bool = False
-    """Whether ``value`` is a bound from drawing that stopped early, not the score itself."""
+    """Whether ``value`` is a bound and not the score: in two stages the first call decided, and no sample was drawn."""
     first: float | None = None
-    """Of two stages: the score of the first call, which is known for early verdicts, too; otherwise None."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _bound_of_before(cls, data: Any) -> Any:
-        # Verdicts that were stored before this field existed say it in words only.
-        if not isinstance(data, Mapping) or "is_bound" in data or data.get("value") is None:
-            return data
-        return {**data, "is_bound": True} if str(data.get("detail", "")).startswith("settled by") else data
+    """Of two stages: the score of the first call, which every verdict has; otherwise None."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

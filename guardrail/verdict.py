@@ -333,7 +333,7 @@ def score_bar(value: float, threshold: float) -> str:
 
 
 def _cost(cost: Cost) -> str:
-    saved = f", {cost.saved} samples saved by stopping early" if cost.saved else ""
+    saved = f", {cost.saved} samples not needed" if cost.saved else ""
     return (
         f"{cost.calls} calls, {cost.input_tokens} input and {cost.output_tokens} output tokens, "
         f"{cost.seconds:.3g} s{saved}"

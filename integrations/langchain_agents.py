@@ -41,7 +41,7 @@ from ._agents.agent_model import AgentModel, HeldBack
 from ._agents.artifact_set import ArtifactSet, load_tools
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, released
-from ._agents.gates import AgentGate, EarlyStopping
+from ._agents.gates import AgentGate
 from ._agents.held import (
     HOLDING,
     GuardState,
@@ -135,9 +135,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         scorer: The scorer, or several, for artifacts that were calibrated with one; each finds its own by name.
         calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
             Settings that only concern transport pass anyway; any other is refused.
-        early_stopping: "auto", "on" or "off"; see `Guardrail`. Under "auto" with "review" only acceptances stop the
-            drawing, so that a person sees what all samples say. Beside an observer that compares scores, or a
-            calibrated list of answers (candidates), "auto" is "off" and "on" is refused.
         probe: "auto" or "off"; see `Guardrail`.
         switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
         on_verdict: Called with every verdict and its messages; see `Guardrail`.
@@ -174,7 +171,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         entailment: Any = None,
         scorer: Scorer | Sequence[Scorer] | None = None,
         calibrated_settings: Mapping[str, Any] | None = None,
-        early_stopping: EarlyStopping = "auto",
         probe: Literal["auto", "off"] = "auto",
         switch: SafetySwitch | None = None,
         on_verdict: Observer | Sequence[Observer] | None = None,
@@ -212,7 +208,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             reviewed=on_abstain == REVIEW,
             abstain_message=abstain_message,
             settings=calibrated_settings,
-            early_stopping=early_stopping,
             probe=probe,
             switch=switch,
             on_verdict=on_verdict,

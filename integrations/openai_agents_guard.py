@@ -213,8 +213,7 @@ class GuardedModel(Model):
             resumed elsewhere.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
-        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
-            max_concurrency.
+        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, max_concurrency.
         **options: The same as keywords.
 
     Raises:

@@ -212,8 +212,7 @@ class GuardedModel(WrapperModel):
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of the verdicts on tool calls.
-        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, early_stopping, probe,
-            max_concurrency.
+        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, max_concurrency.
         **options: The same as keywords.
 
     Raises:

@@ -55,7 +55,7 @@ INSTRUMENTS: Mapping[str, Instrument] = {
     SCORE: Instrument(
         "histogram",
         "1",
-        "Measured uncertainties; bounds of them where the drawing stopped early.",
+        "Measured uncertainties; bounds of them where the first of two stages decided.",
         ("outcome", "model", "estimator"),
         (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3),
     ),

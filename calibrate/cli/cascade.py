@@ -16,12 +16,12 @@ from guardrail.notebook import percent
 from ..cascade import fit_cascade as fit_system
 from ..data.records import read_records
 from ..ledger import Ledger, counted
-from ..report.sentences import no_early_stopping, slots_argument
+from ..report.sentences import slots_argument
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
 from .frame.options import chosen_estimator
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_early_stopping, print_fits
+from .frame.verdicts import print_fits
 
 __all__ = ["fit_cascade"]
 
@@ -97,8 +97,6 @@ def _print_result(artifact: CascadeArtifact) -> None:
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
         threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
-    for number, stage in enumerate(artifact.stages, start=1):
-        print_early_stopping(no_early_stopping(stage), f" of stage {number}")
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
 
 

@@ -44,7 +44,6 @@ from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
-    print_early_stopping,
     print_fits,
     print_second_look,
     print_unread,
@@ -417,7 +416,6 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     merged = merged_command(artifact, key, fitted.sources, test_files, out)
     text = verdict_text(artifact, audited, merged, listed(fitted.sources))
     print_verdict(text)
-    print_early_stopping(text.early_stopping)
     interval = auroc_of(artifact)
     if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
         print_second_look(fitted.part, key)

@@ -92,13 +92,6 @@ def score(
         ),
     ] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
-    unanimous_at: Annotated[
-        int | None,
-        typer.Option(
-            help="Adaptive plan: stop at so many samples if they all mean the same. 0: always draw all. Not advised: "
-            "it answers less (docs: Fewer samples)."
-        ),
-    ] = None,
     engine: Annotated[
         Literal["local", "ray"],
         typer.Option(help="local: this process; ray: many, here or on a cluster (docs: Millions of records)."),
@@ -126,7 +119,6 @@ def score(
             scorer=scorer,
             judge=judge,
             similarity=similarity,
-            unanimous_at=unanimous_at,
             engine=engine == "ray",
         )
         source, target = one_file(records, out)
@@ -149,14 +141,13 @@ def score(
     )
     with bar(console, "scoring", "records") as progress:
         if engine == "local":
-            header, summary = score_file(source, target, choice, unanimous_at=unanimous_at, progress=progress)
+            header, summary = score_file(source, target, choice, progress=progress)
         else:
             header, summary = score_on_ray(
                 source,
                 target,
                 choice,
                 address=address,
-                unanimous_at=unanimous_at,
                 part_bytes=part_mib << 20,
                 progress=progress,
                 say=say_stalled,

@@ -10,7 +10,6 @@ from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
-from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..data.records import GIVEN
 from ..evaluation.audit import DIFFERENT, Audit
@@ -37,7 +36,6 @@ __all__ = [
     "headline",
     "held_out",
     "next_steps",
-    "no_early_stopping",
     "not_fitted_on",
     "promise",
     "ranking",
@@ -108,7 +106,6 @@ class VerdictText:
         promises: The promise in use, and the other (`CalibrationArtifact.promises`).
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
-        early_stopping: See `no_early_stopping`.
         parts: Counts of the gate on both parts, calibration first; empty without a test part.
         segments: Rows of `segment_table`.
         tested_segments: Rows of `tested_segments`.
@@ -120,7 +117,6 @@ class VerdictText:
     promises: tuple[str, str]
     steps: tuple[str, ...]
     opening: str | None
-    early_stopping: str | None
     parts: tuple[tuple[str, GateCounts], ...]
     segments: tuple[tuple[str, ...], ...]
     tested_segments: tuple[tuple[str, ...], ...]
@@ -153,7 +149,6 @@ def verdict_text(
         promises=artifact.promises,
         steps=tuple(steps),
         opening=opening,
-        early_stopping=no_early_stopping(artifact),
         parts=() if test is None else (("calibration", test.at_calibration), ("test", test.held_out)),
         segments=tuple(segment_table(artifact)),
         tested_segments=() if test is None else tuple(tested_segments(test)),
@@ -405,8 +400,6 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     ]
     if data.n_unmeasured or data.n_unlabelled:
         rows.insert(8 + (artifact.choice is not None), ("left out", _left_out(artifact)))
-    if (early := no_early_stopping(artifact)) is not None:
-        rows.append(("early stopping", early))
     if artifact.data.n_cut_off:
         rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
     if (useless := unguardable(artifact)) is not None:
@@ -434,21 +427,6 @@ def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
     return (
         f"Allow longer answers: {data.n_cut_off} of {data.n_questions} were cut off at {plan.max_tokens} tokens, and "
         f"are {then}. Collect into a new file with a larger --max-tokens."
-    )
-
-
-def no_early_stopping(artifact: CalibrationArtifact) -> str | None:
-    """The reason why guards with this artifact draw all samples by default, in one sentence; None if they stop early.
-
-    None as well for an estimator without bounds, which never stops early.
-    """
-    data, name = artifact.data, artifact.estimator.name
-    bounded = name in list_estimators() and make_estimator(name).bounds is not None
-    if data.covers_early_stopping or not artifact.plan.n or not bounded:
-        return None
-    return (
-        f'Off unless a guard is given early_stopping="on": {data.n_unmeasured} of {data.n_questions} questions could '
-        "not be measured, and stopping early would answer some that the promise leaves out."
     )
 
 

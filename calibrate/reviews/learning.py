@@ -135,8 +135,7 @@ def learn(
         ledger: Fits on the decisions of this queue; default: none before.
 
     Raises:
-        UsageError: The sample cannot be used (see `thinned`), scores are bounds from early stopping, or too few
-            items.
+        UsageError: The sample cannot be used (see `thinned`), scores are bounds (see `Uncertainty`), or too few items.
     """
     artifact.refuse_segments("learning from reviews")
     gate = artifact.parts
@@ -256,9 +255,9 @@ def _refuse_bounds(pool: ReviewPool) -> None:
     bounds = sum(item.verdict.uncertainty.is_bound for item in pool.items)
     if bounds:
         raise UsageError(
-            f"{bounds} of {len(pool.items)} reviewed verdicts were settled early, so their uncertainty is a bound, "
-            'not a score. A threshold needs scores: set early_stopping="off" on the guard and collect reviews again '
-            "(--since leaves older ones out)."
+            f"the first of two stages decided {bounds} of {len(pool.items)} reviewed verdicts, so their uncertainty is "
+            "a bound, not a score. A threshold needs scores: collect and label questions (calibrate run --calls 1.4), "
+            "or use a score of one stage."
         )
 
 

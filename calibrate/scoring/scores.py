@@ -32,7 +32,6 @@ __all__ = [
     "ScoreSummary",
     "Scored",
     "Scoring",
-    "adaptive",
     "arrays",
     "default_estimator",
     "estimator_key",
@@ -233,7 +232,6 @@ def score_file(
     target: str | Path,
     estimators: Callable[[SamplingPlan], Sequence[Estimator]],
     *,
-    unanimous_at: int | None = None,
     progress: Progress = silent,
 ) -> tuple[RecordHeader, ScoreSummary]:
     """`score_records` from file to file, a few records at a time: memory does not grow with the records.
@@ -244,7 +242,6 @@ def score_file(
         source: Record file.
         target: Record file to write.
         estimators: From the file's plan to what to compute.
-        unanimous_at: Adaptive plan, as in `adaptive`; 0 for a plan without; None leaves the plan unchanged.
         progress: Reports records done, of the questions of the file.
 
     Returns:
@@ -260,7 +257,7 @@ def score_file(
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
         readers.append(reader)
-        scoring = Scoring.of(reader.header, estimators, unanimous_at)
+        scoring = Scoring.of(reader.header, estimators)
         written.append(scoring.header)
         # A file may hold more records than its header counts, and progress past its total would mislead.
         total = scoring.header.n_questions
@@ -286,29 +283,20 @@ class Scoring:
     Attributes:
         header: Header of the scored file.
         estimators: The estimators to compute.
-        drops: Whether older scores are dropped, since they are of another plan.
     """
 
     header: RecordHeader
     estimators: Sequence[Estimator]
-    drops: bool
 
     @classmethod
-    def of(
-        cls,
-        header: RecordHeader,
-        estimators: Callable[[SamplingPlan], Sequence[Estimator]],
-        unanimous_at: int | None = None,
-    ) -> Scoring:
+    def of(cls, header: RecordHeader, estimators: Callable[[SamplingPlan], Sequence[Estimator]]) -> Scoring:
         """From the header of the file to score; see `score_file`."""
-        ruled = header if unanimous_at is None else _adaptive_header(header, unanimous_at or None)
-        chosen = estimators(ruled.plan)
-        return cls(_scored_header(ruled, chosen), chosen, ruled is not header)
+        chosen = estimators(header.plan)
+        return cls(_scored_header(header, chosen), chosen)
 
     def of_records(self, records: Iterable[Record], report: Callable[[int], None] = lambda _: None) -> Iterator[Record]:
         """The records with scores, in order; ``report`` is called with how many are done."""
-        fresh = map(_unscored, records) if self.drops else records
-        return _scored(fresh, self.estimators, self.header, report)
+        return _scored(records, self.estimators, self.header, report)
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
@@ -353,7 +341,7 @@ def _scored(
             if record.drawn is not None:
                 yield record.drawn
 
-    for done, values in enumerate(measure_stream(drawn(), estimators, header.plan, adaptive=True), start=1):
+    for done, values in enumerate(measure_stream(drawn(), estimators, header.plan), start=1):
         while ahead[0].drawn is None:  # imported with scores only
             yield ahead.popleft()
         yield _with(ahead.popleft(), keys, values)
@@ -365,33 +353,6 @@ def _scored(
 def _with(record: Record, keys: Sequence[str], values: Sequence[Uncertainty]) -> Record:
     scores: Mapping[str, Uncertainty] = {**record.scores, **dict(zip(keys, values, strict=True))}
     return record.model_copy(update={"scores": scores})
-
-
-def _unscored(record: Record) -> Record:
-    return record.model_copy(update={"scores": {}, "parts": {}, "part_labels": {}})
-
-
-def adaptive(file: RecordFile, unanimous_at: int | None) -> RecordFile:
-    """The file with an adaptive plan (or, for None, without one), and without the scores of any other rule.
-
-    Raises:
-        UsageError: The plan cannot have that rule.
-    """
-    header = _adaptive_header(file.header, unanimous_at)
-    if header is file.header:
-        return file
-    return RecordFile(file.path, header, tuple(map(_unscored, file.records)), file.torn)
-
-
-def _adaptive_header(header: RecordHeader, unanimous_at: int | None) -> RecordHeader:
-    plan = header.plan
-    if plan.unanimous_at == unanimous_at:
-        return header
-    if unanimous_at is not None and not 2 <= unanimous_at < plan.n:
-        raise UsageError(
-            f"unanimous_at must be from 2 to {plan.n - 1} for records with {plan.n} samples, got {unanimous_at}. Use 3."
-        )
-    return header.model_copy(update={"plan": plan.model_copy(update={"unanimous_at": unanimous_at}), "estimators": {}})
 
 
 def values_of(records: Sequence[Record], key: str) -> NDArray[np.float64]:

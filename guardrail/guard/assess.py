@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import Field
 
 from ..errors import UsageError
+from ..judges import with_majority
 from ..plain_json import sha256_hex
 from ..prompting import normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
@@ -24,11 +25,10 @@ from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
-from ..sampling.sampler import Sampler
-from ..types import Cost, Frozen, Sample, SampleSet, Unmeasured
+from ..sampling.sampler import Sampler, joined
+from ..types import Cost, Frozen, Sample, SampleSet, Uncertainty, Unmeasured
 from ..verdict import Reason, Verdict, next_step
-from .decide import Gate, decide
-from .early_stopping import Drawn, draw_until_decided
+from .decide import Gate, by_first_call, decide
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
@@ -100,10 +100,11 @@ class Assessor:
     Attributes:
         sampler: Draws; the plan is that of all gates.
         gates: The gates that judge a candidate, by name; several names may share one.
-        trust: Probes and watches the endpoint.
+        trust: Probes the endpoint.
         observers: See every verdict, and may hold an acceptance back.
-        early: Whether a gate may stop the drawing once its verdict is certain.
-        primary_first: Whether the primary answer is drawn alone at first, as it may need no samples.
+        staged: Whether the first of two stages may decide, and save the samples.
+        accept_only: Whether it may only accept, because a person sees the samples of what is held back.
+        primary_first: Whether the primary answer is drawn alone at first in any case, as no gate may judge it.
         usable: Takes out of a set what the caller could not give out.
         draws: Remembers draws and verdicts, so that nothing is drawn again.
         slots: Names of the prompt's slots whose content makes another question, see `check_slots`.
@@ -115,7 +116,8 @@ class Assessor:
     gates: Callable[[Sample | None], Mapping[str, Gate]]
     trust: EndpointTrust
     observers: Observers
-    early: bool
+    staged: bool = False
+    accept_only: bool = False
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
     draws: Draws = field(default_factory=Draws)
@@ -177,16 +179,10 @@ class Assessor:
         turns: str | None,
     ) -> Steps[Assessment]:
         """Draw and judge, and remember a verdict that nothing may draw again."""
-        waves = yield from draw_until_decided(
-            sampler,
-            messages,
-            lambda candidate: tuple(_by_digest(self.gates(candidate)).values()),
-            early=self.early,
-            primary_first=self.primary_first,
-        )
+        complete, settled = yield from self._draw(sampler, messages)
         # Again, since the vote of the samples becomes the primary answer after the drawing.
-        drawn = self.usable(only_offered(problem.apply_to(waves.drawn), sampler.plan.bindings))
-        by_name = yield from self._decide(waves if drawn is waves.drawn else Drawn(drawn))
+        drawn = self.usable(only_offered(problem.apply_to(complete), sampler.plan.bindings))
+        by_name = yield from self._decide(drawn, settled if drawn is complete else {})
         if not by_name:
             return Assessment(drawn)
         verdict = self.trust.record(strictest(by_name.values()), problem)
@@ -197,6 +193,34 @@ class Assessor:
         if not verdict.accepted and not assessment.is_result:
             return assessment
         return (yield from _noted(assessment, memory, name if verdict.accepted else HELD))
+
+    def _draw(
+        self, sampler: Sampler, messages: Sequence[BaseMessage]
+    ) -> Steps[tuple[SampleSet, Mapping[str, Uncertainty]]]:
+        """The sample set, and the uncertainties by which its first call decided, see `by_first_call`.
+
+        The samples that were not drawn count in ``cost.saved``.
+        """
+        plan = sampler.plan
+        alone = (self.staged or self.primary_first) and plan.n > 0 and plan.primary != "majority"
+        if not alone:
+            (drawn,) = yield from sampler.draw_steps([messages])
+            return (with_majority(drawn) if plan.primary == "majority" else drawn), {}
+        first = replace(sampler, plan=plan.model_copy(update={"n": 0}))
+        (drawn,) = yield from first.draw_steps([messages])
+        gates = tuple(_by_digest(self.gates(drawn.primary)).values())
+        # A primary draw that failed needs no samples: no gate could accept its answer.
+        if not gates or drawn.problem is not None:
+            return drawn, {}
+        if self.staged:
+            look = partial(by_first_call, drawn, gates, accept_only=self.accept_only)
+            slow = any(gate.estimator.takes_time(drawn) for gate in gates)
+            settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)
+            if settled is not None:
+                cost = drawn.cost.model_copy(update={"saved": plan.n})
+                return drawn.model_copy(update={"cost": cost}), settled
+        (samples,) = yield from replace(sampler, primary=False).draw_steps([messages])
+        return joined(drawn, samples), {}
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None
@@ -238,7 +262,7 @@ class Assessor:
         """Draw the samples of a served answer and judge it, and remember a verdict that nothing may draw again."""
         drawn = yield from sampler.draw_behind_steps(messages, served)
         drawn = self.usable(problem.apply_to(drawn))
-        by_name = yield from self._decide(Drawn(drawn))
+        by_name = yield from self._decide(drawn, {})
         assessment = Assessment(drawn, self.trust.record(strictest(by_name.values()), problem), by_name)
         if not assessment.accepted and not assessment.is_result:
             return assessment
@@ -273,15 +297,15 @@ class Assessor:
         read = prompt_content(messages, question, hide_system=bool(slots))
         return Draw(self.draws, _digest(artifacts, self.sampler.plan, read, counted))
 
-    def _decide(self, waves: Drawn) -> Steps[dict[str, Verdict]]:
+    def _decide(self, drawn: SampleSet, settled: Mapping[str, Uncertainty]) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""
-        concerned = self.gates(waves.drawn.primary)
+        concerned = self.gates(drawn.primary)
         by_digest: dict[str, Verdict] = {}
         for digest, gate in _by_digest(concerned).items():
-            settled = waves.settled.get(digest)
+            bound = settled.get(digest)
             verdict: Verdict = yield computation(
-                partial(decide, waves.drawn, gate.artifact, gate.estimator, settled=settled),
-                slow=settled is None and gate.estimator.takes_time(waves.drawn),
+                partial(decide, drawn, gate.artifact, gate.estimator, settled=bound),
+                slow=bound is None and gate.estimator.takes_time(drawn),
             )
             by_digest[digest] = gate.signed(verdict)
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}

@@ -100,7 +100,7 @@ class Cascade(GuardedChatModel):
     """Called with every `CascadeVerdict` and its messages; as in `Guardrail`. A stage's own verdicts go to the
     ``on_verdict`` of its guard (``stage_settings``)."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
-    """Further settings of the stages' guards (judge, similarity, early_stopping, ...), one dict a stage."""
+    """Further settings of the stages' guards (judge, similarity, probe, ...), one dict a stage."""
     disable_streaming: Literal[True] = True
     """Fixed: nothing can be shown before the verdict."""
     cache: Literal[False] = False

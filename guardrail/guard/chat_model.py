@@ -44,12 +44,11 @@ from .assess import Assessment, Assessor, check_slots
 from .base import GuardedChatModel
 from .comparability import unlike_calls
 from .config import from_config, to_config
-from .decide import Gate
-from .early_stopping import can_stop_early, saves_calls
-from .endpoint_trust import EndpointTrust, agreement_rate
+from .decide import Gate, in_two_stages
+from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observe import Observed, ObserveQueue
-from .observers import Observers, as_observers, early_stopping_conflict
+from .observers import Observers, as_observers
 from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
@@ -101,14 +100,9 @@ class Guardrail(GuardedChatModel):
     """The entailment model object, for artifacts whose entailment model cannot be made by name."""
     scorer: Scorer | None = Field(default=None, repr=False)
     """The scorer, for artifacts that were calibrated with one (docs/scores.md)."""
-    early_stopping: Literal["auto", "on", "off"] = "auto"
-    """Whether samples are drawn in waves until the verdict is certain; it cannot change a verdict on samples that can
-    all be measured (docs/early-stopping.md). "auto": where it saves calls (models without a native sampler, estimators
-    and judges whose bounds are known) and calibration could measure 99.5 % of its questions; "on": wherever there are
-    bounds; "off": always draw all."""
     probe: Literal["auto", "off"] = "auto"
-    """Whether an endpoint is probed before its samples are believed: five calls at the first question, and again when
-    its samples agree suspiciously often (docs/endpoints.md). Local samplers and fakes are never probed."""
+    """Whether an endpoint is probed before its samples are believed: five calls at the first question
+    (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
     single ones: "refuse" raises `ArtifactMismatchError`; "mark" answers, and ``verdict.turns`` says that the promise
@@ -202,12 +196,10 @@ class Guardrail(GuardedChatModel):
                 )
             self._assessor = self._made(Gate(artifact, estimator), observers, memory)
             return self
-        # One endpoint: it is probed once, and its samples are watched over all segments.
+        # One endpoint: it is probed once.
         parts = {name: artifact.in_segment(name) for name in artifact.segments.outcomes}
         others = artifact.in_segment(None)
-        rates = [agreement_rate(part, estimator.needs, stops_early=True) for part in (others, *parts.values())]
-        rate = max((each for each in rates if each is not None), default=None)
-        trust = EndpointTrust(self.model, artifact.plan, rate=rate, enabled=self.probe == "auto")
+        trust = EndpointTrust(self.model, artifact.plan, enabled=self.probe == "auto")
 
         def assessor_of(part: CalibrationArtifact, name: str) -> Assessor:
             gate = Gate(part, estimator, segment=name, whole=artifact.digest)
@@ -224,16 +216,6 @@ class Guardrail(GuardedChatModel):
             self.switch.check(artifact.threshold, by_part=artifact.parts is not None)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
-        stops_early = artifact.threshold is not None and (
-            self.early_stopping == "on"
-            or (self.early_stopping == "auto" and saves_calls(self.model, plan, estimator, artifact.data))
-        )
-        staged = estimator.after_first is not None
-        if stops_early and (conflict := early_stopping_conflict(observers, self.on_abstain, staged=staged)) is not None:
-            raise UsageError(f'{conflict} Give early_stopping="off" to this guard.')
-        early = stops_early and can_stop_early(plan, estimator)
-        gate = replace(gate, early="all" if early else "none")
-        rate = agreement_rate(artifact, estimator.needs, stops_early=stops_early)
         return Assessor(
             sampler=Sampler(
                 self.model,
@@ -242,10 +224,11 @@ class Guardrail(GuardedChatModel):
                 scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
-            trust=trust or EndpointTrust(self.model, plan, rate=rate, enabled=self.probe == "auto"),
+            trust=trust or EndpointTrust(self.model, plan, enabled=self.probe == "auto"),
             observers=observers,
-            early=early,
-            primary_first=early and staged,
+            staged=in_two_stages(plan, estimator),
+            # The promise of a list of candidates is about all questions that are held back.
+            accept_only=getattr(self.on_abstain, "candidates", None) is not None,
             draws=memory,
             slots=self._slots,
         )

@@ -20,7 +20,6 @@ FORMAT = "acrc-guardrail/guard/1"
 PLAIN = (
     "on_abstain",
     "abstain_message",
-    "early_stopping",
     "probe",
     "turns",
     "remember",

@@ -3,25 +3,25 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
-from ..judges import ExactJudge, default_judge, distinct_answers
+from ..judges import default_judge, distinct_answers
 from ..judges.base import is_slow, left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
 from ..parts.decide import by_parts, measured_parts
 from ..parts.part import Part
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
-from ..types import SampleSet, SamplingPlan, Uncertainty
+from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from ..uncertainty.ties import NAME as TIE_BREAK
+from ..uncertainty.two_stage import primary_alone
 from ..verdict import WAY_OUT, Meaning, Reason, Verdict
 
-__all__ = ["Gate", "adaptive_subset", "decide", "unanimous"]
+__all__ = ["Gate", "by_first_call", "decide", "in_two_stages"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,14 +31,12 @@ class Gate:
     Attributes:
         artifact: The artifact that has the threshold.
         estimator: The artifact's estimator.
-        early: Verdicts that may be given on a bound instead of the score, before all samples are drawn.
         segment: Segment of the threshold, if an artifact has several; ``artifact`` is then the part for this segment.
         whole: Digest of the whole artifact, if ``artifact`` is a part.
     """
 
     artifact: CalibrationArtifact
     estimator: Estimator
-    early: Literal["none", "acceptances", "all"] = "none"
     segment: str | None = None
     whole: str | None = None
 
@@ -59,12 +57,11 @@ def decide(
         drawn: The sample set of the prompt, drawn by the artifact's plan.
         artifact: The calibrated threshold.
         estimator: The artifact's estimator.
-        settled: The uncertainty, if drawing stopped early because the verdict was certain (see `early_stopping`).
+        settled: The uncertainty by which the first of two stages decided; see `by_first_call`.
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
     parts: tuple[Part, ...] = ()
-    shown = drawn
     part = None if artifact.plan.cut_off == "measure" else part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
@@ -73,15 +70,14 @@ def decide(
     elif artifact.parts is not None:
         uncertainty, parts = measured_parts(drawn, estimator, artifact.plan)
     else:
-        shown, plan = adaptive_subset(drawn, estimator, artifact.plan)
-        uncertainty, clusters = _measured(shown, estimator, plan)
+        uncertainty, clusters = _measured(drawn, estimator, artifact.plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
     reason = _reason(uncertainty, artifact)
     verdict = Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
         detail=_explain(reason, uncertainty, artifact, estimator)
-        + _early(settled)
+        + _by_bound(settled)
         + _alone(drawn, estimator, artifact)
         + _left_out(drawn, estimator),
         uncertainty=uncertainty,
@@ -90,7 +86,7 @@ def decide(
         guarantee=artifact.outcome.promise,
         artifact=artifact.digest,
         candidate=drawn.primary,
-        alternatives=_alternatives(shown),
+        alternatives=_alternatives(drawn),
         meanings=meanings,
         samples=tuple(texts),
         cost=drawn.cost,
@@ -98,32 +94,61 @@ def decide(
     return by_parts(verdict, parts, artifact.parts) if artifact.parts is not None and parts else verdict
 
 
-def adaptive_subset(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[SampleSet, SamplingPlan]:
-    """The part of a set that an adaptive plan measures, and the plan that part was drawn by.
+def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:
+    """Whether the first call may decide, so that the plan's samples need not be drawn."""
+    whole = plan.options is None and not plan.follow_ups and plan.primary != "majority"
+    return estimator.after_first is not None and whole and plan.n > 0
 
-    The first ``plan.unanimous_at`` samples if they all mean the same, otherwise everything. The estimator's judge
-    decides what is the same; without a judge, equal normalised strings are. Applied to recorded sets at
-    calibration and to drawn ones at run time, so both measure the same thing.
+
+def by_first_call(
+    drawn: SampleSet, gates: Sequence[Gate], *, accept_only: bool = False
+) -> Mapping[str, Uncertainty] | None:
+    """The uncertainties by which the first call decides for every gate, or None if samples are needed.
+
+    Each is a bound on the side of the threshold that the score has whatever the samples say, or the reason why the
+    score is missing. One gate that needs samples decides for all: they judge the same draw.
+
+    Args:
+        drawn: A set with its primary answer.
+        gates: The gates that judge it; at least one.
+        accept_only: Whether samples are needed for what is held back, because a person sees them.
+
+    Returns:
+        The uncertainties by the digest of each gate's artifact.
     """
-    k = plan.unanimous_at
-    if k is None or not estimator.needs.samples or len(drawn.samples) < k:
-        return drawn, plan
-    part = drawn.model_copy(update={"samples": drawn.samples[:k]})
-    if not unanimous(part, estimator):
-        return drawn, plan
-    return part, plan.model_copy(update={"n": k, "unanimous_at": None})
+    settled = {}
+    for gate in gates:
+        bound = _first_call(drawn, gate)
+        if bound is None or (accept_only and not _is_accepted(bound, gate)):
+            return None
+        settled[gate.artifact.digest] = bound
+    return settled
 
 
-def unanimous(part: SampleSet, estimator: Estimator) -> bool:
-    """Whether all samples mean the same; False if that is not known, and then all n are drawn."""
-    answers = [sample.comparable for sample in part.samples]
-    if part.problem is not None or not all(answers):
-        return False
-    try:
-        clusters = cluster(part.question, answers, estimator.judge or ExactJudge(), estimator.clustering)
-    except Exception:  # a judge may be the user's code; the measurement reports its error
-        return False
-    return clusters is not None and len(clusters.sizes) == 1
+def _first_call(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
+    estimator, threshold = gate.estimator, gate.artifact.threshold
+    if estimator.after_first is None or threshold is None:
+        return None
+    cheap = measure(primary_alone(drawn), estimator.members[0], gate.artifact.plan)
+    if cheap.value is None:
+        return estimator.unmeasured(cheap.reason or Unmeasured.NOT_FINITE, f"{cheap.estimator}: {cheap.detail}")
+    low, high = estimator.after_first(cheap.value)
+    accepted = accepts(high, threshold)
+    if not accepted and accepts(low, threshold):
+        return None
+    detail = f"settled by the first call: {cheap.estimator} {cheap.value:.4g}, whatever the samples say"
+    return Uncertainty(
+        value=high if accepted else low,
+        unit=estimator.unit,
+        estimator=estimator.name,
+        detail=detail,
+        is_bound=True,
+        first=cheap.value,
+    )
+
+
+def _is_accepted(bound: Uncertainty, gate: Gate) -> bool:
+    return _reason(bound, gate.artifact) is Reason.WITHIN_THRESHOLD
 
 
 def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, Clusters | None]:
@@ -134,12 +159,9 @@ def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tup
 
 
 def _meanings(texts: Sequence[str], clusters: Clusters) -> tuple[Meaning, ...]:
-    """Clusters with their most frequent wording, largest first (in order of first appearance on a tie).
-
-    An adaptive plan measures the first samples only, and these are grouped.
-    """
+    """Clusters with their most frequent wording, largest first (in order of first appearance on a tie)."""
     groups: list[list[str]] = [[] for _ in clusters.sizes]
-    for text, label in zip(texts, clusters.assignment, strict=False):
+    for text, label in zip(texts, clusters.assignment, strict=True):
         groups[label].append(text)
     n = len(clusters.assignment)
     meanings = [
@@ -208,7 +230,7 @@ def _as_scored(uncertainty: Uncertainty, threshold: float | None, estimator: Est
     return f" (the scorer gave {sign - value:.4g}, and {sign - threshold:.4g} is enough)"
 
 
-def _early(settled: Uncertainty | None) -> str:
+def _by_bound(settled: Uncertainty | None) -> str:
     if settled is None or settled.value is None:
         return ""
     return f" The score itself was not needed: {settled.detail}."

@@ -26,7 +26,7 @@ from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps
 from ..verdict import Reason, Verdict
 
-__all__ = ["Observer", "Observers", "as_observers", "early_stopping_conflict", "hold_if_suspended"]
+__all__ = ["Observer", "Observers", "as_observers", "hold_if_suspended"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 """Takes copies of a verdict and its messages; the result is ignored, unless it must be awaited."""
@@ -140,24 +140,6 @@ async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[Bas
         await result
 
 
-def early_stopping_conflict(observers: Observers, on_abstain: Any, *, staged: bool = False) -> str | None:
-    """The setting that needs the scores or samples that early stopping omits, in words; None if none does.
-
-    Args:
-        observers: The guard's observers.
-        on_abstain: Its abstention path.
-        staged: Whether the score has two stages, whose early verdicts have the score of the first call.
-    """
-    if any(_needs_scores(each) and not (staged and _reads_first_stage(each)) for each in observers.functions):
-        return "on_verdict compares scores, but early stopping gives bounds instead of scores."
-    if getattr(getattr(on_abstain, "candidates", None), "needs_samples", False):
-        return (
-            "on_abstain shows a calibrated list of answers (candidates), whose promise is about all samples of the "
-            "plan, but early stopping draws fewer."
-        )
-    return None
-
-
 def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
     """The reason why the switch holds an answer of this uncertainty back, or None."""
     in_one_look: Callable[[float], str | None] | None = getattr(switch, "objection", None)
@@ -168,10 +150,6 @@ def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
 
 def _needs_scores(observer: Observer) -> bool:
     return bool(getattr(getattr(observer, "__self__", observer), "needs_scores", False))
-
-
-def _reads_first_stage(observer: Observer) -> bool:
-    return bool(getattr(getattr(observer, "__self__", observer), "reads_first_stage", False))
 
 
 def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:

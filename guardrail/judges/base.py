@@ -10,14 +10,13 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from ..specs import JudgeSpec
 from .text import unspaced
 
 __all__ = [
     "BatchJudge",
-    "CanMerge",
     "Comparer",
     "Entailment",
     "EntailmentScores",
@@ -29,14 +28,11 @@ __all__ = [
     "judge_batch",
     "knows_tool_calls",
     "left_out_by",
-    "merging_of",
 ]
 
 Value = TypeVar("Value")
 Item = tuple[str, str, str]
 """(question, a, b): two texts as answers to a question. An empty question means that there is none."""
-CanMerge: TypeAlias = Callable[[str, str, int], bool]
-"""Whether two answers that differ could become the same through a chain of at most that many further answers."""
 
 
 @runtime_checkable
@@ -66,8 +62,8 @@ class Judge(Protocol):
 class Comparer(ABC):
     """Facts that judges and similarities state about themselves; see `BatchJudge` and `BatchSimilarity`.
 
-    Facts about speed and about further answers (``is_slow``, ``can_merge``, ``is_stable``) hold for the class that
-    states them. A subclass must state them again: it may ask a model where its base class does not.
+    ``is_slow`` holds for the class that states it. A subclass must state it again: it may ask a model where its base
+    class does not.
     """
 
     __slots__ = ()
@@ -77,10 +73,9 @@ class Comparer(ABC):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        for fact, unknown in {"is_slow": True, "can_merge": None, "is_stable": False}.items():
-            # vars and not getattr: an inherited fact is the very thing that must not count.
-            if hasattr(cls, fact) and fact not in vars(cls):
-                setattr(cls, fact, unknown)
+        # vars and not getattr: an inherited value is the very thing that must not count.
+        if "is_slow" not in vars(cls):
+            cls.is_slow = True  # type: ignore[assignment]
 
     @property
     @abstractmethod
@@ -128,9 +123,6 @@ class BatchJudge(Comparer):
         ...     def identity(self, text: str) -> str:
         ...         return text[:1].casefold()
         ...
-        ...     def can_merge(self, a: str, b: str, further: int) -> bool:
-        ...         return False
-        ...
         ...     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         ...         return [self.identity(a) == self.identity(b) for a, b in pairs]
         >>> FirstLetter().equivalent_batch([("Capital of France?", "Paris", "paris, France")])
@@ -138,16 +130,6 @@ class BatchJudge(Comparer):
     """
 
     __slots__ = ()
-
-    @property
-    def can_merge(self) -> CanMerge | None:
-        """Whether two answers that differ could become the same through a chain of at most ``further`` further answers.
-
-        A method ``can_merge(a, b, further) -> bool``. Default: None, not known, and ``early_stopping="auto"`` draws all
-        samples. Define it only if verdicts depend on the two texts as ``identity`` sees them, and check it again with
-        every new version of the judge.
-        """
-        return None
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Verdicts on pairs of one question."""
@@ -231,9 +213,3 @@ def is_slow(comparer: object) -> bool:
     """Whether asking a judge or similarity may take noticeable time; it may, unless it states otherwise."""
     # Only an explicit False is fast: a blocking call on the event loop is worse than a needless thread.
     return getattr(comparer, "is_slow", True) is not False
-
-
-def merging_of(judge: object) -> CanMerge | None:
-    """The ``can_merge`` of a judge; None if it has none."""
-    can_merge: CanMerge | None = getattr(judge, "can_merge", None)
-    return can_merge

@@ -22,7 +22,6 @@ from ..files import SQLITE_PATIENCE, check_version, open_sqlite
 from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from .base import (
-    CanMerge,
     Entailment,
     EntailmentScores,
     Item,
@@ -32,7 +31,6 @@ from .base import (
     is_slow,
     judge_batch,
     knows_tool_calls,
-    merging_of,
 )
 from .similarity import Similarity
 
@@ -238,11 +236,6 @@ def _is_answer(value: Any, kind: str) -> bool:
 class CachedJudge(_Cached[bool]):
     """A judge whose verdicts are stored; made by `cached`."""
 
-    @property
-    def can_merge(self) -> CanMerge | None:
-        """The value of the cached judge."""
-        return merging_of(self._inner)
-
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Verdicts of the judge, from the cache if it has them."""
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
@@ -254,11 +247,6 @@ class CachedJudge(_Cached[bool]):
 
 class CachedSimilarity(_Cached[float]):
     """A similarity whose ratings are stored; made by `cached`."""
-
-    @property
-    def is_stable(self) -> bool:
-        """The value of the cached similarity."""
-        return getattr(self._inner, "is_stable", False) is True
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Ratings of the similarity, from the cache if it has them."""

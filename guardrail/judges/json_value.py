@@ -114,10 +114,6 @@ class JsonJudge(BatchJudge):
         """Name, version and parameters."""
         return JudgeSpec(name="json", version=3, params={})
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """Never: equality is an equivalence relation."""
-        return False
-
     def identity(self, text: str) -> str:
         """Canonical JSON of the value, or the normalised text; the first word says which."""
         try:

@@ -33,10 +33,6 @@ class ExactJudge(BatchJudge):
         """The normal form: answers with equal ones are the same."""
         return normalise(text)
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """Never: equality is an equivalence relation, so what differs stays different."""
-        return False
-
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of normal forms; the question plays no part."""
         return [normalise(a) == normalise(b) for a, b in pairs]
@@ -82,10 +78,6 @@ class TextJudge(BatchJudge):
         """The normal form: answers with equal ones are the same."""
         return normalise(text)
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """If both are prose: a further answer that has the words of both may join any two."""
-        return not (read(a).marks or read(b).marks)
-
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Compare the answers' own words; each answer is read once."""
         said = {text: _Said.of(question, text) for text in {text for pair in pairs for text in pair}}
@@ -109,7 +101,7 @@ class _Said(NamedTuple):
     def is_like(self, other: _Said, threshold: float) -> bool:
         if self.normal == other.normal:
             return True
-        few, many = sorted((self, other), key=lambda said: len(said.names) + len(said.numbers))
+        few, many = sorted((self, other), key=lambda said: (len(said.names), len(said.numbers)))
         if not (few.names or few.numbers):
             return bool(few.others) and few[1:] == many[1:]
         return (

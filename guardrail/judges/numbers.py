@@ -160,11 +160,6 @@ class NumericJudge(BatchJudge):
         """Name, version and parameters."""
         return JudgeSpec(name="numeric", version=8, params={})
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """Equal numbers with different labels may be joined through a bare one (5 km, 5, 5 m); nothing else may."""
-        ours, theirs = parse_number(a), parse_number(b)
-        return ours is not None and theirs is not None and ours.rounded == theirs.rounded
-
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of the numbers that they state; words of the question before them do not count."""
         asked = asked_words(question)

@@ -16,7 +16,6 @@ from .base import (
     is_slow,
     judge_batch,
     knows_tool_calls,
-    merging_of,
 )
 from .registry import Registry, make_judge
 from .text import agree, normalise, own_words, read
@@ -67,14 +66,6 @@ class BatchSimilarity(Comparer):
     """
 
     __slots__ = ()
-
-    @property
-    def is_stable(self) -> bool:
-        """Whether a rating depends on the two texts alone, as ``identity`` sees them: further answers cannot move it.
-
-        Default: False, and estimators that rest on it draw all samples.
-        """
-        return False
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Ratings of pairs of one question."""
@@ -134,7 +125,6 @@ class Jaccard(BatchSimilarity):
     """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation."""
 
     is_slow = False
-    is_stable = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -156,7 +146,6 @@ class GuardedJaccard(BatchSimilarity):
     """
 
     is_slow = False
-    is_stable = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -174,7 +163,6 @@ class RougeL(BatchSimilarity):
     """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation."""
 
     is_slow = False
-    is_stable = True
 
     @property
     def spec(self) -> JudgeSpec:
@@ -205,11 +193,6 @@ class JudgeSimilarity(BatchSimilarity):
     def is_slow(self) -> bool:
         """The value of the judge."""
         return is_slow(self.judge)
-
-    @property
-    def is_stable(self) -> bool:
-        """If the judge states what it can merge: then its verdicts depend on the two texts alone."""
-        return merging_of(self.judge) is not None
 
     @property
     def judges_tool_calls(self) -> bool:

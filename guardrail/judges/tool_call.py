@@ -165,10 +165,6 @@ class ToolCallJudge(BatchJudge):
         version = 4 if self.text else 3 if self.numbers or self.decimals is not None else 2
         return JudgeSpec(name="tool_call", version=version, params=params)
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """Never: equality of canonical forms is an equivalence relation."""
-        return False
-
     @property
     def judges_tool_calls(self) -> bool:
         """Whether calls with different canonical JSON may be the same."""

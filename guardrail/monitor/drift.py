@@ -191,8 +191,8 @@ class DriftMonitor(Monitor):
     p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2) with jumps between slopes.
     Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
 
-    For two stages the scores are those of the first call, and the reference is the scale: those are known for every
-    verdict, early ones included, and new questions are exchangeable with the scale's as long as nothing changes.
+    For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
+    questions are exchangeable with it as long as nothing changes.
 
     An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
     longer applies, whichever way the scores moved.
@@ -208,9 +208,7 @@ class DriftMonitor(Monitor):
 
     kind = "drift"
     needs_scores = True
-    """A guard with this monitor does not stop early, except in two stages: a bound is not a score."""
-    reads_first_stage = True
-    """In two stages it compares the score of the first call, which early verdicts have."""
+    """A guard has it admit its artifact, and shows it each verdict once."""
     state: DriftState
 
     def __init__(
@@ -349,11 +347,7 @@ class Reference:
         self._admitted.add(artifact.digest)
 
     def score(self, verdict: Verdict) -> float | None:
-        """The score of a verdict; None if it has none or another artifact judged it (logged once for each artifact).
-
-        Raises:
-            UsageError: The verdict has a bound from early stopping. Leaving bounds out would keep only hard questions.
-        """
+        """The score of a verdict; None if it has none or another artifact judged it (logged once for each artifact)."""
         if verdict.artifact not in self._admitted:
             self._leave_out(verdict.artifact)
             return None
@@ -361,11 +355,6 @@ class Reference:
             return self.compared(verdict.uncertainty)
         if self._artifact.parts is not None:
             return mean_uncertainty([part.uncertainty for part in verdict.parts])
-        if verdict.uncertainty.is_bound:
-            raise UsageError(
-                "a drift monitor compares scores, but this verdict was settled early and has a bound instead of a "
-                f'score ({verdict.uncertainty.detail}). Give early_stopping="off" to the guard.'
-            )
         return verdict.uncertainty.value
 
     @property

@@ -364,10 +364,6 @@ class DateJudge(BatchJudge):
         """Name, version and parameters."""
         return JudgeSpec(name="date", version=1, params={"formats": list(self.formats)})
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        """Never: equality is an equivalence relation."""
-        return False
-
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of the points in time; the question plays no part."""
         return [self._read(a) == self._read(b) for a, b in pairs]

@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal
+from typing import Literal
 
 from pydantic import Field
 
@@ -28,7 +28,7 @@ from ..files import Persisted
 from ..types import Frozen
 from ..verdict import Verdict
 
-__all__ = ["CandidateRule", "CandidateSet", "cut_short", "ranked", "shown_answers"]
+__all__ = ["CandidateRule", "CandidateSet", "ranked", "shown_answers"]
 
 Population = Literal["held_back", "all"]
 
@@ -67,9 +67,6 @@ class CandidateSet(Frozen):
 class CandidateRule(Persisted):
     """The rule that sets the length of the list; fitted by `calibrate.candidate_sets.fit_candidates`."""
 
-    needs_samples: ClassVar[bool] = True
-    """A guard that shows this list does not stop early: the rule is about all samples of the plan."""
-
     artifact: str
     """Digest of the calibration artifact whose samples, judge and plan the rule was fitted with."""
     epsilon: float = Field(gt=0.0, lt=1.0)
@@ -90,11 +87,10 @@ class CandidateRule(Persisted):
     def select(self, verdict: Verdict) -> CandidateSet | None:
         """The set for one question; None if nothing is guaranteed about it.
 
-        Nothing is guaranteed if the model gave no answers, if another artifact judged them, or if drawing stopped
-        early: the quantile is about the shares among all samples of the plan, and fewer samples have other shares.
+        Nothing is guaranteed if no samples were drawn or another artifact judged them.
         """
         answers = shown_answers(verdict)
-        if not answers or verdict.artifact != self.artifact or cut_short(verdict):
+        if not answers or verdict.artifact != self.artifact:
             return None
         scores = ranked([share for _, share in answers])
         quantile = self.quantile
@@ -113,15 +109,6 @@ def shown_answers(verdict: Verdict) -> tuple[tuple[str, float], ...]:
     if verdict.meanings:
         return tuple((meaning.text, meaning.share) for meaning in verdict.meanings)
     return verdict.alternatives
-
-
-def cut_short(verdict: Verdict) -> bool:
-    """Whether the shares may come from fewer samples than the plan measures.
-
-    An adaptive plan measures only the first samples where these agree, at calibration and at run time, so its score is
-    comparable although samples were saved. A verdict that was decided early has a bound, or no score.
-    """
-    return verdict.uncertainty.is_bound or (verdict.cost.saved > 0 and not verdict.uncertainty.measured)
 
 
 def ranked(shares: Sequence[float]) -> list[float]:

@@ -1,9 +1,9 @@
 """Everything that was drawn for a prompt in the last minutes: another attempt continues the draw and selects nothing.
 
 An attempt that fails, is cancelled or runs out of time leaves its answers here, piece by piece. The next attempt takes
-them and asks for the missing ones only. If it drew everything again, draws that need fewer calls (samples that agree,
-under an adaptive plan) would survive more often than others, and the error rate among answers would be what the
-failures make of it.
+them and asks for the missing ones only. If it drew everything again, draws that need fewer calls (two stages of which
+the first decides) would survive more often than others, and the error rate among answers would be what the failures
+make of it.
 """
 
 from __future__ import annotations

@@ -95,9 +95,9 @@ def check_seeds(prompts: Sequence[Any], seeds: Sequence[Any]) -> None:
 class NativeSampler(Protocol):
     """A chat model that draws whole sample sets itself, such as ``integrations.transformers_chat``.
 
-    If its two methods also take the keyword ``primary``, they get ``primary=False`` when more samples are drawn for a
-    set that has its primary answer (``early_stopping="on"``): the model then omits that answer and saves its cost. A
-    plan with stop token ids needs a model with a field ``stop_token_ids``.
+    If its two methods also take the keyword ``primary``, they get ``primary=False`` when samples are drawn for a set
+    that has its primary answer: the model then omits that answer and saves its cost. A plan with stop token ids needs a
+    model with a field ``stop_token_ids``.
     """
 
     def draw_samples(

@@ -63,11 +63,8 @@ class Sampler:
         callbacks: For the calls of a model without a native sampler.
         max_concurrency: Calls in flight at once for such a model (default 16).
         name: What the primary answers are for, in traces and in the names of pieces.
-        first: What is drawn first: -1 for the primary answer; from 0 on only the samples ``first`` to n - 1, for a set
-            that has its primary answer. A native sampler draws that answer all the same if its methods do not take the
-            keyword ``primary``.
-        wave: Number of the wave in which a set is drawn: a native sampler has a seed for each, so that it draws no
-            sample twice.
+        primary: Whether the primary answer is drawn; False for the samples of a set that has it. A native sampler draws
+            it all the same if its methods do not take the keyword ``primary``.
         question: What judges read as the question, of all prompts; None for the last human message of each.
         transport: Settings that say how a request travels (``user``, ``metadata``), passed on with every call. A local
             model has no use for them.
@@ -78,8 +75,7 @@ class Sampler:
     callbacks: Callbacks = None
     max_concurrency: int | None = None
     name: str = "primary"
-    first: int = -1
-    wave: int = 0
+    primary: bool = True
     question: str | None = None
     transport: Mapping[str, Any] = field(default_factory=dict)
     scoring: Scoring = NO_SCORERS
@@ -118,7 +114,7 @@ class Sampler:
         refuse_majority(self.plan, "measure an answer that was served")
         drawn = SampleSet(question=question_text(messages), primary=None)
         if self.plan.n or self.plan.options is not None:
-            (drawn,) = yield from replace(self, first=0)._answers([messages])
+            (drawn,) = yield from replace(self, primary=False)._answers([messages])
         question = drawn.question if self.question is None else self.question
         whole = drawn.model_copy(update={"primary": primary, "question": question})
         (complete,) = yield from self._asked([messages], [only_offered(whole, self.plan.bindings)])
@@ -135,9 +131,9 @@ class Sampler:
     def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         if not prompts:
             return []
-        if self.plan.primary == "majority" and self.first < 0:
+        if self.plan.primary == "majority" and self.primary:
             # Fail closed: until the caller has counted the vote, the set has no answer that could be given out.
-            drawn = yield from replace(self, first=0)._answers(prompts)
+            drawn = yield from replace(self, primary=False)._answers(prompts)
             return [sample_set.model_copy(update={"primary": None}) for sample_set in drawn]
         if self.plan.stop_token_ids and "stop_token_ids" not in type(self.model).model_fields:
             raise UsageError(
@@ -158,30 +154,27 @@ class Sampler:
 
     def _natively(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         """The sets of a native sampler: the parts that have arrived, and one call for what they lack."""
-        first, n, names = max(self.first, 0), self.plan.n, self._pieces(prompts)
+        n, names = self.plan.n, self._pieces(prompts)
         sets: list[SampleSet] = []
         counts: list[int] = []
         for name, messages in zip(names, prompts, strict=True):
             parts = yield from self._parts(name)
             whole = reduce(joined, parts, SampleSet(question=question_text(messages), primary=None))
-            sets.append(whole.model_copy(update={"samples": whole.samples[first:n]}))
+            sets.append(whole.model_copy(update={"samples": whole.samples[:n]}))
             counts.append(len(parts))
         places = [place for place, drawn in enumerate(sets) if self._lacks(drawn)]
         if not places:
             return sets
         # All lack the same: several prompts are follow-ups, which have no samples.
         lacking = sets[places[0]]
-        needs_primary = self.first < 0 and lacking.primary is None
-        missing = n - first - len(lacking.samples)
+        needs_primary = self.primary and lacking.primary is None
+        missing = n - len(lacking.samples)
         # A set without samples would have the likeliest option as its answer, whatever the plan says.
         missing = max(missing, int(needs_primary and n > 0 and self.plan.options is not None))
-        asking = replace(
-            self,
-            plan=self.plan.model_copy(update={"n": missing}),
-            first=-1 if needs_primary else 0,
-            wave=max(self.wave, *(counts[place] for place in places)),
-        )
-        fresh = yield from asking._native_call(model, [prompts[place] for place in places])
+        asking = replace(self, plan=self.plan.model_copy(update={"n": missing}), primary=needs_primary)
+        # The primary answer, or a part before this one, may have been drawn with the first seed.
+        wave = max(int(not self.primary), *(counts[place] for place in places))
+        fresh = yield from asking._native_call(model, [prompts[place] for place in places], wave)
         overtaken = False
         for place, part in zip(places, fresh, strict=True):
             failed = part.problem is not None and not part.problem.depends_on_question
@@ -192,7 +185,7 @@ class Sampler:
             noted = yield from self.memory.note(f"{names[place]}:part {counts[place]}", part)
             overtaken |= noted is not part  # another attempt has drawn this part meanwhile, and perhaps less of it
             whole = joined(sets[place], noted)
-            sets[place] = whole.model_copy(update={"samples": whole.samples[: n - first]})
+            sets[place] = whole.model_copy(update={"samples": whole.samples[:n]})
         return (yield from self._natively(model, prompts)) if overtaken else sets
 
     def _parts(self, name: str) -> Steps[list[SampleSet]]:
@@ -204,9 +197,9 @@ class Sampler:
 
     def _lacks(self, drawn: SampleSet) -> bool:
         """Whether something of the plan is missing, and no result says that it will stay so."""
-        missing = len(drawn.samples) < self.plan.n - max(self.first, 0)
+        missing = len(drawn.samples) < self.plan.n
         unread = self.plan.options is not None and drawn.options is None
-        return drawn.problem is None and (missing or unread or (self.first < 0 and drawn.primary is None))
+        return drawn.problem is None and (missing or unread or (self.primary and drawn.primary is None))
 
     def _pieces(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[str]:
         """Names of the prompts within a draw, which has one prompt; follow-ups differ with the answers they quote."""
@@ -218,8 +211,10 @@ class Sampler:
             for place, text in enumerate(texts)
         ]
 
-    def _native_call(self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
-        seeds = [request_seed(self.plan, messages, self.wave) for messages in prompts]
+    def _native_call(
+        self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]], wave: int
+    ) -> Steps[list[SampleSet]]:
+        seeds = [request_seed(self.plan, messages, wave) for messages in prompts]
 
         def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
             return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
@@ -234,13 +229,13 @@ class Sampler:
                 return [_failed(prompts[0], error)]
         each_alone = []  # one bad prompt must not fail the others: it is found by drawing one at a time
         for messages in prompts:
-            each_alone += yield from self._native_call(model, [messages])
+            each_alone += yield from self._native_call(model, [messages], wave)
         return each_alone
 
     def _native_settings(self, draw: Callable[..., Any]) -> dict[str, Any]:
         """Keywords of a native sampler's method beside prompts, plan and seeds."""
         settings = native_settings(self.model, draw, self.plan.bindings)
-        if self.first >= 0 and "primary" in inspect.signature(draw).parameters:
+        if not self.primary and "primary" in inspect.signature(draw).parameters:
             settings["primary"] = False
         return {**(self.transport if needs_probe(self.model) else {}), **settings}
 
@@ -265,7 +260,7 @@ class Sampler:
             )
             for messages, piece in zip(prompts, self._pieces(prompts), strict=True)
             for seeds in [self._seeds(messages)]
-            for index in range(self.first, plan.n)
+            for index in range(-1 if self.primary else 0, plan.n)
         ]
 
     def _seeds(self, messages: Sequence[BaseMessage]) -> Callable[[int], dict[str, int]]:
@@ -304,7 +299,7 @@ def draw(
         UsageError: The plan asks for option likelihoods, which only a native sampler can read, or names an unknown
             follow-up.
     """
-    return Sampler(model, plan, callbacks, max_concurrency, first=-1 if primary else 0).draw(prompts)
+    return Sampler(model, plan, callbacks, max_concurrency, primary=primary).draw(prompts)
 
 
 async def adraw(
@@ -317,7 +312,7 @@ async def adraw(
     primary: bool = True,
 ) -> list[SampleSet]:
     """`draw` without blocking the event loop."""
-    return await Sampler(model, plan, callbacks, max_concurrency, first=-1 if primary else 0).adraw(prompts)
+    return await Sampler(model, plan, callbacks, max_concurrency, primary=primary).adraw(prompts)
 
 
 def joined(drawn: SampleSet, more: SampleSet) -> SampleSet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ..specs import Clustering, EstimatorSpec
 from ..types import Missing
-from .base import Estimator, Evidence, Needs, PartialEvidence
+from .base import Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
@@ -21,7 +21,6 @@ __all__ = [
     "Evidence",
     "Missing",
     "Needs",
-    "PartialEvidence",
     "Scorer",
     "cluster",
     "from_spec",

@@ -17,7 +17,7 @@ from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
-__all__ = ["Bounds", "Estimator", "Evidence", "Formula", "Level", "Needs", "PartialEvidence", "Piece"]
+__all__ = ["Estimator", "Evidence", "Formula", "Level", "Needs", "Piece"]
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""
@@ -98,37 +98,10 @@ class Evidence:
     members: tuple[float, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class PartialEvidence:
-    """The evidence of the first m of n samples, and the groupings that the other n - m samples could still cause.
-
-    Attributes:
-        evidence: The evidence of the m samples, in sample order.
-        n: Samples in the full set; at least m.
-        coarse: Cluster of each of the m samples after every merger that n - m further answers could bring about; empty
-            for estimators without a judge.
-        fine: Cluster of each of the m samples after every split that they could bring about.
-        own: Clusters of the primary answer in ``coarse`` and in ``fine``, for estimators that group it too.
-    """
-
-    evidence: Evidence
-    n: int
-    coarse: tuple[int, ...] = ()
-    fine: tuple[int, ...] = ()
-    own: tuple[int, int] | None = None
-
-    @property
-    def left(self) -> int:
-        """Samples still to come."""
-        return self.n - len(self.evidence.drawn.samples)
-
-
 _LONG = 20_000
 """Characters of all samples beyond which even comparing words takes milliseconds."""
 
 Formula: TypeAlias = Callable[[Evidence], float | Missing]
-Bounds: TypeAlias = Callable[[Formula, PartialEvidence], tuple[float, float] | Missing]
-"""The smallest and the largest score that the full set can have, or the reason why it cannot have a score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +125,6 @@ class Estimator:
             largest score that the second one can still make of it.
         instead: Name of an estimator that needs the same and certifies more on every data set measured here; help texts
             and tables name it.
-        bounds: How far further samples can still move the score (see `early_bounds`); None if that is not known, and
-            then all samples are drawn. Not part of the spec: it moves no score.
         scorer: The scorer whose replies it reads, for an estimator that a scorer made.
     """
 
@@ -169,7 +140,6 @@ class Estimator:
     relevance: Level | None = None
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
-    bounds: Bounds | None = None
     after_first: Callable[[float], tuple[float, float]] | None = None
     instead: str | None = None
     scorer: AnswerScorer | None = None

@@ -8,9 +8,8 @@ from dataclasses import replace
 
 from ..judges import Jaccard
 from ..types import Missing, Unmeasured
-from .base import Estimator, Evidence, Formula, Needs, PartialEvidence
+from .base import Estimator, Evidence, Needs
 from .clustering import Clusters
-from .early_bounds import by_partition, by_primary
 from .likelihood import mean_logprob
 
 __all__ = [
@@ -21,7 +20,6 @@ __all__ = [
     "primary_disagreement",
     "self_consistency",
     "semantic_entropy",
-    "semantic_entropy_bounds",
 ]
 
 
@@ -147,63 +145,16 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
     return _entropy([math.fsum(weights) for weights in members.values()])
 
 
-def semantic_entropy_bounds(formula: Formula, partial: PartialEvidence) -> tuple[float, float] | Missing:
-    """Bounds of `semantic_entropy` in closed form: weights p(s) of further samples are unknown, anywhere in (0, 1].
-
-    Let W_C be the weights of the clusters, T their sum, H their entropy, r the samples to come.
-
-    * Smallest: all r join the largest cluster (after mergers), each with weight 1: moving weight to the largest
-      cluster, and adding weight to it, never raises entropy.
-    * Largest: r new meanings. With equal weights w the entropy is largest at w = T / exp(H), where it is
-      ln(exp(H) + r); a weight is at most 1, and below that point entropy rises with w.
-
-    Widened by 1e-9 for rounding.
-    """
-    means = [mean_logprob(sample) for sample in partial.evidence.drawn.samples]
-    missing = next((mean for mean in means if isinstance(mean, Missing)), None)
-    if missing is not None:
-        return missing
-    weights = [math.exp(mean) for mean in means if not isinstance(mean, Missing)]
-    # No shift by the maximum here: a further sample may have any weight up to 1, so the scale matters.
-    if min(weights) == 0.0:
-        return (0.0, math.log(partial.n))  # too unlikely for a float: only the range of entropy is known
-    coarse, fine = _masses(partial.coarse, weights), _masses(partial.fine, weights)
-    coarse[coarse.index(max(coarse))] += partial.left
-    low = _entropy(coarse)
-    spread, total = _entropy(fine), math.fsum(fine)
-    # The best common weight T / exp(H) is at most 1 here, so it can be reached.
-    if total <= math.exp(spread):
-        high = math.log(math.exp(spread) + partial.left)
-    else:
-        high = _entropy([*fine, *[1.0] * partial.left])
-    return (low - 1e-9, high + 1e-9)
-
-
-def _masses(labels: tuple[int, ...], weights: list[float]) -> list[float]:
-    return [
-        math.fsum(weight for own, weight in zip(labels, weights, strict=True) if own == label)
-        for label in range(max(labels) + 1)
-    ]
-
-
 _CLUSTERS = Needs(samples=True, judge=True)
 _VOTES = replace(_CLUSTERS, primary=True)
 _GRADED = replace(_VOTES, likeness=True)
 _WEIGHED = replace(_CLUSTERS, logprobs=True)
 
 ESTIMATORS = (
-    Estimator("discrete_semantic_entropy", 1, "nats", _CLUSTERS, discrete_semantic_entropy, bounds=by_partition),
-    Estimator(
-        "graded_disagreement",
-        1,
-        "probability",
-        _GRADED,
-        graded_disagreement,
-        similarity=Jaccard(),
-        bounds=by_primary,
-    ),
-    Estimator("num_sets", 1, "count", _CLUSTERS, num_sets, bounds=by_partition),
-    Estimator("primary_disagreement", 1, "probability", _VOTES, primary_disagreement, bounds=by_primary),
-    Estimator("self_consistency", 1, "probability", _CLUSTERS, self_consistency, bounds=by_partition),
-    Estimator("semantic_entropy", 1, "nats", _WEIGHED, semantic_entropy, bounds=semantic_entropy_bounds),
+    Estimator("discrete_semantic_entropy", 1, "nats", _CLUSTERS, discrete_semantic_entropy),
+    Estimator("graded_disagreement", 1, "probability", _GRADED, graded_disagreement, similarity=Jaccard()),
+    Estimator("num_sets", 1, "count", _CLUSTERS, num_sets),
+    Estimator("primary_disagreement", 1, "probability", _VOTES, primary_disagreement),
+    Estimator("self_consistency", 1, "probability", _CLUSTERS, self_consistency),
+    Estimator("semantic_entropy", 1, "nats", _WEIGHED, semantic_entropy),
 )

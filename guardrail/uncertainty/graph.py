@@ -17,7 +17,6 @@ from ..judges import GuardedJaccard, RougeL, Similarity
 from ..types import Missing, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .clustering import Steps, drive, fold, unordered_pairs
-from .early_bounds import by_pairs
 
 __all__ = [
     "ESTIMATORS",
@@ -214,17 +213,9 @@ _MATRIX = Needs(samples=True, similarity=True)
 _ALIKE = GuardedJaccard()
 
 ESTIMATORS = (
-    Estimator("degree", 1, "probability", _MATRIX, degree, similarity=_ALIKE, bounds=by_pairs),
+    Estimator("degree", 1, "probability", _MATRIX, degree, similarity=_ALIKE),
     Estimator("eccentricity", 1, "distance", _MATRIX, eccentricity, similarity=_ALIKE),
     Estimator("eigenvalue", 1, "count", _MATRIX, eigenvalue, similarity=_ALIKE),
     Estimator("kernel_language_entropy", 1, "nats", _MATRIX, kernel_language_entropy, similarity=_ALIKE),
-    Estimator(
-        "lexical_similarity",
-        1,
-        "probability",
-        _MATRIX,
-        lexical_similarity,
-        similarity=RougeL(),
-        bounds=by_pairs,
-    ),
+    Estimator("lexical_similarity", 1, "probability", _MATRIX, lexical_similarity, similarity=RougeL()),
 )

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeAlias
 
-from ..judges import ExactJudge
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level, Piece
-from .clustering import Clusters, Steps, clustering
+from .clustering import Steps, clustering
 from .ensemble import combined
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
@@ -73,7 +72,6 @@ def measure_stream(
     plan: SamplingPlan,
     *,
     seen: list[Evidence] | None = None,
-    adaptive: bool = False,
 ) -> Iterator[list[Uncertainty]]:
     """`measure_many` as a stream: reads at most 64 sets ahead (fewer when they need many pairs), yields in order.
 
@@ -84,20 +82,14 @@ def measure_stream(
         estimators: What to compute.
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
-        adaptive: Measure only the first ``plan.unanimous_at`` samples of a set if they all mean the same to an
-            estimator (`adaptive_subset`). Each pass then asks about these first, and about the rest next.
     """
-    wants = [
-        _Wants.of(member, estimator, adaptive)
-        for estimator in estimators
-        for member in estimator.members or (estimator,)
-    ]
-    batch = _Batch(wants, plan, seen, adaptive)
+    wants = [_Wants.of(member, estimator) for estimator in estimators for member in estimator.members or (estimator,)]
+    batch = _Batch(wants, plan, seen)
     for drawn in drawns:
         batch.add(drawn)
         if batch.full:
             yield from batch.scores(estimators)
-            batch = _Batch(wants, plan, seen, adaptive)
+            batch = _Batch(wants, plan, seen)
     yield from batch.scores(estimators)
 
 
@@ -110,8 +102,6 @@ class _Wants:
         judge: Asked whether answers are the same.
         similarity: Asked how alike they are.
         entailment: Asked what they contradict.
-        stops: Decides in an adaptive plan: the estimator itself, or the ensemble that it is a member of.
-        unanimity: Asked whether the first samples mean the same to ``stops``; None without an adaptive plan.
         first: Whether it is the first of two stages, which reads the primary answer alone.
     """
 
@@ -119,20 +109,17 @@ class _Wants:
     judge: Rater | None
     similarity: Rater | None
     entailment: Rater | None
-    stops: Estimator
-    unanimity: Rater | None
     first: bool
 
     @classmethod
-    def of(cls, estimator: Estimator, stops: Estimator, adaptive: bool) -> _Wants:
+    def of(cls, estimator: Estimator, whole: Estimator) -> _Wants:
+        """From an estimator, and the combination that it is a member of, or itself."""
         return cls(
             estimator,
             None if estimator.judge is None else judge_rater(estimator.judge),
             None if estimator.similarity is None else similarity_rater(estimator.similarity),
             None if estimator.entailment is None else entailment_rater(estimator.entailment),
-            stops,
-            judge_rater(stops.judge or ExactJudge()) if adaptive else None,
-            stops.after_first is not None and estimator is stops.members[0],
+            whole.after_first is not None and estimator is whole.members[0],
         )
 
 
@@ -154,55 +141,42 @@ class _Set:
         return _Set.of(primary_alone(self.drawn)) if want.first else self
 
 
-_Measured = list[tuple[_Set, Missing | None]]
+_Measured: TypeAlias = list[tuple[_Set, Missing | None]]
 """For each estimator, the set it measures, and the reason if it cannot."""
 
 
 class _Batch:
     """Sample sets that are judged together."""
 
-    def __init__(
-        self, wants: Sequence[_Wants], plan: SamplingPlan, seen: list[Evidence] | None, adaptive: bool
-    ) -> None:
+    def __init__(self, wants: Sequence[_Wants], plan: SamplingPlan, seen: list[Evidence] | None) -> None:
         self._wants = wants
         self._seen = seen
         self._plan = plan
-        self._first = plan.unanimous_at if adaptive else None
         self._judging = JudgingPass()
-        self._added: list[tuple[_Set, _Set | None]] = []
-        self._sets: list[_Measured] = []
+        self._sets: list[tuple[SampleSet, _Measured]] = []
 
     @property
     def full(self) -> bool:
-        return len(self._added) >= QUESTIONS or self._judging.waiting >= ITEMS
+        return len(self._sets) >= QUESTIONS or self._judging.waiting >= ITEMS
 
     def add(self, drawn: SampleSet) -> None:
-        """Begin the judgements of a set; in an adaptive plan first whether the first samples mean the same."""
-        whole, part = _Set.of(drawn), self._part(drawn)
-        self._added.append((whole, part))
-        if part is None:
-            self._sets.append(self._begun([(whole, self._plan.n) for _ in self._wants]))
-            return
-        self._sets.append([])
+        """Begin the judgements of a set."""
+        whole = _Set.of(drawn)
+        measured: _Measured = []
+        problem = unusable(drawn, self._plan)
         for want in self._wants:
-            assert want.unanimity is not None  # adaptive
-            key = _unanimity_key(want)
-            if want.stops.needs.samples and key not in part.tasks:
-                steps: Steps[Any, Any] = clustering(
-                    part.answers, want.stops.judge or ExactJudge(), want.stops.clustering
-                )
-                # One look for all estimators with the same judge and clustering: the key carries both.
-                part.tasks[key] = self._judging.add(want.unanimity, drawn.question, steps)
+            sample_set = whole.read_by(want)
+            fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
+            gap = fault or _gap(sample_set, want.estimator, self._plan)
+            if gap is None:
+                self._begin(sample_set, want)
+            measured.append((sample_set, gap))
+        self._sets.append((drawn, measured))
 
     def scores(self, estimators: Sequence[Estimator]) -> Iterator[list[Uncertainty]]:
         """Judge, then apply the formulas."""
         results = self._judging.run()
-        if self._first is not None:
-            for place, (whole, part) in enumerate(self._added):
-                if part is not None:
-                    self._sets[place] = self._begun([self._chosen(whole, part, want, results) for want in self._wants])
-            results = self._judging.run()
-        for (whole, _), measured in zip(self._added, self._sets, strict=True):
+        for drawn, measured in self._sets:
             scores = []
             for want, (sample_set, gap) in zip(self._wants, measured, strict=True):
                 evidence = gap or _evidence(sample_set, want, results)
@@ -212,37 +186,7 @@ class _Batch:
                     if self._seen is not None:
                         self._seen.append(evidence)
                     scores.append(want.estimator.score(evidence))
-            yield combined(whole.drawn, estimators, scores)
-
-    def _part(self, drawn: SampleSet) -> _Set | None:
-        """The first samples, if an adaptive plan looks at them and they may mean the same."""
-        k = self._first
-        if k is None or len(drawn.samples) < k or unusable(drawn, self._plan) is not None:
-            return None
-        part = _Set.of(drawn.model_copy(update={"samples": drawn.samples[:k]}))
-        # An empty first sample makes the set unmeasured; the full set has to say so with its own reason.
-        return part if all(part.answers) else None
-
-    def _chosen(self, whole: _Set, part: _Set, want: _Wants, results: Sequence[Any]) -> tuple[_Set, int]:
-        """The set that an adaptive plan measures, and the number of samples that it then requires."""
-        task = part.tasks.get(_unanimity_key(want)) if want.stops.needs.samples else None
-        clusters = results[task] if isinstance(task, int) else None
-        if isinstance(clusters, Clusters) and len(clusters.sizes) == 1:
-            return part, len(part.answers)
-        return whole, self._plan.n
-
-    def _begun(self, chosen: Sequence[tuple[_Set, int]]) -> _Measured:
-        """Begin the judgements that each estimator needs."""
-        measured: _Measured = []
-        problem = unusable(chosen[0][0].drawn, self._plan) if chosen else None
-        for want, (whole, n) in zip(self._wants, chosen, strict=True):
-            sample_set = whole.read_by(want)
-            fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
-            gap = fault or _gap(sample_set, want.estimator, self._plan, n)
-            if gap is None:
-                self._begin(sample_set, want)
-            measured.append((sample_set, gap))
-        return measured
+            yield combined(drawn, estimators, scores)
 
     def _begin(self, sample_set: _Set, want: _Wants) -> None:
         estimator, question = want.estimator, sample_set.drawn.question
@@ -289,11 +233,6 @@ class _Batch:
 def _clusters_key(want: _Wants) -> str:
     assert want.judge is not None
     return f"{want.judge.key}/{want.estimator.clustering}/{want.estimator.needs.primary}"
-
-
-def _unanimity_key(want: _Wants) -> str:
-    assert want.unanimity is not None  # adaptive
-    return f"{want.unanimity.key}/{want.stops.clustering}/unanimity"
 
 
 def _matrix_key(want: _Wants) -> str:
@@ -354,13 +293,13 @@ def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
     return part_of_an_answer(drawn, plan) if plan is not None and plan.cut_off == "abstain" else None
 
 
-def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
-    """The first need of the estimator that the set does not meet, if n samples were requested."""
+def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan) -> Missing | None:
+    """The first need of the estimator that the set does not meet."""
     needs, drawn = estimator.needs, sample_set.drawn
     if needs.samples:
         # One sample agrees with itself, which an estimator over samples alone would take for certainty.
-        if len(drawn.samples) < max(n, estimator.fewest):
-            return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
+        if len(drawn.samples) < max(plan.n, estimator.fewest):
+            return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {plan.n} samples, received {len(drawn.samples)}")
         if not all(sample_set.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
     # Fewer options than planned would share their probability among the rest and look more certain.

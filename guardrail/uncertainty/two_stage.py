@@ -50,8 +50,8 @@ class TwoStageParams(Frozen):
     def order(self, cheap: float, disagreement: float) -> float:
         """The score F0(c) + w d.
 
-        Every decision, early or late, evaluates this one expression: rounding is monotone in d, so no early decision
-        can differ from the late one. (F0(c) <= t - w can: 4 of 600,000 verdicts.)
+        Every decision, with samples or without, evaluates this one expression: rounding is monotone in d, so no
+        decision after the first call can differ from that on the score. (F0(c) <= t - w can: 4 of 600,000 verdicts.)
         """
         return self.place(cheap) + self.weight * disagreement
 

@@ -80,10 +80,9 @@ def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
             "n": n,
             "logprobs": any(plan.logprobs for plan in plans),
             "follow_ups": tuple(sorted({name for plan in plans for name in plan.follow_ups})),
-            "unanimous_at": plans[0].unanimous_at if len(plans) == 1 else None,
         }
     )
-    same = {"logprobs": merged.logprobs, "follow_ups": merged.follow_ups, "unanimous_at": merged.unanimous_at}
+    same = {"logprobs": merged.logprobs, "follow_ups": merged.follow_ups}
     for artifact in artifacts:
         own = artifact.plan.model_copy(update={**same, "n": n if artifact.plan.n == 0 else artifact.plan.n})
         if own != merged:

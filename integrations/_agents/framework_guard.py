@@ -372,7 +372,6 @@ def _gate_of(
         on_abstain=guard.on_abstain,
         reviewed=holds,
         abstain_message=guard.abstain_message,
-        early_stopping=guard.early_stopping,
         probe=guard.probe,
         switch=guard.switch,
         on_verdict=guard.on_verdict,

@@ -10,7 +10,7 @@ then it translates the `Judgement` back into its framework's messages.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
@@ -20,17 +20,15 @@ from uuid import uuid4
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
-from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UnreadableReplyError, UsageError
+from guardrail.errors import UnreadableReplyError
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.comparability import unlike_calls
-from guardrail.guard.decide import Gate, decide
-from guardrail.guard.early_stopping import can_stop_early, saves_calls
-from guardrail.guard.endpoint_trust import EndpointTrust, agreement_rate
+from guardrail.guard.decide import Gate, decide, in_two_stages
+from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
-from guardrail.guard.observers import Observer, Observers, as_observers, early_stopping_conflict
+from guardrail.guard.observers import Observer, Observers, as_observers
 from guardrail.monitor import SafetySwitch
 from guardrail.parts.decide import undivided
 from guardrail.prompting import question_text
@@ -42,19 +40,17 @@ from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import ModelIdentity, identify
-from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import Estimator
+from guardrail.types import Bindings, Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 from .._openai.lru import LRU
 from .artifact_set import ArtifactSet
 from .carrying import carrying
-from .collecting import RECORDS, StepRecords, ask_which_arguments_matter, is_collecting
+from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
 from .held import HeldMessage, lean
 
-__all__ = ["AgentGate", "AgentStep", "EarlyStopping", "Judgement", "ModelGates"]
+__all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGates"]
 
-EarlyStopping = Literal["auto", "on", "off"]
 MODELS = 16
 """Model objects whose probes are remembered: an agent has one, unless other middleware makes more."""
 
@@ -126,7 +122,6 @@ class AgentGate:
         abstain_message: Text of an abstention.
         reviewed: Whether a person decides about held-back messages.
         settings: Call settings that the artifacts' answers were collected with.
-        early_stopping: As for `Guardrail`. If a person decides, "auto" stops for acceptances only.
         probe: As for `Guardrail`.
         switch: As for `Guardrail`.
         on_verdict: As for `Guardrail`.
@@ -138,8 +133,7 @@ class AgentGate:
         alone: Judges in place of the gates, where one artifact judges every message.
 
     Raises:
-        UsageError: An unknown value, early stopping that an observer forbids, or a tool that collects where no person
-            decides.
+        UsageError: A tool that collects where no person decides.
     """
 
     def __init__(
@@ -150,7 +144,6 @@ class AgentGate:
         reviewed: bool,
         abstain_message: Wording = ABSTENTION,
         settings: Mapping[str, Any] | None = None,
-        early_stopping: EarlyStopping = "auto",
         probe: Literal["auto", "off"] = "auto",
         switch: SafetySwitch | None = None,
         on_verdict: Observer | Sequence[Observer] | None = None,
@@ -161,24 +154,16 @@ class AgentGate:
         turns: Literal["refuse", "mark"] | None = None,
         alone: Guardrail | None = None,
     ) -> None:
-        if early_stopping not in ("auto", "on", "off"):
-            raise UsageError(f'early_stopping must be "auto", "on" or "off", got {early_stopping!r}')
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
                 switch.check(artifact.threshold, by_part=artifact.parts is not None)
         self.observers = Observers(switch, as_observers(on_verdict))
-        staged = all(estimator.after_first is not None for estimator in artifacts.estimators.values())
-        conflict = early_stopping_conflict(self.observers, on_abstain, staged=staged)
-        if early_stopping == "on" and conflict is not None:
-            raise UsageError(f'{conflict} Give early_stopping="off" to this middleware.')
         self.artifacts = artifacts
         self.on_abstain: Any = on_abstain
         self.abstain_message = abstain_message
         self.reviewed = reviewed
         self.settings = dict(settings or {})
-        # "on" was refused above; "auto" yields to an observer that early stopping would mislead.
-        self.early_stopping: EarlyStopping = early_stopping if conflict is None else "off"
         self.probe = probe
         self.max_concurrency = max_concurrency
         self.records = Path(records)
@@ -314,13 +299,9 @@ class ModelGates:
             UsageError: The record file holds records of another model, plan or prompt.
         """
         gates = {
-            artifact.digest: Gate(artifact, estimator, _early(agent, model, artifacts.plan, artifact, estimator))
-            for artifact in artifacts.artifacts
-            for estimator in [artifacts.estimators[artifact.digest]]
+            artifact.digest: Gate(artifact, artifacts.estimators[artifact.digest]) for artifact in artifacts.artifacts
         }
-        trust = EndpointTrust(
-            model, artifacts.plan, rate=_highest_agreement(gates.values()), enabled=agent.probe == "auto"
-        )
+        trust = EndpointTrust(model, artifacts.plan, enabled=agent.probe == "auto")
         records = None
         if artifacts.collects:
             if not agent.records.exists():  # once: later processes go on with this file
@@ -408,35 +389,10 @@ class ModelGates:
             gates=concerned,
             trust=self.trust,
             observers=self.agent.observers,
-            early=any(gate.early != "none" for gate in self.gates.values()),
-            primary_first=(passes and not is_native(step.model))
-            or any(gate.early != "none" and gate.estimator.after_first is not None for gate in self.gates.values()),
+            staged=any(in_two_stages(plan, gate.estimator) for gate in self.gates.values()),
+            accept_only=self.agent.reviewed,
+            primary_first=passes and not is_native(step.model),
             usable=only_storable if storable else lambda drawn: drawn,
             draws=self.agent.draws,
             slots=self.agent.slots,
         )
-
-
-def _early(
-    agent: AgentGate,
-    model: BaseChatModel,
-    plan: SamplingPlan,
-    artifact: CalibrationArtifact,
-    estimator: Estimator,
-) -> Literal["none", "acceptances", "all"]:
-    """Verdicts for which an artifact's gate may stop the drawing."""
-    if is_collecting(artifact):
-        return "none"  # its record needs all samples
-    if agent.early_stopping == "on" and can_stop_early(plan, estimator):
-        return "all"
-    if agent.early_stopping == "auto" and saves_calls(model, plan, estimator, artifact.data):
-        return "acceptances" if agent.reviewed else "all"  # a person sees what all samples of an abstention say
-    return "none"
-
-
-def _highest_agreement(gates: Collection[Gate]) -> float | None:
-    """An upper estimate of how often all samples agreed at calibration; see `agreement_rate`."""
-    rates = [agreement_rate(gate.artifact, gate.estimator.needs, stops_early=gate.early != "none") for gate in gates]
-    measured = [rate for rate in rates if rate is not None]
-    # One unknown rate could be the highest, so without all of them there is no upper estimate.
-    return max(measured) if len(measured) == len(rates) else None

@@ -219,7 +219,7 @@ class ServedAlias:
             (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
         ]
         draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
-        own = {name: getattr(config, name) for name in ("early_stopping", "probe", "remember_slots")}
+        own = {name: getattr(config, name) for name in ("probe", "remember_slots")}
         own["remember"] = draws
         common = {name: getattr(config, name) for name in ("abstain_message", "turns")}
         common["on_abstain"] = self._on_abstain()
@@ -260,11 +260,11 @@ class ServedAlias:
         return {"on_verdict": observers, "switch": monitors.switch(names=names)}
 
     def _unobserved(self) -> Guardrail:
-        """A guard for the canary: every question is drawn whole and anew, and nobody observes the verdicts."""
+        """A guard for the canary: every question is drawn anew, and nobody observes the verdicts."""
         guard = self.guard(None)
         assert isinstance(guard, Guardrail), "checked in the configuration"
         settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
-        return Guardrail(model=guard.model, artifact=guard.artifact, early_stopping="off", remember=0, **settings)
+        return Guardrail(model=guard.model, artifact=guard.artifact, remember=0, **settings)
 
     async def answer(self, asking: Asking) -> GuardReply | ApiError:
         """The guard's answer to a request."""

@@ -179,8 +179,6 @@ class Alias(Frozen):
     """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
     """See `Guardrail`."""
-    early_stopping: Literal["auto", "on", "off"] = "auto"
-    """See `Guardrail`."""
     probe: Literal["auto", "off"] = "auto"
     """See `Guardrail`."""
     monitor: bool = False

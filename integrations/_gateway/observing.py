@@ -228,7 +228,7 @@ class Observing:
 
         def collector() -> tuple[Sampler, EndpointTrust]:
             chat = self.alias.chat(self.alias.upstream, credential)
-            return Sampler(chat, plan), EndpointTrust(chat, plan, rate=None, enabled=self.alias.config.probe == "auto")
+            return Sampler(chat, plan), EndpointTrust(chat, plan, enabled=self.alias.config.probe == "auto")
 
         sampler, trust = self._collectors.get(credential, collector)
         problem = trust.check()

@@ -10,22 +10,17 @@ from statistics import fmean
 from typing import Any
 
 import pytest
-from pydantic import ValidationError
 from scipy import stats
 
 from calibrate.candidate_sets import Judged, evaluate_candidates, fit_candidates, judge_candidates, quantile
 from calibrate.correctness import make_rule
 from calibrate.data.records import Record
-from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactTamperedError, UsageError
-from guardrail.guard.decide import decide
-from guardrail.review import CandidateRule, ReviewStore, ask_reviewer, ticket
+from guardrail.review import CandidateRule
 from guardrail.review.candidates import ranked
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Cost, Sample, SampleSet, Uncertainty, Unmeasured
-from guardrail.uncertainty import from_spec
-from guardrail.uncertainty import make_estimator as make
+from guardrail.types import Sample, SampleSet, Uncertainty
 from guardrail.verdict import Reason, Verdict
 
 
@@ -244,97 +239,3 @@ def test_another_artifacts_verdict_gets_no_list() -> None:
     other: dict[str, Any] = {"artifact": "sha256:other"}
     assert rule.select(judged([1.0], [True]).verdict.model_copy(update=other)) is None
     assert rule.select(judged([], []).verdict) is None
-
-
-MANY = ScriptedChat(script={"q?": [f"190{i}" for i in (1, 2, 3, 4, 1, 5, 1, 2, 3, 6, 7)]})
-
-
-def test_a_verdict_settled_early_gets_no_list() -> None:
-    """It has fewer samples than the quantile is about; the same question in full gets one.
-
-    Three samples that differ: with ten the entropy is at least that of 8, 1 and 1, which is .64.
-    """
-    in_force = make_artifact(MANY, threshold=0.5)
-    rule = fit_candidates([judged([1.0], [True], digest=in_force.digest)] * 9, in_force, epsilon=0.2)
-    early = Guardrail(model=MANY, artifact=in_force, early_stopping="on").assess("q?")
-    full = Guardrail(model=MANY, artifact=in_force, early_stopping="off").assess("q?")
-    assert not early.accepted
-    assert early.alternatives
-    assert early.cost.saved > 0
-    assert rule.select(early) is None
-    assert rule.select(full) is not None
-
-
-def unclustered(unanimous_at: int) -> CalibrationArtifact:
-    """An adaptive plan and an estimator that groups nothing; all questions are held back."""
-    base, estimator = artifact(threshold=-1.0), make("lexical_similarity")
-    plan = base.plan.model_copy(update={"n": 6, "unanimous_at": unanimous_at})
-    return base.model_copy(update={"plan": plan, "estimator": estimator.spec})
-
-
-def questions(rng: random.Random, n: int) -> list[Record]:
-    """Half of the questions get the same answer thrice, nine of ten right, and then others; the rest knows little."""
-    rows = []
-    for i in range(n):
-        if i % 2:
-            answers, right = ["Rome"] * 3 + ["Oslo", "Bern", "Bonn"], rng.random() < 0.9
-            reference = "Rome" if right else "Nice"
-        else:
-            answers = ["Rome", "Oslo", "Rome", "Bern", "Rome", "Kyiv"]
-            reference = rng.choice(["Rome", "Oslo", "Bern", "Nice", "Nice"])
-        rows.append(record(answers, reference).model_copy(update={"id": f"{i}"}))
-    return rows
-
-
-def at_run_time(question: Record, in_force: CalibrationArtifact) -> Verdict:
-    """The verdict of a guard that follows the adaptive plan: it sees three samples where they agree."""
-    assert question.drawn is not None
-    samples = question.drawn.samples
-    alike = len({sample.text for sample in samples[:3]}) == 1
-    part = {"samples": samples[:3], "cost": Cost(saved=3)} if alike else {}
-    return decide(question.drawn.model_copy(update=part), in_force, from_spec(in_force.estimator))
-
-
-def test_unanimous_questions_are_treated_alike_at_calibration_and_at_run_time() -> None:
-    in_force, rng = unclustered(3), random.Random(4)
-    fitted_on, _ = judge_candidates(questions(rng, 400), in_force, make_rule("exact"))
-    rule = fit_candidates(fitted_on, in_force, epsilon=0.35)
-    assert rule.quantile is not None
-    fresh = questions(rng, 600)
-    verdicts = [at_run_time(question, in_force) for question in fresh]
-    assert [question.verdict.alternatives for question in judge_candidates(fresh, in_force, make_rule("exact"))[0]] == [
-        verdict.alternatives for verdict in verdicts
-    ]
-    sets = [rule.select(verdict) for verdict in verdicts]
-    missed = [
-        question.references[0] not in {text for text, _ in chosen.answers}
-        for question, chosen in zip(fresh, sets, strict=True)
-        if chosen is not None
-    ]
-    assert len(missed) == len(fresh)
-    assert fmean(missed) <= 0.35
-    # Negative control: lists for questions that disagree only, from a rule fitted on all of them.
-    assert fmean(miss for miss, verdict in zip(missed, verdicts, strict=True) if not verdict.cost.saved) > 0.35
-
-
-def test_a_verdict_that_was_cut_short_without_a_score_gets_no_list() -> None:
-    whole = judged([0.5, 0.5], [True, False]).verdict
-    rule = fit_candidates([judged([1.0], [True])] * 11, artifact(), epsilon=0.2)
-    failed = Uncertainty(value=None, unit="nats", estimator="x", reason=Unmeasured.MODEL_FAILED, detail="down")
-    short = whole.model_copy(update={"cost": Cost(saved=5)})
-    assert rule.select(whole) is not None
-    assert rule.select(short) is not None
-    assert rule.select(short.model_copy(update={"uncertainty": failed})) is None
-
-
-def test_a_guard_that_shows_a_calibrated_list_does_not_stop_early(tmp_path: Path) -> None:
-    in_force = make_artifact(MANY, threshold=0.5)
-    rule = fit_candidates([judged([1.0], [True], digest=in_force.digest)] * 9, in_force, epsilon=0.2)
-    with ReviewStore(tmp_path / "reviews.db") as store:
-        for hook in (ask_reviewer(store, wait=1, candidates=rule), ticket(store, candidates=rule)):
-            with pytest.raises(ValidationError, match='early_stopping="off"'):
-                Guardrail(model=MANY, artifact=in_force, on_abstain=hook, early_stopping="on")
-            Guardrail(model=MANY, artifact=in_force, on_abstain=hook, early_stopping="off").invoke("q?")
-        Guardrail(model=MANY, artifact=in_force, on_abstain=ticket(store), early_stopping="on").invoke("q?")
-        shown = [item.content.candidate_set for item in store.items()]
-    assert [answers is not None for answers in shown] == [True, True, False]

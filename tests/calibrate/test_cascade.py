@@ -309,7 +309,7 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
     """One scripted model plays both stages: it answers as recorded, so decisions can be foretold."""
     artifact = fit_cascade([labelled, labelled], alpha=0.2, estimators=[NAME, NAME])
     model = fakes.model()
-    system = Cascade(models=[model, model], artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 2)
+    system = Cascade(models=[model, model], artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
     for record in labelled.records[:25]:
         score = record.scores[NAME].value
@@ -325,7 +325,7 @@ def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labe
     names = [NAME, "sequence_nll", "semantic_entropy"]
     artifact = fit_cascade([labelled] * 3, alpha=0.2, estimators=names, price=2.0)
     model = fakes.model()
-    system = Cascade([model] * 3, artifact=artifact, stage_settings=[{"early_stopping": "off"}] * 3)
+    system = Cascade([model] * 3, artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
     assert [stage.estimator.name for stage in artifact.stages] == names
     answered = set()

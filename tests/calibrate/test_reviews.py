@@ -61,13 +61,13 @@ def artifact_of(threshold: float | None = THRESHOLD, alpha: float = 0.15) -> Cal
 ARTIFACT = artifact_of()
 
 
-def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIFACT, detail: str = "") -> Verdict:
+def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIFACT) -> Verdict:
     """The verdict of a guard with that artifact on a score."""
     if u is None:
         score = Uncertainty(value=None, unit="nats", estimator="e", reason=Unmeasured.MODEL_FAILED, detail="down")
         reason = Reason.UNMEASURED
     else:
-        score = Uncertainty(value=u, unit="nats", estimator="e", detail=detail)
+        score = Uncertainty(value=u, unit="nats", estimator="e")
         accepted = artifact.threshold is not None and u <= artifact.threshold
         reason = Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD
     return Verdict(
@@ -469,7 +469,6 @@ def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
     guard = Guardrail(
         model=model,
         artifact=artifact,
-        early_stopping="off",
         on_verdict=audit_sample(store, 1.0),
         on_abstain=ticket(store),
     )
@@ -627,8 +626,9 @@ def test_a_queue_without_audits_is_refused() -> None:
 
 
 def test_bounds_instead_of_scores_are_refused() -> None:
-    bound = item("a", 0.1, True, 0.5, verdict=verdict_of("a", 0.1, detail="settled by 6 of 10 samples: ..."))
-    with pytest.raises(UsageError, match='early_stopping="off"'):
+    score = Uncertainty(value=0.1, unit="probability", estimator="two_stage", is_bound=True, first=0.1)
+    bound = item("a", 0.1, True, 0.5, verdict=verdict_of("a", 0.1).model_copy(update={"uncertainty": score}))
+    with pytest.raises(UsageError, match="the first of two stages decided 1 of 1"):
         learn(ReviewPool((bound,), {}, 0), ARTIFACT, name="x")
 
 

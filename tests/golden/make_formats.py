@@ -338,7 +338,7 @@ def cascade() -> CascadeArtifact:
     second = second.model_copy(
         update={
             "estimator": judged,
-            "plan": SamplingPlan(n=4, unanimous_at=2, stop=("\n",)),
+            "plan": SamplingPlan(n=4, stop=("\n",)),
             "calibration": CalibrationScores(
                 uncertainty=(0.25, 0.5, 0.75, 1.5), error=(0, 0, 0, 1), group=("a", "b", "c", "d")
             ),
@@ -725,7 +725,6 @@ def write_guard(path: Path) -> None:
         artifact=artifact(),
         on_abstain="raise",
         abstain_message="Ask again.",
-        early_stopping="off",
         turns="mark",
         max_concurrency=3,
     )

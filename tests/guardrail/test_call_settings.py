@@ -275,7 +275,7 @@ def test_a_model_that_takes_only_temperature_1(model: StandIn) -> None:
     with pytest.raises(UsageError, match="no temperature other than 1, got 0"):
         check_settings(model, FIXED.model_copy(update={"primary": "greedy"}))
 
-    guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": FIXED}), early_stopping="off")
+    guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": FIXED}))
     assert guard.assess("Capital of France?").accepted
     sent = requests(model)
     assert len(sent) == 3  # the primary answer is asked for like the samples, and nothing names a temperature

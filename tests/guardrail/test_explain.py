@@ -24,7 +24,7 @@ MODEL = ScriptedChat(
 
 def verdict(question: str, threshold: float | None = 0.5) -> Verdict:
     artifact = make_artifact(MODEL, threshold=threshold)
-    return Guardrail(model=MODEL, artifact=artifact, early_stopping="off").assess(question)
+    return Guardrail(model=MODEL, artifact=artifact).assess(question)
 
 
 def test_meanings_are_the_clusters_the_score_was_computed_from() -> None:
@@ -57,7 +57,7 @@ def test_what_an_exception_says_cannot_command_a_terminal() -> None:
     artifact = make_artifact(model)
     outcome = artifact.outcome.model_copy(update={"guarantee": f"None.{evil}"})
     artifact = artifact.model_copy(update={"outcome": outcome})
-    result = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q")
+    result = Guardrail(model=model, artifact=artifact).assess("q")
     assert visible(evil) in result.detail
     for shown in (as_text(result), as_markdown(result), as_html(result)):
         assert all(line.isprintable() for line in shown.splitlines())
@@ -122,15 +122,5 @@ def test_an_answer_that_agrees_with_no_sample_says_so() -> None:
     unread = "The answer agrees with none of the 10 samples, and discrete_semantic_entropy compares the samples alone."
     assert unread in accepted(year, "discrete_semantic_entropy")
     assert "agrees with none of the 10 samples, and degree compares the samples alone." in accepted(year, "degree")
-    assert "The answer agrees with none of the 3 samples." in accepted(
-        year, "primary_disagreement", 1.0
-    )  # stopped early
+    assert "The answer agrees with none of the 10 samples." in accepted(year, "primary_disagreement", 1.0)
     assert "agrees with none" not in accepted("same", "discrete_semantic_entropy")
-
-
-def test_the_texts_of_the_samples_are_called_wordings() -> None:
-    """Drawing stopped early, so nothing was grouped by meaning; two wordings of one answer do not look like two."""
-    model = ScriptedChat(script={"Year?": ["1724", "1724", "The mill opened in 1724."]})
-    shown = Guardrail(model=model, artifact=make_artifact(model, threshold=2.5), early_stopping="on").assess("Year?")
-    assert not shown.meanings
-    assert "distinct wordings among the samples (the score may count some as the same answer)" in shown.explain()

@@ -22,7 +22,7 @@ def test_equal_is_accepted_and_nan_never(uncertainty: float, expected: bool) -> 
 def test_a_question_exactly_on_the_threshold_is_answered() -> None:
     # two clusters of five: ln 2
     model = ScriptedChat(script={"q": ["a1", "a1", "b1"]})
-    whole = Guardrail(model=model, artifact=make_artifact(model, threshold=9.0), early_stopping="off")
+    whole = Guardrail(model=model, artifact=make_artifact(model, threshold=9.0))
     value = whole.assess("q").uncertainty.value
     assert value == pytest.approx(math.log(2))
     assert Guardrail(model=model, artifact=make_artifact(model, threshold=value)).assess("q").accepted

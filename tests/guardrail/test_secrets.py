@@ -140,7 +140,7 @@ BLOCKED = calling(response_metadata={"stop_reason": "refusal"}, additional_kwarg
 
 HELD: list[tuple[Reason, Callable[[], Guardrail]]] = [
     (Reason.ABOVE_THRESHOLD, lambda: guarded(saying(*UNSURE))),
-    (Reason.ABOVE_THRESHOLD, lambda: guarded(saying(*UNSURE), early_stopping="off")),
+    (Reason.ABOVE_THRESHOLD, lambda: guarded(saying(*UNSURE))),
     (Reason.INFEASIBLE, lambda: guarded(saying(*SURE), threshold=None)),
     (Reason.SUSPENDED, lambda: guarded(saying(*SURE), switch=switched_off())),
     (Reason.SUSPENDED, lambda: guarded(saying(*SURE), on_verdict=unable)),

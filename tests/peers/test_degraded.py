@@ -55,7 +55,7 @@ def test_without_the_probe_it_would_accept_everything(degraded: Peer) -> None:
     """Negative control of the tests above: equal samples of an ignored temperature look like certainty."""
     chat = degraded.chat()
     artifact = make_artifact(chat, threshold=0.0)
-    trusting = Guardrail(model=chat, artifact=artifact, probe="off", early_stopping="off")
+    trusting = Guardrail(model=chat, artifact=artifact, probe="off")
     assert all(trusting.assess(question).accepted for question in _asked()[:5])
     assert not any(Guardrail(model=chat, artifact=artifact).assess(question).accepted for question in _asked()[:5])
 
@@ -127,7 +127,7 @@ def test_once_it_samples_one_call_a_sample_replaces_the_missing_n(degraded: Peer
     assert report is not None
     assert report.problem(SamplingPlan(n=5)) is None
     assert report.n is False
-    guard = Guardrail(model=chat, artifact=make_artifact(chat, threshold=ACCEPT_ALL), early_stopping="off")
+    guard = Guardrail(model=chat, artifact=make_artifact(chat, threshold=ACCEPT_ALL))
     verdicts = [guard.assess(question) for question in _asked()[:8]]
     assert all(verdict.accepted and len(verdict.samples) == 10 for verdict in verdicts)
     assert verdicts[0].cost.calls == 11

@@ -95,7 +95,7 @@ def _run(model: BaseChatModel, name: str, path: Path, *, estimator: str, rule: s
     calibration, test = rows[:N], rows[N : 2 * N]
     file = _collected(model, calibration, plan, path, estimator=estimator, rule=rule)
     artifact = fit_artifact(file, estimator=estimator, alpha=ALPHA)
-    guard = Guardrail(model=model, artifact=artifact, early_stopping="off")
+    guard = Guardrail(model=model, artifact=artifact)
     prompts = [artifact.prompt.messages(question.question, question.options) for question in test]
     with ThreadPoolExecutor(16) as pool:
         verdicts = list(pool.map(guard.assess, prompts))

@@ -181,7 +181,7 @@ def test_a_server_that_dies_abstains(llama: Peer, tmp_path: Path) -> None:
 def test_langchains_own_class_works_through_the_generic_sampler(llama: Peer, name: str) -> None:
     chat_openai: Any = pytest.importorskip("langchain_openai").ChatOpenAI
     model = chat_openai(model=llama.model, base_url=llama.url, api_key="none")
-    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=name, threshold=99.0), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=name, threshold=99.0))
     first, second = guard.assess(QUESTION), guard.assess(QUESTION)
     assert first.accepted
     assert len(first.samples) == 10

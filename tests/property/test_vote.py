@@ -59,7 +59,7 @@ def test_a_guard_gives_out_the_vote_that_was_imported(samples: list[Drawn], judg
     model = ScriptedChat(script={QUESTION: ["the greedy answer", *map(reply, samples)]})
     plan = imported.header.plan.model_copy(update={"bindings": TOOLS})
     artifact = make_artifact(model, estimator=estimator, threshold=99.0, bindings=TOOLS)
-    guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan}), early_stopping="off")
+    guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan}))
     verdict = guard.assess(QUESTION)
     assert record.drawn is not None
     assert record.drawn.primary is not None

@@ -188,7 +188,7 @@ def flat(body: Any) -> Iterator[str]:
 def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Server) -> None:
     model = provider.make(server)
     before = model.model_dump()
-    guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
+    guard = Guardrail(model=model, artifact=planned(model), max_concurrency=1)
     verdict = guard.assess(QUESTION)
     assert verdict.accepted, verdict.detail
     assert guard.invoke(QUESTION).text == "Paris"
@@ -207,7 +207,7 @@ def test_a_guarded_question_is_asked_by_the_plan(provider: Provider, server: Ser
 @each_provider
 async def test_so_it_is_on_the_event_loop(provider: Provider, server: Server) -> None:
     model = provider.make(server)
-    guard = Guardrail(model=model, artifact=planned(model), early_stopping="off", max_concurrency=1)
+    guard = Guardrail(model=model, artifact=planned(model), max_concurrency=1)
     verdict = await guard.aassess(QUESTION)
     assert verdict.accepted, verdict.detail
     sent = settings_sent(server, provider.settings)
@@ -234,7 +234,7 @@ def test_what_an_artifact_binds(provider: Provider, server: Server) -> None:
 @each_provider
 def test_each_sample_has_a_seed_where_the_class_takes_one(provider: Provider, server: Server) -> None:
     model = provider.make(server)
-    assert Guardrail(model=model, artifact=planned(model), early_stopping="off").assess(QUESTION).accepted
+    assert Guardrail(model=model, artifact=planned(model)).assess(QUESTION).accepted
     inside = provider.settings["temperature"].rpartition("temperature")[0]
     samples = {**provider.settings, "seed": inside + provider.seed.lstrip(".")}
     seeds = [request["seed"] for request in settings_sent(server, samples) if request["temperature"] == 0.7]
@@ -280,7 +280,7 @@ def test_log_probabilities(provider: Provider, server: Server) -> None:
     model = provider.make(server)
     artifact = make_artifact(model, n=3, estimator="semantic_entropy")
     if provider.logprobs:
-        guard = Guardrail(model=model, artifact=artifact, early_stopping="off")
+        guard = Guardrail(model=model, artifact=artifact)
         verdict = guard.assess(QUESTION)
         assert verdict.accepted, verdict.detail
     else:
@@ -293,7 +293,7 @@ def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Serve
     model = provider.make(server, profile={"temperature": False})
     with pytest.raises(ValueError, match="calibrate collect --temperature 1 --top-p 1"):
         Guardrail(model=model, artifact=planned(model))
-    guard = Guardrail(model=model, artifact=planned(model, FIXED), early_stopping="off")
+    guard = Guardrail(model=model, artifact=planned(model, FIXED))
     assert guard.assess(QUESTION).accepted
     sent = settings_sent(server, provider.settings)
     assert len(sent) == 4
@@ -326,7 +326,7 @@ def test_the_responses_api(server: Server) -> None:
     with pytest.raises(ValueError, match="does not take stop"):
         Guardrail(model=model, artifact=planned(model))
     plan = PLAN.model_copy(update={"stop": ()})
-    guard = Guardrail(model=model, artifact=planned(model, plan), early_stopping="off", max_concurrency=1)
+    guard = Guardrail(model=model, artifact=planned(model, plan), max_concurrency=1)
     verdict = guard.assess(QUESTION)
     assert verdict.accepted, verdict.detail
     primary, *samples = settings_sent(server, {name: name for name in ("temperature", "max_output_tokens", "seed")})

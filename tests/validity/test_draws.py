@@ -1,8 +1,11 @@
 """No failure selects: retries, time limits and repetitions end with the draw that an undisturbed call would have had.
 
 The model answers each sample of a question differently whenever it is asked again, so that a guard that draws again
-accepts other questions than a guard whose calls never fail. Nine in ten hard questions are answered wrongly, and a draw
-whose first three samples agree needs 4 calls instead of 11: what survives failures and time limits is what agrees.
+accepts other questions than a guard whose calls never fail. Nine in ten hard questions are answered wrongly.
+
+Under time limits answers are drawn in two stages: an answer that the first call accepts needs 1 call instead of 11, so
+that it survives more often. In two stages a call that fails counts as disagreement, so failures are tested on a plan of
+one stage.
 """
 
 from __future__ import annotations
@@ -22,16 +25,22 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field
 
 from guardrail import AbstainedError, Guardrail
+from guardrail.judges import ExactJudge
 from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import Estimator, make_estimator
+from guardrail.uncertainty.ensemble import Training
+from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
 
 QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(200)]
 AGREEMENT = {"hard": 0.62, "easy": 0.93}
 """Chance that a sample gives the most frequent answer of its question; others differ from each other."""
+AT_ONCE = {"hard": 0.2, "easy": 0.5}
+"""Chance that the first call of a question decides."""
 PER_ATTEMPT = 6
-"""Calls for which a caller's time suffices: more than an agreeing draw needs, and fewer than a full one."""
+"""Calls for which a caller's time suffices: more than the first stage needs, and fewer than both."""
 ATTEMPTS = 8
 """Attempts within such a time."""
 
@@ -53,9 +62,12 @@ class Failing(ScriptedChat):
             raise ConnectionError("down")
         self.given[question, index] += 1
         draw = random.Random(f"{question} {index} {self.given[question, index]}").random()
-        # Of greedy decoding, the primary answer is the same every time.
-        text = "usual" if index < 0 or draw < AGREEMENT[question.split()[0]] else f"other {draw}"
-        return ChatResult(generations=[ChatGeneration(message=AIMessage(content=text))])
+        kind = question.split()[0]
+        text = "usual" if index < 0 or draw < AGREEMENT[kind] else f"other {draw}"
+        nll = 0.1 if draw < AT_ONCE[kind] else 0.375
+        logprobs = {"content": [{"token": text, "logprob": -nll}]}
+        message = AIMessage(content=text, response_metadata={"logprobs": logprobs} if index < 0 else {})
+        return ChatResult(generations=[ChatGeneration(message=message)])
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
         return self._answered(messages, run_manager)
@@ -69,15 +81,24 @@ class Failing(ScriptedChat):
         return self._answered(messages, run_manager)
 
 
+def two_stages() -> Estimator:
+    """Scale 1/300, ..., 1: F0(c) is c, up to 1/300; w = .2."""
+    cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
+    scale, none = tuple(i / 300 for i in range(1, 301)), Training(ids=(), questions=())
+    params = TwoStageParams(weight=0.2, scale=scale, cheap=cheap.spec, second=second.spec, training=none)
+    return two_stage(params, cheap, second)
+
+
+TWO_STAGES = two_stages()
+
+
 def guard_of(
-    model: Failing, *, adaptive: bool = True, prompt: PromptWrapping | None = None, **settings: Any
+    model: Failing, *, staged: bool = True, prompt: PromptWrapping | None = None, **settings: Any
 ) -> Guardrail:
-    artifact = make_artifact(model, threshold=0.4, n=10, prompt=prompt or PromptWrapping())
-    if adaptive:
-        artifact = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"unanimous_at": 3})})
-    return Guardrail(
-        model=model, artifact=artifact, on_abstain="raise", early_stopping="off", max_concurrency=1, **settings
-    )
+    """At .1 the first call accepts: .1 + .2 <= .4. At .375 it takes samples of which at least nine in ten agree."""
+    estimator: Any = TWO_STAGES if staged else "discrete_semantic_entropy"
+    artifact = make_artifact(model, threshold=0.4, n=10, estimator=estimator, prompt=prompt or PromptWrapping())
+    return Guardrail(model=model, artifact=artifact, on_abstain="raise", max_concurrency=1, **settings)
 
 
 def accepted(ask: Callable[[str], Any]) -> set[str]:
@@ -98,8 +119,8 @@ def error_rate(answered: set[str]) -> float:
 
 
 @cache
-def undisturbed() -> set[str]:
-    return accepted(guard_of(Failing()).invoke)
+def undisturbed(*, staged: bool = True) -> set[str]:
+    return accepted(guard_of(Failing(), staged=staged).invoke)
 
 
 def retried(guard: Guardrail, attempts: int) -> Any:
@@ -115,11 +136,10 @@ RETRIES: dict[str, Callable[[Guardrail, int], Any]] = {
 
 
 @pytest.mark.parametrize("retry", RETRIES)
-@pytest.mark.parametrize("rate", [0.05, 0.1])
-def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_not(retry: str, rate: float) -> None:
-    model = Failing(rate=rate)
-    answered = accepted(RETRIES[retry](guard_of(model), 3).invoke)
-    once = undisturbed()
+def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_not(retry: str) -> None:
+    model = Failing(rate=0.1)
+    answered = accepted(RETRIES[retry](guard_of(model, staged=False), 3).invoke)
+    once = undisturbed(staged=False)
     assert answered <= once
     assert len(answered) > 0.9 * len(once)
     assert error_rate(answered) < error_rate(once) + 0.01
@@ -127,16 +147,8 @@ def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_no
 
 def test_a_retry_costs_what_failed() -> None:
     model = Failing(rate=0.1)
-    accepted(guard_of(model, adaptive=False).with_retry(wait_exponential_jitter=False, stop_after_attempt=9).invoke)
+    accepted(guard_of(model, staged=False).with_retry(wait_exponential_jitter=False, stop_after_attempt=9).invoke)
     assert set(model.given.values()) == {1}  # no call that gave an answer was made again
-
-
-def test_negative_control_a_guard_that_forgets_accepts_what_survives() -> None:
-    once = undisturbed()
-    model = Failing(rate=0.1)
-    answered = accepted(RETRIES["with_retry"](guard_of(model, remember=0), 3).invoke)
-    assert not answered <= once
-    assert error_rate(answered) > error_rate(once) + 0.02
 
 
 async def within_time(guard: Guardrail, model: Failing, prompts: list[Any]) -> Any:
@@ -168,7 +180,7 @@ def test_a_time_limit_in_a_loop_accepts_what_an_undisturbed_call_would() -> None
 @pytest.mark.slow
 def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> None:
     once, answered = undisturbed(), in_a_loop(remember=0)
-    assert len(answered) > 1.5 * len(once)
+    assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1
 
 
@@ -205,21 +217,14 @@ def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
 
 @pytest.mark.slow
 def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:
-    once, again = with_a_clock(1, adaptive=False), with_a_clock(6, OTHER_QUESTION, adaptive=False)
+    once, again = with_a_clock(1, staged=False), with_a_clock(6, OTHER_QUESTION, staged=False)
     assert error_rate(again) > error_rate(once) + 0.05
 
 
 def test_a_loop_with_failures_under_a_clock_accepts_what_an_undisturbed_call_would() -> None:
-    answered, once = with_a_clock(6, rate=0.1), undisturbed()
+    answered, once = with_a_clock(6, rate=0.1, staged=False), undisturbed(staged=False)
     assert answered <= once
     assert len(answered) > 0.95 * len(once)
-
-
-@pytest.mark.slow
-def test_negative_control_failures_select_if_a_clock_makes_another_question() -> None:
-    answered, first = (with_a_clock(attempts, OTHER_QUESTION, rate=0.1) for attempts in (6, 1))
-    assert len(answered) > 1.3 * len(first)
-    assert error_rate(answered) > error_rate(first) + 0.03
 
 
 def in_a_loop_with_a_clock(slots: tuple[str, ...] = ()) -> set[str]:
@@ -238,7 +243,7 @@ def test_a_time_limit_under_a_clock_accepts_what_an_undisturbed_call_would() -> 
 @pytest.mark.slow
 def test_negative_control_a_time_limit_selects_if_a_clock_makes_another_question() -> None:
     answered, once = in_a_loop_with_a_clock(OTHER_QUESTION), undisturbed()
-    assert len(answered) > 1.5 * len(once)
+    assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1
 
 
@@ -303,5 +308,5 @@ def test_processes_that_are_killed_accept_what_an_undisturbed_one_would() -> Non
 @pytest.mark.slow
 def test_negative_control_kills_select_if_a_clock_makes_another_question() -> None:
     answered, once = in_processes_that_are_killed(OTHER_QUESTION), undisturbed()
-    assert len(answered) > 1.5 * len(once)
+    assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1

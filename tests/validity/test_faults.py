@@ -208,7 +208,7 @@ def test_too_few_samples_never_score(received: int) -> None:
 def test_a_stream_counts_every_sample() -> None:
     """Eleven calls with one prompt token and one answer token each; the faulty form reports the last call only."""
     model = ScriptedChat(script={"q": ["Paris"]})
-    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.5))
     whole: AIMessageChunk | None = None
     for chunk in guard.stream("q"):
         assert isinstance(chunk, AIMessageChunk)

@@ -2,7 +2,7 @@
 
 Questions are of kinds whose shares, error rates and chances of an empty answer are known, so the error rate among
 answers follows exactly from what a guard does with each kind. Real guards on scripted models show what a guard does.
-The negative controls draw again, or stop before the sample that would have failed, and break the same promise.
+The negative controls draw again, and break the same promise.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class Kind:
         wrong: Error rate of its answers.
         samples: The samples of a draw without an empty answer.
         score: Discrete semantic entropy of the samples.
-        empty: Chance that a draw has an empty answer (at the first draws, or in the last sample).
+        empty: Chance that a draw has an empty answer (at the first draws).
     """
 
     share: float
@@ -140,7 +140,7 @@ def policy(name: str, remember: float, threshold: float, samples: tuple[str, ...
     """Return whether a question with ``empty`` empty draws first is answered."""
     model = Rounds(rounds=[[""]] * empty + ([[samples[0], *samples]] if empty < ATTEMPTS else []))
     artifact = make_artifact(model, threshold=threshold + 1e-6, n=4)
-    guard = Guardrail(model=model, artifact=artifact, on_abstain="raise", early_stopping="off", remember=remember)
+    guard = Guardrail(model=model, artifact=artifact, on_abstain="raise", remember=remember)
     try:
         return bool(POLICIES[name](guard).content)
     except AbstainedError:
@@ -163,42 +163,3 @@ def test_negative_control_drawing_again_does(name: str) -> None:
     assert violations(RETRIED, 600, answering(name, 0)) > 2 * MOST
     once, again = (error_rate(RETRIED, answering(name, remember)(1.039721)) for remember in (300, 0))
     assert once < ALPHA < again
-
-
-# -- early stopping
-
-
-STOPPED = (
-    Kind(0.5, 0.02, ("a",) * 5, 0.0),
-    Kind(0.3, 0.3, ("a",) * 5, 0.0, 0.9),  # the last sample is empty
-    Kind(0.2, 0.12, ("a", "a", "a", "b", "c"), 0.950271),
-)
-
-
-@cache
-def stopped(setting: str, share: float, threshold: float, samples: tuple[str, ...], empty: bool) -> bool:
-    texts = [*samples[:4], ""] if empty else list(samples)
-    model = ScriptedChat(default=["p", *texts])
-    artifact = make_artifact(model, threshold=threshold + 1e-6, n=5)
-    data = artifact.data.model_copy(update={"n_questions": 1000, "n_unmeasured": round(1000 * share)})
-    recounted = artifact.model_copy(update={"data": data})
-    guard = Guardrail(model=model, artifact=recounted, early_stopping=setting)
-    return guard.assess("q").accepted
-
-
-def stopping(setting: str, share: float) -> Callable[[float], Callable[[Kind, int], bool]]:
-    return lambda threshold: lambda kind, empty: stopped(setting, share, threshold, kind.samples, empty > 0)
-
-
-LEFT_OUT = 0.27
-"""Share of `STOPPED` that cannot be measured."""
-
-
-@pytest.mark.parametrize("setting", ["auto", "off"])
-def test_early_stopping_by_default_breaks_no_certificate(setting: str) -> None:
-    assert violations(STOPPED, 400, stopping(setting, LEFT_OUT)) <= MOST
-
-
-def test_negative_control_stopping_before_the_sample_that_would_have_failed_does() -> None:
-    assert violations(STOPPED, 400, stopping("on", LEFT_OUT)) > 2 * MOST
-    assert violations(STOPPED, 400, stopping("auto", 0.0)) > 2 * MOST  # as "auto" would do without the fit's count

@@ -325,14 +325,6 @@ def test_a_drift_monitor_leaves_out_what_another_artifact_judged(caplog: pytest.
     assert other.digest in line
 
 
-def test_a_drift_monitor_refuses_a_bound_in_place_of_a_score() -> None:
-    own = artifact_with(np.arange(3.0))
-    monitor = DriftMonitor(own)
-    with pytest.raises(UsageError, match='early_stopping="off"'):
-        monitor.watch(verdict_of(own, 0.4, "settled by 3 of 10 samples: between 0 and 0.4 whatever the others say"))
-    assert monitor.state.n == 0
-
-
 @pytest.mark.skipif(not (DATA / "mmlu-pro-confidence.csv").is_file(), reason="the shared data are not here")
 def test_a_real_shift_of_topic_is_found_soon_and_no_shift_seldom_is() -> None:
     """Real scores, seeded streams: after the change MMBench has only spatial relations, MMLU-Pro only law."""

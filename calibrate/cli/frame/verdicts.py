@@ -26,7 +26,6 @@ __all__ = [
     "conclude",
     "print_advice",
     "print_choice",
-    "print_early_stopping",
     "print_fits",
     "print_second_look",
     "print_tested_segments",
@@ -66,12 +65,6 @@ def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
     shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
     return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
-
-
-def print_early_stopping(reason: str | None, where: str = "") -> None:
-    """Print one line where guards draw all samples by default."""
-    if reason is not None:
-        print_line(f"Early stopping{where}: {reason[0].lower()}{reason[1:]}", "yellow")
 
 
 def print_fits(artifact: CalibrationArtifact | CascadeArtifact, ledger: Ledger) -> None:

@@ -185,7 +185,6 @@ class SharedDrift(_Shared):
     """
 
     needs_scores = True
-    reads_first_stage = True
 
     def __init__(
         self,

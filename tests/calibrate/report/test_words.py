@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-from calibrate.cli.frame.verdicts import print_early_stopping
 from calibrate.data.records import RecordFile
 from calibrate.evaluation.audit import Audit, audit
 from calibrate.evaluation.tables import rule_of
@@ -16,7 +15,6 @@ from calibrate.report.sentences import (
     facts,
     headline,
     next_steps,
-    no_early_stopping,
     ranking,
     standing,
     unguardable,
@@ -24,7 +22,6 @@ from calibrate.report.sentences import (
 from guardrail.artifact import CalibrationArtifact
 from guardrail.notebook import GREEN, RED, percent
 from guardrail.outcome import Feasible, Infeasible
-from guardrail.types import Uncertainty, Unmeasured
 
 KEY = "discrete_semantic_entropy"
 
@@ -81,42 +78,6 @@ def test_left_out_questions_are_told(labelled: RecordFile) -> None:
     cut = [record.model_copy(update={"correct": None}) for record in labelled.records[:30]]
     file = RecordFile(labelled.path, labelled.header, (*cut, *labelled.records[30:]))
     assert "30 not labelled, of 240" in dict(facts(fit_artifact(file, estimator=KEY, alpha=0.15)))["left out"]
-
-
-@pytest.mark.parametrize(("unmeasured", "off"), [(0, False), (1, False), (2, True), (30, True)])
-def test_where_early_stopping_is_off_by_default_is_said(labelled: RecordFile, unmeasured: int, off: bool) -> None:
-    """Expected shares by hand: 1 of 240 questions is .42 %, 2 are .83 %."""
-    missing = Uncertainty(value=None, unit="nats", estimator=KEY, reason=Unmeasured.EMPTY_ANSWER)
-    cut = [
-        record.model_copy(update={"scores": {**record.scores, KEY: missing}})
-        for record in labelled.records[:unmeasured]
-    ]
-    artifact = fit_artifact(
-        RecordFile(labelled.path, labelled.header, (*cut, *labelled.records[unmeasured:])), estimator=KEY, alpha=0.15
-    )
-    rows = dict(facts(artifact))
-    assert ("early stopping" in rows) == off
-    phrase = f"calibration questions that could be measured ({unmeasured} could not, and always abstain)"
-    assert (phrase in headline(artifact)) == (unmeasured > 0)
-    if off:
-        assert f"{unmeasured} of 240 questions could not be measured" in rows["early stopping"]
-        assert 'early_stopping="on"' in rows["early stopping"]
-    assert no_early_stopping(artifact) == rows.get("early stopping")
-
-
-def test_nothing_is_said_of_an_estimator_that_never_stops_early(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15)
-    data = artifact.data.model_copy(update={"n_unmeasured": 100})
-    assert no_early_stopping(artifact.model_copy(update={"data": data})) is None
-
-
-def test_fit_says_it_in_a_line(labelled: RecordFile, capsys: pytest.CaptureFixture[str]) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15)
-    print_early_stopping(no_early_stopping(artifact))
-    assert capsys.readouterr().out == ""
-    data = artifact.data.model_copy(update={"n_unmeasured": 100})
-    print_early_stopping(no_early_stopping(artifact.model_copy(update={"data": data})), " of stage 2")
-    assert "Early stopping of stage 2: off unless a guard is given" in " ".join(capsys.readouterr().out.split())
 
 
 def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float) -> Audit:

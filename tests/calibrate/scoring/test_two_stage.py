@@ -113,7 +113,7 @@ def test_run_makes_two_stages_and_the_guard_serves_them(tmp_path: Path, monkeypa
     on_scale = parse_estimator("out/two_stage.json")
     assert on_scale.spec == artifact.estimator
     guard = Guardrail(model=model(), artifact=artifact)
-    whole = Guardrail(model=model(), artifact=artifact, early_stopping="off")
+    whole = Guardrail(model=model(), artifact=artifact)
     calls = 0
     for i in range(0, 800, 8):
         verdict = guard.assess(f"Where is {i}?")

@@ -20,7 +20,9 @@ CASES = cases()
 
 # The reference's "anchored" is version 1 of that rule; the present one has another reference below.
 # "certified" there is that of calibrate.rules.
-@pytest.mark.parametrize("key", sorted(key for key in CASES[0].expected if not key.startswith(("anchored", "certified"))))
+@pytest.mark.parametrize(
+    "key", sorted(key for key in CASES[0].expected if not key.startswith(("anchored", "certified")))
+)
 def test_every_oracle_case(key: str) -> None:
     rule, settings = call(key)
     feasible = 0

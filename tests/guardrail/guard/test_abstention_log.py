@@ -20,7 +20,7 @@ def logged(
     chat = ScriptedChat(script={SECRET: answers})
     artifact = make_artifact(chat, threshold=threshold, estimator="primary_disagreement")
     with caplog.at_level(logging.INFO, logger="guardrail"):
-        Guardrail(model=chat, artifact=artifact, early_stopping="off").assess(SECRET)
+        Guardrail(model=chat, artifact=artifact).assess(SECRET)
     assert SECRET not in caplog.text
     return [(record.levelname, record.getMessage()) for record in caplog.records]
 

@@ -434,7 +434,6 @@ def with_cut_off(model: ScriptedChat, value: str | None, **settings: Any) -> Gua
     return Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan}), **settings)
 
 
-@pytest.mark.parametrize("early", ["on", "off"])
 @pytest.mark.parametrize(
     "metadata",
     [
@@ -451,16 +450,16 @@ def with_cut_off(model: ScriptedChat, value: str | None, **settings: Any) -> Gua
         {"status": "incomplete", "incomplete_details": None},
     ],
 )
-def test_an_answer_that_was_cut_off_is_held_back(metadata: dict[str, Any], early: Any) -> None:
+def test_an_answer_that_was_cut_off_is_held_back(metadata: dict[str, Any]) -> None:
     model = ScriptedChat(default=[AIMessage("Paris is the", response_metadata=metadata)])
     for value in (None, "abstain"):
-        guard = with_cut_off(model, value, early_stopping=early, on_abstain="raise")
+        guard = with_cut_off(model, value, on_abstain="raise")
         verdict = guard.assess("?")
         assert (verdict.reason, verdict.uncertainty.reason) == (Reason.UNMEASURED, Unmeasured.CUT_OFF)
         assert "cut off at max_tokens = 256" in verdict.detail
         with pytest.raises(AbstainedError):
             guard.invoke("?")
-    assert with_cut_off(model, "measure", early_stopping=early).invoke("?").content == "Paris is the"
+    assert with_cut_off(model, "measure").invoke("?").content == "Paris is the"
 
 
 def test_a_sample_may_be_cut_off() -> None:
@@ -468,7 +467,7 @@ def test_a_sample_may_be_cut_off() -> None:
     assert with_cut_off(model, "abstain").assess("?").accepted
 
 
-def test_a_score_that_was_settled_early_does_not_let_a_part_pass() -> None:
+def test_a_decision_by_the_first_call_does_not_let_a_part_pass() -> None:
     cut = Sample(text="Paris", finish_reason="length")
     estimator = make_estimator("discrete_semantic_entropy")
     settled = Uncertainty(value=0.0, unit="nats", estimator=estimator.name, is_bound=True)
@@ -494,7 +493,7 @@ HEARD: list[dict[str, Any]] = []
 
 def test_settings_of_transport_are_passed_on_and_change_nothing() -> None:
     HEARD.clear()
-    guard = guarded(model=Hearing(script=MODEL.script), early_stopping="off", remember=0)
+    guard = guarded(model=Hearing(script=MODEL.script), remember=0)
     sent: dict[str, Any] = {"user": "alice", "service_tier": "flex", "timeout": 5}
     answers = [
         guard.invoke("sure?", **sent),

@@ -101,7 +101,7 @@ def test_with_retry_draws_what_failed_again() -> None:
             return super()._generate(messages, stop, run_manager, **kwargs)
 
     model = Flaky(script=MODEL.script)
-    guard = Guardrail(model=model, artifact=ARTIFACT, on_abstain="raise", early_stopping="off")
+    guard = Guardrail(model=model, artifact=ARTIFACT, on_abstain="raise")
     chain = guard.with_retry(retry_if_exception_type=(AbstainedError,), wait_exponential_jitter=False)
     assert chain.invoke(SURE).content == "Paris"
     assert len(calls) == 11 + 3
@@ -422,7 +422,7 @@ def test_the_error_survives_another_process() -> None:
 
 
 def test_configuration_round_trip(tmp_path: Path) -> None:
-    guard = guarded(on_abstain="raise", abstain_message="No.", max_concurrency=3, early_stopping="off")
+    guard = guarded(on_abstain="raise", abstain_message="No.", max_concurrency=3)
     config = json.loads(json.dumps(guard.to_config()))
     again = Guardrail.from_config(config, model=MODEL)
     assert again.to_config() == config

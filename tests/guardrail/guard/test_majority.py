@@ -15,11 +15,9 @@ from guardrail.doctor import examine
 from guardrail.errors import UsageError
 from guardrail.guard.cascade import Cascade
 from guardrail.guard.comparability import unlike_plan
-from guardrail.guard.early_stopping import can_stop_early
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SamplingPlan
-from guardrail.uncertainty import make_estimator
 
 QUESTION = "Capital of France?"
 GREEDY = "Rome"
@@ -50,10 +48,7 @@ async def test_the_same_on_an_event_loop() -> None:
 
 
 def test_all_samples_are_drawn_because_each_has_a_vote() -> None:
-    plan = artifact().plan
-    assert not can_stop_early(plan, make_estimator("discrete_semantic_entropy"))
-    guard = Guardrail(model=MODEL, artifact=artifact(), early_stopping="on")
-    assert guard.assess(QUESTION).cost.calls == 4
+    assert Guardrail(model=MODEL, artifact=artifact()).assess(QUESTION).cost.calls == 4
 
 
 def test_a_person_sees_the_vote_where_nothing_can_be_accepted() -> None:
@@ -77,7 +72,7 @@ def test_served_answers_are_no_votes() -> None:
     assert unlike_plan({"temperature": plan.temperature, "top_p": plan.top_p}, plan) == ["primary"]
 
 
-@pytest.mark.parametrize("changed", [{"n": 0}, {"unanimous_at": 2}, {"follow_ups": ("p_true",)}])
+@pytest.mark.parametrize("changed", [{"n": 0}, {"follow_ups": ("p_true",)}])
 def test_what_would_cut_the_vote_short_is_refused(changed: dict[str, Any]) -> None:
     with pytest.raises(ValidationError, match="the vote of all n samples"):
         SamplingPlan(**{"n": 4, "primary": "majority", **changed})

@@ -70,7 +70,7 @@ class Turning(ScriptedChat):
 def turning(**settings: Any) -> tuple[Turning, Guardrail]:
     """A guard that remembers nothing, so that only the retry itself keeps it from drawing again."""
     model = Turning()
-    settings = {"on_abstain": "raise", "early_stopping": "off", "remember": 0, **settings}
+    settings = {"on_abstain": "raise", "remember": 0, **settings}
     return model, Guardrail(model=model, artifact=make_artifact(model, n=4), **settings)
 
 
@@ -160,7 +160,7 @@ def test_no_question_of_a_batch_gets_the_answer_to_another() -> None:
 def test_a_retried_batch_has_one_limit(asynchronous: bool) -> None:
     traffic = Seen()
     model = Busy(default=["a", "b", "c"], seen=traffic, crowd=3)
-    retrying = tried(Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0))
+    retrying = tried(Guardrail(model=model, artifact=make_artifact(model), remember=0))
     config: Any = {"max_concurrency": 2}
     if asynchronous:
         asyncio.run(retrying.abatch(["q"] * 3, config))
@@ -197,8 +197,7 @@ def test_an_error_of_the_abstention_path_draws_no_more_samples(path: Any) -> Non
 def cascade(small: list[list[Any]], large: list[list[Any]]) -> tuple[Turning, Cascade]:
     """A cascade that is asked LOST, by what its stages answer in each round; and its first model."""
     models = [Turning(name_of_model="small", turns={LOST: small}), Turning(name_of_model="large", turns={LOST: large})]
-    settings: list[dict[str, Any]] = [{"early_stopping": "off"}, {"early_stopping": "off"}]
-    return models[0], Cascade(models, artifact=artifact(0.5, 0.5), on_abstain="raise", stage_settings=settings)
+    return models[0], Cascade(models, artifact=artifact(0.5, 0.5), on_abstain="raise")
 
 
 def test_a_stage_of_a_cascade_that_abstained_is_not_drawn_again_after_an_outage_of_the_next() -> None:
@@ -275,7 +274,7 @@ OUTAGES: dict[str, list[Any]] = {
 
 def rounds_of(*rounds: list[Any], **settings: Any) -> tuple[Turning, Guardrail]:
     model = Turning(turns={LATE: list(rounds)})
-    settings = {"on_abstain": "raise", "early_stopping": "off", "remember": 0, **settings}
+    settings = {"on_abstain": "raise", "remember": 0, **settings}
     return model, Guardrail(model=model, artifact=make_artifact(model, n=4), **settings)
 
 
@@ -314,7 +313,7 @@ def test_what_a_judge_did_not_decide_is_a_result() -> None:
     judge = Speechless()
     artifact = make_artifact(model, n=4)
     artifact = artifact.model_copy(update={"estimator": artifact.estimator.model_copy(update={"judge": judge.spec})})
-    guard = Guardrail(model=model, artifact=artifact, judge=judge, on_abstain="raise", early_stopping="off", remember=0)
+    guard = Guardrail(model=model, artifact=artifact, judge=judge, on_abstain="raise", remember=0)
     with pytest.raises(AbstainedError) as caught:
         tried(guard).invoke(LATE)
     assert (caught.value.verdict.uncertainty.reason, model.rounds(LATE)) == (Unmeasured.JUDGE_FAILED, 1)
@@ -394,7 +393,7 @@ def test_an_abstention_is_forgotten_after_a_while() -> None:
 def test_the_oldest_pieces_make_room_and_no_prompt_is_kept() -> None:
     memory = Draws(most_bytes=20_000)
     model = ScriptedChat(default=["a", "b", "c"])
-    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=memory)
+    guard = Guardrail(model=model, artifact=make_artifact(model), remember=memory)
     assert guard.assess("secret one").cost.calls == 11
     assert (guard.assess("secret one").cost.calls, memory.evicted) == (0, 0)
     for number in range(9):
@@ -406,7 +405,7 @@ def test_the_oldest_pieces_make_room_and_no_prompt_is_kept() -> None:
 
 def test_guards_made_of_a_guard_share_its_memory() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
-    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model))
     assert guard.assess("q").cost.calls == 11
     assert guard.model_copy(update={"abstain_message": "No."}).assess("q").cost.calls == 0
     worded = guard.configurable_fields(abstain_message=ConfigurableField(id="text"))
@@ -418,14 +417,14 @@ def test_guards_made_of_a_guard_share_its_memory() -> None:
 
 def test_cascades_made_of_a_cascade_share_its_memory() -> None:
     models = [ScriptedChat(name_of_model=name, default=["a", "b", "c"]) for name in ("small", "large")]
-    cascade = Cascade(models, artifact=artifact(0.5, 0.5), stage_settings=[{"early_stopping": "off"}] * 2)
+    cascade = Cascade(models, artifact=artifact(0.5, 0.5))
     assert cascade.assess("q").cost.calls == 22
     assert cascade.model_copy(update={"abstain_message": "No."}).assess("q").cost.calls == 0
 
 
 def test_new_ids_of_content_blocks_make_no_other_question() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
-    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model))
     n_calls = [guard.assess([HumanMessage(content_blocks=[create_text_block("q")])]).cost.calls for _ in range(2)]
     assert n_calls == [11, 0]
     classes = [HumanMessage("r"), HumanMessageChunk(content="r"), ChatMessage(role="user", content="r")]
@@ -436,7 +435,7 @@ def test_what_is_another_question_is_drawn() -> None:
     model = ScriptedChat(default=["a", "b", "c"])
     memory = Draws()
     artifact = make_artifact(model)
-    settings: dict[str, Any] = {"early_stopping": "off", "remember": memory, "turns": "mark"}
+    settings: dict[str, Any] = {"remember": memory, "turns": "mark"}
     guard = Guardrail(model=model, artifact=artifact, **settings)
     assert guard.assess("q").cost.calls == 11
     same = [HumanMessage("q", id="2", response_metadata={"at": 1})]
@@ -480,7 +479,7 @@ def test_a_switch_is_asked_about_a_remembered_acceptance() -> None:
     memory = Draws()
     model, guard = turning(remember=memory)
     assert guard.assess(SURE).accepted
-    alarmed = Guardrail(model=model, artifact=guard.artifact, early_stopping="off", remember=memory, switch=Alarmed())
+    alarmed = Guardrail(model=model, artifact=guard.artifact, remember=memory, switch=Alarmed())
     assert [alarmed.assess(SURE).reason for _ in range(2)] == [Reason.SUSPENDED] * 2
     assert guard.assess(SURE).accepted  # what an alarm held back is given out when it is over
     assert model.rounds(SURE) == 1
@@ -522,7 +521,7 @@ def slotted(guard: Guardrail, clock: str, context: str, question: str = LATE) ->
 def slotted_guard(*rounds: list[Any], slots: Any = ("context",), **settings: Any) -> tuple[Turning, Guardrail]:
     model = Turning(turns={f"Context: {context}\nQuestion: {LATE}": list(rounds) for context in "AB"})
     artifact = make_artifact(model, n=4, prompt=SLOTTED)
-    return model, Guardrail(model=model, artifact=artifact, early_stopping="off", remember_slots=slots, **settings)
+    return model, Guardrail(model=model, artifact=artifact, remember_slots=slots, **settings)
 
 
 def test_an_abstention_counts_under_any_clock_and_shows_nothing_of_other_content() -> None:
@@ -608,7 +607,7 @@ def test_a_guard_that_another_guard_draws_from_answers_every_call_for_itself() -
     """Otherwise its first abstention would be every sample's answer, and the outer guard certain of it."""
     inner, guard = rounds_of(APART, APART, ["right"], on_abstain="message", remember=300)
     model = Inside(guard=guard)
-    outer = Guardrail(model=model, artifact=make_artifact(model, n=4), early_stopping="off", max_concurrency=1)
+    outer = Guardrail(model=model, artifact=make_artifact(model, n=4), max_concurrency=1)
     outer.assess(LATE)
     assert sum(inner.calls.values()) == 5 * 5
 

@@ -116,9 +116,8 @@ def test_unknown_segments_abstain_where_the_artifact_says_so() -> None:
     assert guard.assess(HALF, named("easy")).accepted
 
 
-@pytest.mark.parametrize("early_stopping", ["auto", "on", "off"])
-def test_verdicts_are_of_the_whole_artifact_and_the_same_with_early_stopping(early_stopping: Any) -> None:
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping=early_stopping, remember=0)
+def test_verdicts_are_of_the_whole_artifact() -> None:
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, remember=0)
     verdicts = [guard.assess(HALF, named(name)) for name in ("easy", "hard")]
     assert [verdict.accepted for verdict in verdicts] == [True, False]
     assert {verdict.artifact for verdict in verdicts} == {ARTIFACT.digest}
@@ -127,7 +126,7 @@ def test_verdicts_are_of_the_whole_artifact_and_the_same_with_early_stopping(ear
 
 def test_a_call_without_a_segment_is_refused_and_draws_nothing() -> None:
     model = ScriptedChat(script={HALF: ["yes"] * 11})
-    guard = Guardrail(model=model, artifact=artifact(model=model), early_stopping="off")
+    guard = Guardrail(model=model, artifact=artifact(model=model))
     configs: list[RunnableConfig | None] = [None, {}, {"configurable": {"thread_id": "1"}}, named(None)]
     for config in configs:
         with pytest.raises(ArtifactMismatchError, match="guardrail_segment"):
@@ -167,7 +166,7 @@ def test_an_abstention_in_one_segment_counts_in_all() -> None:
 
 
 def test_an_acceptance_in_one_segment_is_no_acceptance_in_another() -> None:
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping="off")
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT)
     verdicts = [guard.assess(HALF, named(name)) for name in ("easy", "hard", "easy")]
     assert [verdict.accepted for verdict in verdicts] == [True, False, False]
     assert [verdict.cost.calls for verdict in verdicts] == [11, 0, 0]  # one draw, compared with each threshold
@@ -182,7 +181,7 @@ def test_a_guard_on_the_abstention_path_gets_the_segment() -> None:
 
 def test_monitors_and_switches_see_all_segments() -> None:
     monitor = DriftMonitor(ARTIFACT)
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=monitor.watch, early_stopping="off", remember=0)
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=monitor.watch, remember=0)
     for name in ("easy", "hard", "other"):
         guard.assess(HALF, named(name))
     assert monitor.state.n == 3

@@ -224,7 +224,7 @@ def test_the_samples_of_a_judge_and_of_a_collection_show_no_token(of_the_process
 def test_tracers_still_see_every_sample_once() -> None:
     tracer = Keeping()
     model = Streaming(script=SCRIPT, callbacks=[tracer])
-    guard = Guardrail(model=model, artifact=make_artifact(model, n=4), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=4))
     guard.invoke(UNSURE, {"callbacks": [tracer]})
     (root,) = [run for run in tracer.roots if run.child_runs]
     assert sorted(run.name for run in root.child_runs) == [

@@ -120,7 +120,7 @@ def test_the_last_verdict_that_an_observer_sees_is_the_caller_s() -> None:
         raise OSError(errno.ENOSPC, "disk full")
 
     observer, monitor = Seen(), DriftMonitor(ARTIFACT)
-    guard = guarded(on_verdict=[observer, monitor.watch, broken], early_stopping="off")
+    guard = guarded(on_verdict=[observer, monitor.watch, broken])
     sync, awaited = both_ways(guard, SURE)
     assert [verdict.accepted for verdict in observer.verdicts] == [True, False] * 2
     assert (observer.verdicts[1], observer.verdicts[3]) == (sync, awaited)
@@ -148,26 +148,21 @@ def test_async_observers_are_awaited_and_refused_in_sync_calls() -> None:
 def test_a_drift_monitor_gets_every_measured_score(monkeypatch: pytest.MonkeyPatch) -> None:
     monitor, scores = DriftMonitor(ARTIFACT), list[float]()
     monkeypatch.setattr(monitor, "update", scores.append)
-    guard = guarded(on_verdict=monitor.watch, early_stopping="off")
+    guard = guarded(on_verdict=monitor.watch)
     for question in (SURE, UNSURE, BROKEN, SURE):
         guard.invoke(question)
     # three clusters of 4, 3, 3 among 10: -.4 ln .4 - .6 ln .3 = 1.0889
     assert scores == pytest.approx([0.0, 1.0889, 0.0], abs=1e-4)
 
 
-def test_bounds_of_early_stopping_are_kept_from_a_drift_monitor() -> None:
-    with pytest.raises(ValidationError, match='early_stopping="off"'):
-        guarded(on_verdict=DriftMonitor(ARTIFACT).watch, early_stopping="on")
-
-
 def test_a_guard_refuses_a_drift_monitor_that_would_leave_its_verdicts_out() -> None:
     other = ARTIFACT.calibration.model_copy(update={"uncertainty": (9.0, *ARTIFACT.calibration.uncertainty[1:])})
     monitor = DriftMonitor(ARTIFACT.model_copy(update={"calibration": other}))
     with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
-        guarded(on_verdict=[Seen(), monitor.watch], early_stopping="off")
+        guarded(on_verdict=[Seen(), monitor.watch])
     prompt = ARTIFACT.model_copy(update={"prompt": ARTIFACT.prompt.model_copy(update={"system": "Be brief."})})
     with pytest.raises(ValidationError, match="another prompt: it"):
-        guarded(on_verdict=DriftMonitor(prompt).watch, early_stopping="off")
+        guarded(on_verdict=DriftMonitor(prompt).watch)
 
 
 def test_a_drift_monitor_watches_the_same_scores_at_another_alpha() -> None:
@@ -176,7 +171,7 @@ def test_a_drift_monitor_watches_the_same_scores_at_another_alpha() -> None:
     outcome = fitted.outcome.model_copy(update={"alpha": 0.1})
     monitor, stricter = DriftMonitor(fitted), fitted.model_copy(update={"outcome": outcome})
     assert stricter.digest != fitted.digest
-    guard = Guardrail(model=MODEL, artifact=stricter, on_verdict=monitor.watch, early_stopping="off")
+    guard = Guardrail(model=MODEL, artifact=stricter, on_verdict=monitor.watch)
     guard.invoke(SURE)
     assert (monitor.state.n, guard.assess(SURE).artifact) == (1, stricter.digest)
 

@@ -97,5 +97,5 @@ def test_scores_that_are_made_of_others() -> None:
 def test_samples_that_disagree_are_named_where_they_were_drawn() -> None:
     model = ScriptedChat(script={"q?": ["Oslo", "Rome", "Bern", "Oslo", "Kiev"]})
     artifact = make_artifact(model, threshold=0.1, estimator=make_estimator("discrete_semantic_entropy"), n=4)
-    judged = Guardrail(model=model, artifact=artifact, early_stopping="off").assess("q?")
+    judged = Guardrail(model=model, artifact=artifact).assess("q?")
     assert "The model's own answers disagree too much" in judged.detail

@@ -17,15 +17,13 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import range_of
-from guardrail.judges import BatchJudge, Item, Judge, JudgeSpec, from_judge, list_judges
-from guardrail.judges.base import is_slow, judge_batch, merging_of
+from guardrail.judges import BatchJudge, Item, Judge, JudgeSpec, list_judges
+from guardrail.judges.base import is_slow, judge_batch
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, canonical_calls
 from guardrail.uncertainty import cluster, from_spec, measure
-from guardrail.uncertainty.early_bounds import has_useful_bounds
 
 # -- What a contributor writes -----------------------------------------------------------------------------------------
 
@@ -38,9 +36,6 @@ class FirstLetterJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="first_letter", version=1, params={})
-
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        return False  # an equivalence relation: answers that differ stay different
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         return [a[:1].casefold() == b[:1].casefold() for a, b in pairs]
@@ -98,22 +93,6 @@ def test_calibrate_scores_with_it_by_name(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("*.sqlite"))  # it states that it is fast, so its verdicts are not cached
 
 
-@pytest.mark.usefixtures("added")
-def test_what_it_can_merge_stops_early() -> None:
-    estimator = make_estimator(NAME, judge=make_judge("first_letter"))
-    assert has_useful_bounds(estimator)
-    assert not estimator.is_slow
-    ends = range_of(drawn("apple", "berry", "cherry"), estimator, 10)
-    assert ends == pytest.approx((0.6390318597, 2.302585093))  # {8, 1, 1} of 10: -.8 ln .8 - .2 ln .1; ln 10
-    artifact = make_artifact(MODEL, threshold=0.5).model_copy(update={"estimator": estimator.spec})
-    early = Guardrail(model=MODEL, artifact=artifact).assess("spread?")
-    full = Guardrail(model=MODEL, artifact=artifact, early_stopping="off").assess("spread?")
-    assert (early.accepted, early.reason) == (full.accepted, full.reason)
-    assert (early.cost.saved, full.cost.saved) == (7, 0)
-    mean = make_estimator("degree", similarity=from_judge(make_judge("first_letter")))
-    assert has_useful_bounds(mean)
-
-
 # -- What a judge may leave out ----------------------------------------------------------------------------------------
 
 
@@ -137,9 +116,6 @@ class Members(Plain):
     def identity(self, text: str) -> str:
         return text
 
-    def can_merge(self, a: str, b: str, further: int) -> bool:
-        return False
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         self.batches += 1
         return [a == b for _, a, b in items]
@@ -155,24 +131,19 @@ class Quiet(BatchJudge):
 
 
 @pytest.mark.parametrize("judge", [Plain(), Quiet()])
-def test_a_judge_that_states_nothing_is_slow_and_stops_nothing_early(judge: Judge) -> None:
+def test_a_judge_that_states_nothing_is_slow(judge: Judge) -> None:
     estimator = make_estimator(NAME, judge=judge)
     assert estimator.is_slow
-    assert not has_useful_bounds(estimator)
-    assert range_of(drawn("a", "b", "c"), estimator, 10) == pytest.approx((0, 2.302585093))  # valid, and useless
     clusters = cluster("q", ["A b", "A  b", "c"], judge)
     assert clusters is not None
     assert (clusters.sizes, clusters.judged_pairs) == ((2, 1), 1)  # strings that differ in white space are one
     assert judge.equivalent("q", [("a", "a"), ("a", "b")]) == [True, False]
     assert judge_batch(judge, [("q", "a", "a"), ("r", "a", "b")]) == [True, False]
-    artifact = make_artifact(MODEL, threshold=0.5).model_copy(update={"estimator": estimator.spec})
-    assert Guardrail(model=MODEL, artifact=artifact, judge=judge).assess("spread?").cost.saved == 0
 
 
 def test_the_optional_members_work_without_the_base_class() -> None:
     judge = Members()
     estimator = make_estimator(NAME, judge=judge)
-    assert has_useful_bounds(estimator)
     calls = [canonical_calls([ToolCall(name="f", arguments={"x": x})]) for x in (1, 2)]
     clusters = cluster("q", ["A b", "a b.", *calls], judge)  # its own identity, and it is asked about tool calls
     assert clusters is not None
@@ -186,17 +157,14 @@ def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
     for judge in (FirstLetterJudge(), Members(), Plain()):
         wrapped = cached(judge, cache)
         assert is_slow(wrapped) == is_slow(judge)
-        assert merging_of(wrapped) == merging_of(judge)
 
 
-def test_a_subclass_states_speed_and_merging_anew() -> None:
+def test_a_subclass_states_its_speed_anew() -> None:
     class Other(FirstLetterJudge):
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [len(a) == len(b) for a, b in pairs]
 
     assert is_slow(Other())
-    assert merging_of(Other()) is None
-    assert not has_useful_bounds(make_estimator(NAME, judge=Other()))
 
 
 class Watched(FirstLetterJudge):

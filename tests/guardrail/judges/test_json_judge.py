@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 from pydantic import BaseModel
 
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
-from guardrail.guard.early_stopping import decide_early, range_of
 from guardrail.judges import JsonJudge, JudgeSpec, TextJudge, default_judge, make_judge
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import make_estimator, measure
-from guardrail.uncertainty.early_bounds import has_useful_bounds
+from guardrail.types import Bindings
+from guardrail.uncertainty import make_estimator
 
 
 class Decision(BaseModel):
@@ -103,32 +99,6 @@ def test_an_artifact_with_another_judge_keeps_it() -> None:
     artifact = make_artifact(model, bindings=FORMAT)
     older = artifact.model_copy(update={"estimator": make_estimator("discrete_semantic_entropy").spec})
     assert Guardrail(model=model, artifact=older).assess("q").uncertainty.value == 0.0
-
-
-def test_what_differs_stays_different_so_that_drawing_stops_early() -> None:
-    estimator = make_estimator("discrete_semantic_entropy", judge=JsonJudge())
-    texts = [f'{{"capital": "{city}"}}' for city in ("Rome", "Lyon", "Oslo", "Bern")]
-    drawn = SampleSet(question="q", primary=Sample(text=texts[0]), samples=tuple(Sample(text=t) for t in texts))
-    assert has_useful_bounds(estimator)
-    score = decide_early(drawn, estimator, 6, 0.1)
-    assert score is not None
-    assert (score.value or 0.0) > 0.1
-
-
-@pytest.mark.parametrize("name", ["discrete_semantic_entropy", "num_sets", "primary_disagreement"])
-def test_the_full_score_lies_within_the_bounds_of_every_part(name: str) -> None:
-    dice, estimator = random.Random(name), make_estimator(name, judge=JsonJudge())
-    forms = ('{"n": 1, "m": 2}', '{"m": 2.0, "n": 1}', '{"m": 2, "n": "1"}', "[1, 2]", "[2, 1]", "n 1", "N 1.", "1")
-    for _ in range(40):
-        primary, *texts = (dice.choice(forms) for _ in range(9))
-        samples = tuple(Sample(text=text) for text in texts)
-        whole = SampleSet(question="q", primary=Sample(text=primary), samples=samples)
-        full = measure(whole, estimator, SamplingPlan(n=8)).value
-        assert full is not None
-        for m in range(2, 9):
-            ends = range_of(whole.model_copy(update={"samples": samples[:m]}), estimator, 8)
-            assert isinstance(ends, tuple)
-            assert ends[0] <= full <= ends[1]
 
 
 @pytest.mark.parametrize(

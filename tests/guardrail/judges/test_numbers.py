@@ -85,13 +85,6 @@ def test_same(a: str, b: str) -> None:
     assert same(a, b) is True
 
 
-def test_a_bare_number_joins_labels_so_further_answers_may() -> None:
-    judge = NumericJudge()
-    assert judge.can_merge("5 km", "5 m", 1)  # through "5"
-    assert not judge.can_merge("5 km", "6 km", 9)
-    assert not judge.can_merge("5", "five or so", 9)
-
-
 UNITS = ["", " km", " kg", "%", " hours", " dollars", " apples", " per day"]
 SENTENCES = ["{}", "The answer is {}.", "**{}**", "\\boxed{{{}}}", "2 + 2 = {}", "So it is {}."]
 
@@ -149,8 +142,7 @@ PIECES = st.sampled_from(
 @example("5 km", "5")
 def test_sameness_is_symmetric_and_every_text_is_itself(a: str, b: str) -> None:
     assert same(a, a) is True
-    if same(a, b):
-        assert NumericJudge().can_merge(a, b, 0) or parse_number(a) is None
+    assert same(a, b) is same(b, a)
 
 
 @given(st.integers(-(10**30), 10**30), st.integers(-3, 3))

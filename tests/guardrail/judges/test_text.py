@@ -172,6 +172,20 @@ def test_own_words_by_hand(question: str, a: str, b: str, same: bool) -> None:
     assert TextJudge().equivalent(question, [(a, b), (b, a)]) == [same, same]
 
 
+@given(
+    *[
+        st.lists(st.sampled_from(["red", "fox", "5", "6", "5", "not", "A", "five", ",", "+", "is"]), max_size=5).map(
+            " ".join
+        )
+    ]
+    * 2
+)
+def test_a_verdict_does_not_depend_on_the_order_of_the_pair(a: str, b: str) -> None:
+    there, back, own = TextJudge().equivalent("Is it a fox?", [(a, b), (b, a), (a, a)])
+    assert there is back
+    assert own is True
+
+
 def test_own_words_are_neither_the_questions_nor_function_words() -> None:
     assert own_words(CAPITAL, "It is the capital, Asmara, since 1897.") == ["asmara", "1897"]
 

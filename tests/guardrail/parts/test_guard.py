@@ -393,13 +393,6 @@ def test_a_cascade_refuses_a_stage_of_parts() -> None:
         CascadeArtifact(created="1970", stages=(artifact, artifact), outcome=outcome, certificate=outcome, packages={})
 
 
-def test_an_adaptive_plan_is_refused() -> None:
-    content = guard_of(answers()).artifact.content
-    adaptive = {**content, "plan": {**content["plan"], "unanimous_at": 2}}
-    with pytest.raises(ValidationError, match="must not have unanimous_at"):
-        CalibrationArtifact.from_stored(adaptive)
-
-
 # -- measured once
 
 

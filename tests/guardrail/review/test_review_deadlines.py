@@ -132,7 +132,7 @@ def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
 def test_an_abstention_stays_one_and_what_cannot_be_watched_is_held_back(impatient: ReviewStore) -> None:
     store = impatient
     drift = Monitors(store).drift("drift", ARTIFACT)
-    settings: dict[str, Any] = {"model": MODEL, "artifact": ARTIFACT, "early_stopping": "off"}
+    settings: dict[str, Any] = {"model": MODEL, "artifact": ARTIFACT}
     watched_guard = Guardrail(**settings, on_verdict=drift.watch, on_abstain=ticket(store))
     audited = Guardrail(**settings, on_verdict=AuditSample(store, 1.0, None, {}))
     store.database.deadline = 0.15
@@ -146,7 +146,7 @@ def test_an_abstention_stays_one_and_what_cannot_be_watched_is_held_back(impatie
 
 def test_a_database_that_takes_nothing_is_not_available(store_url: str) -> None:
     with ReviewStore(store_url) as store:
-        guard = Guardrail(model=MODEL, artifact=ARTIFACT, early_stopping="off", on_abstain=ticket(store))
+        guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_abstain=ticket(store))
         drift = Monitors(store).drift("drift", ARTIFACT)
         if store_url.startswith("postgresql"):
             with store.database.write() as connection:

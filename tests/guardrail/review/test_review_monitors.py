@@ -363,15 +363,12 @@ def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(s
     own, lenient = make_artifact(model, threshold=1.0), make_artifact(model, threshold=1.0, alpha=0.2)
     drift = Monitors(store).drift("drift", own)
     for artifact in (own, lenient):  # with the same scores
-        Guardrail(model=model, artifact=artifact, early_stopping="off", on_verdict=drift.watch).invoke(SURE)
+        Guardrail(model=model, artifact=artifact, on_verdict=drift.watch).invoke(SURE)
     assert drift.state.n == 2
     other = own.model_copy(update={"calibration": ARTIFACT.calibration})
     with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
-        Guardrail(model=model, artifact=other, early_stopping="off", on_verdict=drift.watch)
+        Guardrail(model=model, artifact=other, on_verdict=drift.watch)
     drift.watch(Guardrail(model=model, artifact=other).assess(SURE))  # as in an agent with two artifacts
-    early = Guardrail(model=model, artifact=own, early_stopping="on").assess(SURE)  # 7, 1, 1, 1 of 10 have .94
-    with pytest.raises(UsageError, match='early_stopping="off"'):
-        drift.watch(early)
     assert drift.state.n == 2
 
 
@@ -443,7 +440,7 @@ def test_watched_scores_are_on_disk_and_any_process_folds_them_once(store: Revie
     artifact = make_artifact(MODEL)
     monitors = Monitors(store)
     drift = monitors.drift("drift", artifact)
-    guard = Guardrail(model=MODEL, artifact=artifact, early_stopping="off", on_verdict=drift.watch)
+    guard = Guardrail(model=MODEL, artifact=artifact, on_verdict=drift.watch)
     scores = [guard.assess(question).uncertainty.value for question in (SURE, UNSURE, SURE)]
     assert in_inbox(store) == 3
     with ReviewStore(store_url) as other:  # without the artifact
@@ -515,7 +512,7 @@ def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
     monitors = Monitors(store)
     holds, lets = monitors.drift("drift", artifact), monitors.drift("drift", artifact, on_watch_failure="pass")
     audits = audit_sample(store, 1.0, on_watch_failure="pass")
-    settings: dict[str, Any] = {"model": MODEL, "artifact": artifact, "early_stopping": "off"}
+    settings: dict[str, Any] = {"model": MODEL, "artifact": artifact}
     for _ in range(FAILURES):
         store.database.circuit.note(failed=True)
     assert Guardrail(**settings, on_verdict=holds.watch).assess(SURE).reason is Reason.SUSPENDED

@@ -185,11 +185,10 @@ def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> No
     assert [(n, primary) for n, primary, _ in forgetful.asked] == [(5, True)] * 2
 
 
-def test_waves_of_a_native_sampler_are_parts_of_one_draw() -> None:
+def test_two_stages_of_a_native_sampler_are_parts_of_one_draw() -> None:
     model, draw = Native(asked=[]), Draw(Draws(), "key")
-    first = Sampler(model, SamplingPlan(n=3), memory=draw).draw([PROMPT])[0]
-    later = Sampler(model, SamplingPlan(n=5), first=3, wave=1, memory=draw).draw([PROMPT])[0]
+    first = Sampler(model, SamplingPlan(n=0), memory=draw).draw([PROMPT])[0]
+    later = Sampler(model, SamplingPlan(n=5), primary=False, memory=draw).draw([PROMPT])[0]
     whole = asyncio.run(Sampler(model, SamplingPlan(n=5), memory=draw).adraw([PROMPT]))[0]
-    assert [len(drawn.samples) for drawn in (first, later, whole)] == [3, 2, 5]
-    assert whole.samples == (*first.samples, *later.samples)
-    assert [(n, primary) for n, primary, _ in model.asked] == [(3, True), (2, False)]
+    assert (whole.primary, whole.samples, len(whole.samples)) == (first.primary, later.samples, 5)
+    assert [(n, primary) for n, primary, _ in model.asked] == [(0, True), (5, False)]

@@ -32,12 +32,9 @@ class Interrupted(ScriptedChat):
         return super()._generate(messages, stop, run_manager, **kwargs)
 
 
-@pytest.mark.parametrize("early_stopping", ["off", "on"])
-def test_no_further_call_begins(early_stopping: Any) -> None:
+def test_no_further_call_begins() -> None:
     model = Interrupted(default=[*"abcdefghijk"], numbers=itertools.count())
-    guard = Guardrail(
-        model=model, artifact=make_artifact(model), early_stopping=early_stopping, max_concurrency=1, on_abstain="raise"
-    )
+    guard = Guardrail(model=model, artifact=make_artifact(model), max_concurrency=1, on_abstain="raise")
     with pytest.raises(KeyboardInterrupt):
         guard.invoke("q")
     assert next(model.numbers) == 4
@@ -63,7 +60,7 @@ class Waiting(ScriptedChat):
 def test_a_signal_reaches_a_caller_whose_calls_are_under_way(config: Any) -> None:
     assert threading.current_thread() is threading.main_thread()
     model = Waiting(begun=itertools.count(), release=threading.Event())
-    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", max_concurrency=2)
+    guard = Guardrail(model=model, artifact=make_artifact(model), max_concurrency=2)
     try:
         with pytest.raises(KeyboardInterrupt):
             guard.invoke("q", config)

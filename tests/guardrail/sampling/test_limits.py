@@ -88,15 +88,14 @@ class Busy(ScriptedChat):
 def guard_and_traffic(n: int = 3, **settings: Any) -> tuple[Guardrail, Seen]:
     traffic = Seen()
     model = Busy(default=["a", "b", "c"], seen=traffic, crowd=n + 1)
-    settings = {"early_stopping": "off", "remember": 0, **settings}
+    settings = {"remember": 0, **settings}
     return Guardrail(model=model, artifact=make_artifact(model), **settings), traffic
 
 
 def cascade_and_traffic(n: int = 3) -> tuple[Cascade, Seen]:
     traffic = Seen()
     models = [Busy(name_of_model=name, default=["a", "b"], seen=traffic, crowd=n + 1) for name in ("small", "large")]
-    settings = [{"early_stopping": "off"}, {"early_stopping": "off"}]
-    return Cascade(models, artifact=cascade_artifact(0.0, 0.0), stage_settings=settings), traffic
+    return Cascade(models, artifact=cascade_artifact(0.0, 0.0)), traffic
 
 
 def soon(run: Callable[[], Any]) -> Any:
@@ -168,7 +167,7 @@ class Meeting(ScriptedChat):
 @pytest.mark.parametrize("way", ["invoke", "batch"])
 def test_threads_use_the_whole_limit(way: str) -> None:
     model = Meeting(barrier=threading.Barrier(3), first=itertools.count())
-    guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+    guard = Guardrail(model=model, artifact=make_artifact(model))
     soon(lambda: SYNC[way](guard, {"max_concurrency": 3}))
     assert not model.barrier.broken
 
@@ -201,7 +200,7 @@ def test_without_it_the_calls_of_each_question_are_bounded_as_before() -> None:
 
 def test_a_wider_limit_than_the_default_is_used() -> None:
     model = Busy(default=["a", "b", "c"], seen=Seen())
-    guard = Guardrail(model=model, artifact=make_artifact(model, n=30), early_stopping="off", remember=0)
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=30), remember=0)
     asyncio.run(guard.ainvoke("q"))
     assert model.seen.peak == 16
     asyncio.run(guard.ainvoke("q", {"max_concurrency": 25}))
@@ -242,7 +241,7 @@ class Inside(BaseChatModel):
 def nested(n: int, **settings: Any) -> tuple[Guardrail, Seen]:
     guard, traffic = guard_and_traffic(n)
     model = Inside(guard=guard, **settings)
-    outer = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", probe="off", remember=0)
+    outer = Guardrail(model=model, artifact=make_artifact(model), probe="off", remember=0)
     return outer, traffic
 
 
@@ -283,7 +282,7 @@ def test_a_fallback_is_counted() -> None:
 def test_a_guard_as_fallback_does_not_block(n: int) -> None:
     guard, traffic = guard_and_traffic(n)
     other = Busy(default=["a", "b", "c"], seen=traffic, crowd=n + 1, name_of_model="other")
-    fallback = Guardrail(model=other, artifact=make_artifact(other), early_stopping="off", remember=0)
+    fallback = Guardrail(model=other, artifact=make_artifact(other), remember=0)
     outer = guard.model_copy(update={"on_abstain": fallback})
     soon(lambda: outer.batch(["q"] * 2, {"max_concurrency": n}))
     assert traffic.calls == 2 * 22
@@ -301,9 +300,9 @@ class Untrusted(Busy):
 def test_the_probe_is_counted(n: int, depth: int) -> None:
     def guarded() -> tuple[Guardrail, Seen]:
         model = Untrusted(seen=Seen(), crowd=n + 1)
-        guard = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off")
+        guard = Guardrail(model=model, artifact=make_artifact(model))
         inside = Inside(guard=guard)
-        outer = Guardrail(model=inside, artifact=make_artifact(inside), early_stopping="off", probe="off")
+        outer = Guardrail(model=inside, artifact=make_artifact(inside), probe="off")
         return (outer if depth else guard), model.seen
 
     guard, traffic = guarded()
@@ -364,7 +363,7 @@ def test_a_chat_model_that_judges_is_counted(reply: Any) -> None:
     judge = ChatJudge(Judging(default=["yes"], seen=traffic, crowd=3), reply=reply)
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
-    guard = Guardrail(model=model, artifact=artifact, judge=judge, early_stopping="off")
+    guard = Guardrail(model=model, artifact=artifact, judge=judge)
     (message, _) = soon(lambda: guard.batch(["q"] * 2, {"max_concurrency": 2}))
     assert message.response_metadata["guardrail"]["accepted"]
     assert traffic.calls > 2 * (11 + 7)

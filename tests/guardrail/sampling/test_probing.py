@@ -23,15 +23,9 @@ from pydantic import Field, PrivateAttr
 
 from guardrail import Guardrail, Reason, Unmeasured
 from guardrail.guard.endpoint_trust import (
-    PROBE_AGAIN_AFTER,
-    REPEATS,
     UNFIT_FOR,
-    WINDOW,
     EndpointProblem,
     EndpointTrust,
-    agreement_rate,
-    later_repeats,
-    surprising,
 )
 from guardrail.sampling import prober as _probe
 from guardrail.sampling.effects import arun
@@ -39,7 +33,6 @@ from guardrail.sampling.probe import PROMPT, ProbeReply, ProbeReport, conclude, 
 from guardrail.sampling.prober import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SamplingPlan
-from guardrail.uncertainty import Needs
 
 CALLS = probe_calls(logprobs=True)
 PLAN, WITH_LOGPROBS = SamplingPlan(n=3), SamplingPlan(n=3, logprobs=True)
@@ -247,7 +240,7 @@ SCRIPT: dict[str, list[Any]] = {"sure?": ["yes"], "unsure?": ["a", "b", "c", "d"
 
 def guard(model: Remote, **settings: Any) -> Guardrail:
     settings = {"remember": 0, **settings}  # each call is to draw
-    return Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", **settings)
+    return Guardrail(model=model, artifact=make_artifact(model), **settings)
 
 
 def test_any_chat_model_is_probed_once_and_the_first_verdict_pays() -> None:
@@ -326,7 +319,7 @@ def test_a_deep_copy_of_a_guard_probes_its_own_model(copied: Callable[[Guardrail
     model = Endpoint(default=["same"])
     artifact = make_artifact(model)
     for settings, problem in ({}, Unmeasured.DEGENERATE_SAMPLES), ({"probe": "off"}, None):
-        guarded = Guardrail(model=model, artifact=artifact, early_stopping="off", **settings)
+        guarded = Guardrail(model=model, artifact=artifact, **settings)
         first = guarded.assess("sure?")
         assert first.uncertainty.reason is problem
         other = copied(guarded)
@@ -403,67 +396,6 @@ def test_log_probabilities_are_another_probe() -> None:
     assert known_report(model, logprobs=False) == report  # it answers both
 
 
-# -- the watch
-
-
-def test_surprise_is_a_binomial_tail() -> None:
-    # .5 ** 50 = 8.9e-16; at a rate of .9 fifty of fifty have probability .9 ** 50 = .005
-    assert surprising(50, 50, 0.5)
-    assert not surprising(50, 50, 0.9)
-    assert not surprising(25, 50, 0.5)
-    assert not surprising(49, 49, 0.1)  # the window is not full
-    assert not surprising(50, 50, None)
-
-
-def test_rate_of_agreement_at_calibration() -> None:
-    model = ScriptedChat()
-    artifact = make_artifact(model, threshold=0.5)
-    scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, 0.0, 0.4, 0.9), "error": (0, 0, 0, 1)})
-    artifact = artifact.model_copy(update={"calibration": scores})
-    meanings = Needs(samples=True, judge=True)
-    assert agreement_rate(artifact, meanings, stops_early=False) == (2 + 1) / (4 + 2)
-    assert agreement_rate(artifact, meanings, stops_early=True) == (3 + 1) / (4 + 2)
-    assert agreement_rate(artifact, Needs(samples=True, logprobs=True), stops_early=False) is None
-    single = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"n": 1})})
-    assert agreement_rate(single, meanings, stops_early=False) is None  # one sample always agrees with itself
-    # n = 10: where all votes are against the primary answer (from 10/11 on), the samples may agree among themselves
-    against = scores.model_copy(update={"uncertainty": (0.0, 0.4, 0.95, 1.0)})
-    artifact = artifact.model_copy(update={"calibration": against})
-    assert agreement_rate(artifact, meanings, stops_early=False) == (1 + 1) / (4 + 2)
-    compared = Needs(samples=True, judge=True, primary=True)
-    assert agreement_rate(artifact, compared, stops_early=False) == (3 + 1) / (4 + 2)
-
-
-def test_an_endpoint_that_turns_degenerate_is_found_out(caplog: pytest.LogCaptureFixture) -> None:
-    model = Remote(script=SCRIPT)
-    artifact = make_artifact(model, threshold=0.5)
-    scores = artifact.calibration.model_copy(update={"uncertainty": (0.0, *(0.7,) * 9), "error": (0,) * 10})
-    guarded = Guardrail(
-        model=model, artifact=artifact.model_copy(update={"calibration": scores}), early_stopping="off", remember=0
-    )
-    assert guarded.assess("sure?").accepted
-    model.replies[:] = ["same"]  # from now on the server answers from a cache
-    verdicts = [guarded.assess("sure?") for _ in range(WINDOW)]
-    assert "far more often than at calibration" in caplog.text
-    assert verdicts[0].accepted
-    assert guarded.assess("sure?").uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
-    model.replies[:] = ["a", "b", "c", "g", "d"]
-    assert not guarded.assess("sure?").accepted  # what is known stays until it is asked again
-    probe(model, PLAN, again=True)
-    assert guarded.assess("sure?").accepted
-
-
-def test_an_endpoint_is_probed_again_now_and_then() -> None:
-    model = Remote(script=SCRIPT)
-    trust = EndpointTrust(model, PLAN, rate=None, enabled=True)
-    verdict = guard(model, probe="off").assess("unsure?")
-    for _ in range(PROBE_AGAIN_AFTER):
-        trust.record(verdict, trust.check())
-    assert len(model._seen) == 5
-    assert trust.check().cost.calls == 5
-    assert trust.check().cost.calls == 0
-
-
 # -- caches that fill up
 
 
@@ -508,7 +440,7 @@ class Gateway(ScriptedChat):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool) -> None:
     def verdict(model: Gateway) -> Any:
-        guarded = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off", remember=0)
+        guarded = Guardrail(model=model, artifact=make_artifact(model), remember=0)
         return asyncio.run(guarded.aassess("q")) if asynchronous else guarded.assess("q")
 
     result = verdict(Gateway())
@@ -518,51 +450,12 @@ def test_a_cache_that_fills_after_the_first_answers_is_found(asynchronous: bool)
     assert verdict(Gateway(passes=99)).uncertainty.measured
 
 
-def test_later_samples_that_repeat_the_first_ask_for_a_probe(caplog: pytest.LogCaptureFixture) -> None:
-    model = Gateway(passes=99)
-    artifact = make_artifact(model, n=5)
-    guarded = Guardrail(model=model, artifact=artifact, early_stopping="on", remember=0)
-    trust = guarded._assessor.trust
-    assert guarded.assess("first").uncertainty.measured
-    verdict = guarded.assess("second")
-    for place in range(REPEATS - 1):
-        trust.record(verdict.model_copy(update={"samples": ("a", "b", "c", "a", "b" if place % 2 else "a")}), HEALTHY)
-    trust.record(verdict.model_copy(update={"samples": ("a", "a", "a", "a", "a")}), HEALTHY)  # tells nothing
-    assert "repeat the first ones" not in caplog.text
-    trust.record(verdict.model_copy(update={"samples": ("a", "b", "c", "c", "c")}), HEALTHY)
-    assert "repeat the first ones" in caplog.text
-    model.passes = 3
-    assert guarded.assess("third").uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES
-
-
-HEALTHY = EndpointProblem()
-
-
-@pytest.mark.parametrize(
-    ("samples", "found"),
-    [
-        ("abcab", True),
-        ("abcbb", True),
-        ("abcba", False),
-        ("abcdd", False),
-        ("abcad", False),
-        ("aaaaa", None),
-        ("aaabb", None),
-        ("abc", None),
-        ("abcd", None),
-        ("aabaaba", True),
-    ],
-)
-def test_what_counts_as_a_repetition(samples: str, found: bool | None) -> None:
-    assert later_repeats(tuple(samples)) is found
-
-
 # -- an endpoint that was unfit, or failed its second probe
 
 
 def trusting(model: Remote) -> tuple[EndpointTrust, list[float]]:
     now = [0.0]
-    return EndpointTrust(model, PLAN, rate=None, enabled=True, clock=lambda: now[0]), now
+    return EndpointTrust(model, PLAN, enabled=True, clock=lambda: now[0]), now
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
@@ -591,27 +484,11 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
     assert len(model._seen) == 2 * calls_before + 5  # nothing more: it is fit
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_a_second_probe_that_fails_is_made_again(asynchronous: bool) -> None:
-    model = Remote(script=SCRIPT)
-    trust, _ = trusting(model)
-
-    def check() -> EndpointProblem:
-        return asyncio.run(arun(trust.check_steps())) if asynchronous else trust.check()
-
-    assert check().reason is None
-    trust._again = True  # as after an alarm
-    model.replies[:] = [ConnectionError("down")]
-    assert check().reason is Unmeasured.MODEL_FAILED
-    assert check().reason is Unmeasured.MODEL_FAILED  # not forgotten, though the first probe was good
-    model.replies[:] = ["same"]
-    assert check().reason is Unmeasured.DEGENERATE_SAMPLES
-
-
-def test_a_second_probe_that_was_cancelled_is_made_again() -> None:
-    model = Remote(script=SCRIPT)
-    trust, _ = trusting(model)
-    assert trust.check().reason is None
+def test_a_second_probe_that_fails_or_is_cancelled_is_made_again_by_the_next_question() -> None:
+    """Otherwise an endpoint that works again would be refused for another minute."""
+    model = Remote(script=SCRIPT, replies=["same"])
+    trust, now = trusting(model)
+    assert trust.check().reason is Unmeasured.DEGENERATE_SAMPLES
 
     async def cancelled() -> None:
         task = asyncio.create_task(arun(trust.check_steps()))
@@ -620,10 +497,12 @@ def test_a_second_probe_that_was_cancelled_is_made_again() -> None:
         with pytest.raises(asyncio.CancelledError):
             await task
 
-    trust._again = True
+    now[0] = UNFIT_FOR
+    model.replies[:] = [ConnectionError("down")]
+    assert trust.check().reason is Unmeasured.MODEL_FAILED
     asyncio.run(cancelled())
-    model.replies[:] = ["same"]
-    assert trust.check().reason is Unmeasured.DEGENERATE_SAMPLES
+    model.replies[:] = ["a", "b", "c", "g", "d"]
+    assert trust.check().reason is None
 
 
 # -- forks
@@ -693,5 +572,5 @@ class Opaque(ScriptedChat):
 def test_a_cache_that_cannot_be_reached_is_found(cached: bool) -> None:
     inner = Gateway(cache=InMemoryCache() if cached else None, passes=99)
     model = Opaque(ask=lambda messages: inner.invoke(messages))
-    verdict = Guardrail(model=model, artifact=make_artifact(model), early_stopping="off").assess("q")
+    verdict = Guardrail(model=model, artifact=make_artifact(model)).assess("q")
     assert (verdict.uncertainty.reason is Unmeasured.DEGENERATE_SAMPLES) == cached

@@ -18,13 +18,11 @@ from calibrate.scoring.scores import supported
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.doctor import examine
 from guardrail.errors import UsageError
-from guardrail.guard.early_stopping import range_of
 from guardrail.judges import ExactJudge
 from guardrail.sampling.follow_ups import FOLLOW_UPS, FollowUp
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, Evidence, Needs, from_spec, list_estimators, measure, unmet_needs
-from guardrail.uncertainty.early_bounds import by_partition, has_useful_bounds
 from guardrail.uncertainty.registry import ESTIMATORS
 
 # -- What a contributor writes -----------------------------------------------------------------------------------------
@@ -38,7 +36,7 @@ def gini(evidence: Evidence) -> float | Missing:
     return 1 - sum((size / n) ** 2 for size in evidence.clusters.sizes)
 
 
-ENTRY = Estimator("gini", 1, "probability", Needs(samples=True, judge=True), gini, bounds=by_partition)
+ENTRY = Estimator("gini", 1, "probability", Needs(samples=True, judge=True), gini)
 
 
 def ask_doubt(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
@@ -75,7 +73,6 @@ def added(monkeypatch: pytest.MonkeyPatch) -> None:
 
 CONTRIBUTING = (Path(__file__).parents[3] / "CONTRIBUTING.md").read_text(encoding="utf-8")
 SURE = "Are you sure? Reply with yes or no only."
-MODEL = ScriptedChat(script={"spread?": ["x", "a", "b", "c", "d"], "equal?": ["x", "same"]})
 
 
 def drawn(*texts: str) -> SampleSet:
@@ -128,20 +125,6 @@ def test_calibrate_scores_it_by_name(tmp_path: Path) -> None:
     scored = read_records(path)
     assert set(scored.header.estimators) == {"gini", key}
     assert all(record.scores["gini"].measured for record in scored.records)
-
-
-@pytest.mark.usefixtures("added")
-def test_its_bounds_stop_early() -> None:
-    estimator = make_estimator("gini", judge=ExactJudge())
-    assert has_useful_bounds(estimator)
-    # Three meanings of 3: {8, 1, 1} of 10 at best, 1 - 66 / 100; ten meanings at worst, 1 - 10 / 100.
-    assert range_of(drawn("a", "b", "c"), estimator, 10) == pytest.approx((0.34, 0.9))
-    artifact = make_artifact(MODEL, threshold=0.3).model_copy(update={"estimator": estimator.spec})
-    for question, saved in (("spread?", 7), ("equal?", 0)):
-        early = Guardrail(model=MODEL, artifact=artifact).assess(question)
-        full = Guardrail(model=MODEL, artifact=artifact, early_stopping="off").assess(question)
-        assert (early.accepted, early.reason) == (full.accepted, full.reason)
-        assert (early.cost.saved >= saved, full.cost.saved) == (True, 0)
 
 
 @pytest.mark.usefixtures("added")

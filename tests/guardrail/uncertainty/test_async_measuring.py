@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import pytest
@@ -39,13 +38,12 @@ class Patient:
         return [a == b for a, b in pairs]
 
 
-@pytest.mark.parametrize("early_stopping", ["off", "on"])
 @pytest.mark.parametrize("way", ["ainvoke", "aassess", "abatch"])
-def test_the_loop_runs_while_a_judge_thinks(way: str, early_stopping: Any) -> None:
+def test_the_loop_runs_while_a_judge_thinks(way: str) -> None:
     judge = Patient()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(MODEL).model_copy(update={"estimator": spec})
-    guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
+    guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, remember=0)
 
     async def run() -> None:
         task = asyncio.create_task(getattr(guard, way)(["q"] if way == "abatch" else "q"))
@@ -66,13 +64,12 @@ def test_async_and_sync_verdicts_are_the_same() -> None:
     judge = Patient()
     judge.loop_ran.set()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
-    for early_stopping in ("off", "on"):
-        for threshold in (0.0, 1.0, 2.0, 3.0):
-            artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
-            guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, early_stopping=early_stopping, remember=0)
-            blocking, awaited = guard.assess("q"), asyncio.run(guard.aassess("q"))
-            assert blocking.model_dump(exclude={"cost"}) == awaited.model_dump(exclude={"cost"})
-            assert blocking.cost.calls == awaited.cost.calls
+    for threshold in (0.0, 1.0, 2.0, 3.0):
+        artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
+        guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, remember=0)
+        blocking, awaited = guard.assess("q"), asyncio.run(guard.aassess("q"))
+        assert blocking.model_dump(exclude={"cost"}) == awaited.model_dump(exclude={"cost"})
+        assert blocking.cost.calls == awaited.cost.calls
 
 
 class OtherExact(ExactJudge):
@@ -113,11 +110,10 @@ class Noting(BatchJudge):
 
 
 @pytest.mark.parametrize(("length", "on_loop"), [(10, True), (10_000, False)])
-@pytest.mark.parametrize("early_stopping", ["off", "on"])
-def test_long_answers_are_measured_off_the_loop(length: int, on_loop: bool, early_stopping: Any) -> None:
+def test_long_answers_are_measured_off_the_loop(length: int, on_loop: bool) -> None:
     model = ScriptedChat(script={"q": [letter * length for letter in "aabcdefghij"]})
     judge = Noting()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
-    asyncio.run(Guardrail(model=model, artifact=artifact, judge=judge, early_stopping=early_stopping).aassess("q"))
+    asyncio.run(Guardrail(model=model, artifact=artifact, judge=judge).aassess("q"))
     assert (threading.get_ident() in judge.threads) is on_loop

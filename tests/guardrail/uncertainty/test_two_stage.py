@@ -1,4 +1,4 @@
-"""Two stages as one ordering: by hand, failed samples as disagreement, and early decisions that change no verdict."""
+"""Two stages as one ordering: by hand, with failed samples, and with verdicts that the first call cannot change."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from pydantic import ValidationError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.gate import accepts
-from guardrail.guard.early_stopping import decide_after_first
+from guardrail.guard.decide import Gate, by_first_call
 from guardrail.judges import ExactJudge
-from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, from_spec, make_estimator, measure
 from guardrail.uncertainty.ensemble import Training
 from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
@@ -36,6 +37,12 @@ def drawn(nll: float, *samples: str, problem: Unmeasured | None = None) -> Sampl
     primary = Sample(text="Oslo", tokens=("Oslo",), logprobs=(-nll,))
     texts = tuple(Sample(text=text) for text in samples)
     return SampleSet(question="q", primary=primary, samples=texts, problem=problem, problem_detail="lost")
+
+
+def after_first_call(drawn: SampleSet, estimator: Estimator, threshold: float) -> Uncertainty | None:
+    artifact = make_artifact(ScriptedChat(), threshold=threshold).model_copy(update={"plan": PLAN})
+    settled = by_first_call(drawn, [Gate(artifact, estimator)])
+    return None if settled is None else settled[artifact.digest]
 
 
 def test_both_stages_by_hand() -> None:
@@ -86,12 +93,12 @@ def test_without_a_primary_answer_or_its_score_nothing_is_measured() -> None:
 @pytest.mark.parametrize("problem", [Unmeasured.DEGENERATE_SAMPLES, Unmeasured.MISCONFIGURED])
 def test_an_endpoint_that_is_not_trusted_holds_everything_back(problem: Unmeasured) -> None:
     assert measure(drawn(0, problem=problem), ordering(), PLAN).reason is problem
-    early = decide_after_first(drawn(0, problem=problem), ordering(), PLAN, 1.5)
-    assert early is not None
-    assert early.reason is problem
+    cheap = after_first_call(drawn(0, problem=problem), ordering(), 1.5)
+    assert cheap is not None
+    assert cheap.reason is problem
 
 
-def test_early_decisions_change_no_verdict_in_200_000_cases() -> None:
+def test_decisions_after_the_first_call_change_no_verdict_in_200_000_cases() -> None:
     """Thresholds lie where rounding could matter: at reachable scores, and one float beside them."""
     rng = random.Random(5)
     seen = {"accepted": 0, "held": 0, "drawn": 0}
@@ -115,21 +122,21 @@ def test_early_decisions_change_no_verdict_in_200_000_cases() -> None:
     assert min(seen.values()) > 10_000
 
 
-def test_the_guard_decides_early_as_it_would_late() -> None:
+def test_the_guard_decides_after_the_first_call_as_with_all_samples() -> None:
     rng = random.Random(3)
     for _ in range(500):
         estimator = ordering(rng.choice((0.1, 0.2, 0.5)))
         texts = [rng.choice(("Oslo", "Rome", "")) for _ in range(rng.choice((0, 1, 2, 2)))]
         whole = drawn(rng.uniform(0, 301) if rng.random() > 0.1 else 1e6, *texts) if rng.random() > 0.05 else drawn(0)
         threshold = rng.choice((rng.uniform(0, 1.5), 150 / 300 + 0.2, 0.5))
-        late = measure(whole, estimator, PLAN)
-        early = decide_after_first(whole.model_copy(update={"samples": ()}), estimator, PLAN, threshold)
-        if early is None:
+        full = measure(whole, estimator, PLAN)
+        cheap = after_first_call(whole.model_copy(update={"samples": ()}), estimator, threshold)
+        if cheap is None:
             continue
-        assert (early.value is None) == (late.value is None)
-        if early.value is not None and late.value is not None:
-            assert early.is_bound
-            assert accepts(early.value, threshold) == accepts(late.value, threshold)
+        assert (cheap.value is None) == (full.value is None)
+        if cheap.value is not None and full.value is not None:
+            assert cheap.is_bound
+            assert accepts(cheap.value, threshold) == accepts(full.value, threshold)
 
 
 def test_the_artifact_stores_it_whole() -> None:

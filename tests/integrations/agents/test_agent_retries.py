@@ -206,9 +206,7 @@ def insisting(request: Any, handler: Any) -> Any:
 def wrong_answers(on_abstain: Any, *others: Any, questions: int = 60, remember: bool = True) -> int:
     model = Wavering()
     artifact = artifact_of(model)
-    own = GuardrailMiddleware(
-        artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=on_abstain, early_stopping="off", probe="off"
-    )
+    own = GuardrailMiddleware(artifact, tools={"*": artifact}, exempt=["balance"], on_abstain=on_abstain, probe="off")
     if not remember:
         own._gate.draws = Draws(0)
     agent: Any = create_agent(model, tools=TOOLS, system_prompt=SYSTEM, middleware=[*others, own])

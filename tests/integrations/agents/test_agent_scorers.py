@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from langchain.agents import create_agent
 from langchain_core.messages import HumanMessage
+from langgraph.checkpoint.memory import InMemorySaver
 
 from guardrail import Scorer, scorer
 from guardrail.artifact import CalibrationArtifact
@@ -17,7 +18,7 @@ from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._agents.framework_guard import FrameworkGuard
 from integrations.langchain_agents import GuardrailMiddleware
-from tests.guardrail.guard.test_stopping import two_stage_artifact
+from tests.guardrail.guard.test_two_stages import two_stage_artifact
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, balance, sending
 
 asked: list[tuple[str, str]] = []
@@ -126,3 +127,17 @@ def test_an_agents_gate_with_two_stages_draws_samples_only_where_the_first_call_
     verdict = reply.response_metadata["guardrail"]
     assert (verdict["accepted"], verdict["cost"]["calls"]) == (accepted, calls)
     assert (reply.text == "a") is accepted
+
+
+@pytest.mark.parametrize(("threshold", "calls"), [(0.49, 3), (0.7, 1)])
+def test_a_person_sees_the_samples_of_what_two_stages_hold_back(threshold: float, calls: int) -> None:
+    """A reviewer who sees no samples, or a list of candidates that is not shown, is no help."""
+    model = ScriptedChat(default=["a", "b", "b"], probability=math.exp(-1.495))
+    guard = GuardrailMiddleware(two_stage_artifact(model, threshold), on_abstain="review")
+    agent = create_agent(model, [], middleware=[guard], checkpointer=InMemorySaver())
+    result = agent.invoke({"messages": [HumanMessage("q")]}, {"configurable": {"thread_id": "1"}})
+    if calls == 1:  # an acceptance needs nobody to look
+        assert result["messages"][-1].response_metadata["guardrail"]["cost"]["calls"] == 1
+    else:
+        (interrupt,) = result["__interrupt__"]
+        assert interrupt.value["alternatives"] == [{"text": "b", "share": 1.0}]

@@ -12,10 +12,12 @@ import pytest
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
 from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import ToolCallJudge
+from guardrail.judges import JudgeSpec, ToolCallJudge
+from guardrail.uncertainty import make_estimator
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, calls, close, transfer
 
@@ -124,3 +126,25 @@ def test_the_arguments_to_compare_are_checked_and_merged_while_collecting(caplog
         UsageError, match=r"name 'amonut', which is not an argument of transfer. Did you mean 'amount'\?"
     ):
         shown(judge=ToolCallJudge(arguments={"transfer": ["amonut"]}), records="refused.jsonl")
+
+
+def test_a_message_that_no_gate_judges_needs_no_samples() -> None:
+    model = AgentChat(steps={("q", 0): [calls(("balance", {"account": "a"}))], ("q", 1): ["done"]})
+    guard = GuardrailMiddleware(tools={"*": artifact_of(model)}, exempt=["balance"], on_abstain="message")
+    create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[guard]).invoke({"messages": [HumanMessage("q")]})
+    assert model.made == 2
+
+
+def test_judges_are_given_alone_or_by_name() -> None:
+    class Own:
+        spec = JudgeSpec(name="own", version=1, params={})
+
+        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+            return [True for _ in pairs]
+
+    judge = Own()
+    spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
+    artifact = artifact_of(AgentChat()).model_copy(update={"estimator": spec})
+    forms: list[Any] = [judge, {"own": judge}]
+    for form in forms:
+        assert GuardrailMiddleware(artifact, judge=form)

@@ -161,12 +161,12 @@ def counted(n: int) -> Busy:
 @pytest.mark.parametrize("n", [1, 2])
 def test_the_limit_of_the_configuration_bounds_the_samples(n: int, exempt: Any) -> None:
     model = counted(n)
-    agent = agent_of(model, n=10, exempt=exempt, early_stopping="off")
+    agent = agent_of(model, n=10, exempt=exempt)
     soon(lambda: agent.invoke(ASKED, {"max_concurrency": n}))
     assert model.seen.calls == 11
     assert model.seen.peak <= n
     model = counted(n)
-    agent = agent_of(model, n=10, exempt=exempt, early_stopping="off")
+    agent = agent_of(model, n=10, exempt=exempt)
     asyncio.run(asyncio.wait_for(agent.ainvoke(ASKED, {"max_concurrency": n}), PATIENCE))
     assert model.seen.calls == 11
     assert model.seen.peak == n
@@ -182,7 +182,7 @@ def test_the_middleware_s_own_limit_holds_within_it() -> None:
 
 def test_without_a_limit_there_is_none() -> None:
     model = counted(99)
-    agent = agent_of(model, n=10, early_stopping="off")
+    agent = agent_of(model, n=10)
     asyncio.run(agent.ainvoke(ASKED))
     assert model.seen.peak == 11
 

@@ -274,7 +274,7 @@ class Wavering(ScriptedChat):
 async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(remember: float) -> None:
     async def wrong(attempts: int, questions: int = 80) -> int:
         model = Wavering()
-        options = {"remember": remember, "early_stopping": "off"}
+        options = {"remember": remember}
         wrong_answers = 0
         for number in range(questions):
             for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request

@@ -121,7 +121,7 @@ def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | Non
     fitted = {name: options.pop(name) for name in ("estimator", "threshold") if name in options}
     calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
     options = {"on_abstain": "message", **options}
-    return GuardedModel(inner, calibrated, probe="off", early_stopping="off", **options)
+    return GuardedModel(inner, calibrated, probe="off", **options)
 
 
 def agent(model: Model, **options: Any) -> Agent[Any]:
@@ -443,7 +443,7 @@ def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass()
     proposals: list[Reply] = [("pay", {"amount": n}) for n in (5, 50, 500, 55, 505)]
     bank = Bank(Scripted(proposals, ["a", "b", "c", "d", "e"]), on_abstain="review")
     calibrated = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
-    options: Any = {"probe": "off", "early_stopping": "off", "on_abstain": "review"}
+    options: Any = {"probe": "off", "on_abstain": "review"}
     bank.model = GuardedModel(bank.inner, tools={"*": calibrated}, exempt=["pay"], **options)
     guarded_agent = bank.agent(needs_approval=False)
     guarded_agent.output_guardrails = [bank.model.output_guardrail]
@@ -933,7 +933,7 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
     inner = Both(["x"], ["Done"])
     bindings = asyncio.run(agent_bindings(agent(inner, tools=[function_tool(pay), ask])))
     calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
-    model = GuardedModel(inner, tools={"pay": calibrated}, exempt=["ask"], probe="off", early_stopping="off")
+    model = GuardedModel(inner, tools={"pay": calibrated}, exempt=["ask"], probe="off")
     guarded_agent = agent(model, tools=[model.tool(pay), ask])
     result = run(guarded_agent, "Pay and ask")
     assert [item.tool_name for item in result.interruptions] == ["pay", "guardrail_answer"]

@@ -129,7 +129,7 @@ def artifact_for(inner: Model, **options: Any) -> Any:
 
 
 def guarded(inner: Model, *, fitted: dict[str, Any] | None = None, **options: Any) -> GuardedModel:
-    return GuardedModel(inner, artifact_for(inner, **(fitted or {})), probe="off", early_stopping="off", **options)
+    return GuardedModel(inner, artifact_for(inner, **(fitted or {})), probe="off", **options)
 
 
 def agent(model: Model, **options: Any) -> Agent[Any, Any]:
@@ -274,7 +274,7 @@ class Insisting(AbstractCapability[Any]):
 async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(again: str, remember: float) -> None:
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
     calibrated = artifact_for(inner)
-    options = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure.", "remember": remember}
+    options = {"probe": "off", "abstain_message": "Not sure.", "remember": remember}
 
     def new_agent() -> Agent[Any, Any]:
         others = [Insisting()] if again == "attempt" else []
@@ -338,7 +338,7 @@ class Bank:
         self.defers = defers
         self.paid: list[int] = []
         self.bindings = asyncio.run(agent_bindings(self._agent(inner)))
-        options = {"probe": "off", "early_stopping": "off", **capability_options.pop("guard_options", {})}
+        options = {"probe": "off", **capability_options.pop("guard_options", {})}
         self.guard = GuardCapability(
             artifact_for(inner, bindings=self.bindings), guard_options=options, **capability_options
         )
@@ -440,7 +440,7 @@ def test_exempt_tools_run_and_others_are_judged_by_their_own_artifacts() -> None
         inner = Scripted(proposals, ["Done"])
         bank = Bank(inner, on_abstain="review")
         own = artifact_for(inner, bindings=bank.bindings)
-        options = {"probe": "off", "early_stopping": "off"}
+        options = {"probe": "off"}
         guard = GuardCapability(tools={"pay": own}, exempt=["quote"], on_abstain="review", guard_options=options)
         bank.agent = bank._agent(inner, capabilities=[guard])
         output = bank.run("Pay 5").output
@@ -707,7 +707,7 @@ class Outside:
             return agent(inner, output_type=output_type, toolsets=[ExternalToolset([tool])], capabilities=capabilities)
 
         bindings = asyncio.run(agent_bindings(agent_with()))
-        options = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."}
+        options = {"probe": "off", "abstain_message": "Not sure."}
         guard = GuardCapability(artifact_for(inner, bindings=bindings), on_abstain="review", guard_options=options)
         self.agent = agent_with(guard, *others)
 
@@ -742,7 +742,7 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
             return Scripted(["Unjudged"])
 
     inner = Scripted(SURE_TEXT)
-    options = {"probe": "off", "early_stopping": "off"}
+    options = {"probe": "off"}
     guard = GuardCapability(artifact_for(inner), on_abstain="message", guard_options=options)
     with pytest.raises(UsageError, match="in place of the guarded model"):
         await agent(inner, capabilities=[Answering(), guard]).run("?")
@@ -761,7 +761,7 @@ ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
     "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
     "reject": ({"type": "reject", "message": "Not the capital, ask Bob."}, "Not sure."),
 }
-OPTIONS: dict[str, Any] = {"probe": "off", "early_stopping": "off", "abstain_message": "Not sure."}
+OPTIONS: dict[str, Any] = {"probe": "off", "abstain_message": "Not sure."}
 
 
 def answering(inner: Model, *, output: Any = str, fitted: Any = None, **options: Any) -> tuple[GuardCapability, Any]:

@@ -144,19 +144,6 @@ def test_a_cache_that_does_not_look_at_seeds_is_found_out(endpoint: Endpoint, as
     assert verdict.cost.calls == endpoint.requests == 5 + 1  # the probe, one of its calls without n, and the candidate
 
 
-@pytest.mark.parametrize("asynchronous", [False, True])
-def test_later_waves_do_not_ask_for_the_greedy_answer_again(endpoint: Endpoint, asynchronous: bool) -> None:
-    endpoint.answers = {"who?": [f"name{i}" for i in range(10_000)]}  # ten different ones, by the plan's seed
-    model = chat(endpoint, several_per_call=False)
-    artifact = make_artifact(model, threshold=math.log(10) - 1e-9)  # undecided until the last of the waves 3, 2, 2, 3
-    waves, whole = (Guardrail(model=model, artifact=artifact, early_stopping=how, probe="off") for how in ("on", "off"))
-    verdict = asyncio.run(waves.aassess("who?")) if asynchronous else waves.assess("who?")
-    assert (len(verdict.samples), verdict.cost.calls, endpoint.requests) == (10, 11, 11)
-    assert [body["temperature"] for body in endpoint.bodies].count(0) == 1
-    full = whole.assess("who?")
-    assert (full.candidate, full.accepted) == (verdict.candidate, verdict.accepted)
-
-
 def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: Endpoint) -> None:
     model = chat(endpoint)
     expected = draw(model, [QUESTION], PLAN)[0]
@@ -513,7 +500,7 @@ def chat_openai(endpoint: Endpoint, **settings: Any) -> Any:
 
 def guarded_openai(endpoint: Endpoint, **settings: Any) -> Guardrail:
     model = chat_openai(endpoint, **settings)
-    return Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", remember=0)
+    return Guardrail(model=model, artifact=make_artifact(model, n=6), remember=0)
 
 
 @pytest.mark.parametrize("way", ["sync", "async"])
@@ -556,7 +543,7 @@ def test_seeds_are_sent_where_the_interface_has_them_and_a_probe_was_made(endpoi
     assert not seeded(model)  # no probe yet: nothing is known of the server
     assert not takes_seeds(chat_openai(endpoint, use_responses_api=True))
     assert not takes_seeds(ScriptedChat())
-    off = Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", probe="off")
+    off = Guardrail(model=model, artifact=make_artifact(model, n=6), probe="off")
     off.assess("unsure?")
     assert not any("seed" in body for body in endpoint.bodies)
 

@@ -221,7 +221,7 @@ def test_a_server_that_refuses_so_many_at_once_is_asked_one_by_one(
 ) -> None:
     endpoint.mode = "n_capped"
     model = chat(endpoint, several_per_call=several)
-    guard = Guardrail(model=model, artifact=make_artifact(model, n=6), early_stopping="off", remember=0)
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=6), remember=0)
     verdicts = [guard.assess("unsure?") if way == "sync" else asyncio.run(guard.aassess("unsure?")) for _ in range(2)]
     assert [verdict.uncertainty.reason for verdict in verdicts] == [None, None]
     # a probe of 5, a greedy answer, the six at once that were refused, and six alone; later without the refusal
@@ -253,7 +253,7 @@ def test_a_model_that_thinks_is_probed_with_longer_answers(endpoint: Endpoint, w
 
     def ask(max_tokens: int) -> Any:
         plan = artifact.plan.model_copy(update={"max_tokens": max_tokens})
-        guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan}), early_stopping="off")
+        guard = Guardrail(model=model, artifact=artifact.model_copy(update={"plan": plan}))
         return guard.assess("sure?") if way == "sync" else asyncio.run(guard.aassess("sure?"))
 
     short = ask(100)

@@ -1,0 +1,147 @@
+"""Two stages in a guard: which calls are made, and that sync, async and native samplers agree."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from langchain_core.messages import BaseMessage, HumanMessage
+
+from guardrail import Guardrail
+from guardrail.artifact import CalibrationArtifact
+from guardrail.judges import ExactJudge
+from guardrail.sampling.sampler import Sampler
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.uncertainty import make_estimator
+from guardrail.uncertainty.ensemble import Training
+from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+
+
+def two_stage_artifact(model: ScriptedChat, threshold: float) -> CalibrationArtifact:
+    """Scale 0, .01, ..., 2.99: F0 of an answer of -ln p = 1.495 is .5; w = .2 and two samples."""
+    cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
+    scale = tuple(i / 100 for i in range(300))
+    none = Training(ids=(), questions=())
+    params = TwoStageParams(weight=0.2, scale=scale, cheap=cheap.spec, second=second.spec, training=none)
+    plan = SamplingPlan(n=2, logprobs=True, cut_off="abstain")
+    return make_artifact(model, threshold=threshold).model_copy(
+        update={"estimator": two_stage(params, cheap, second).spec, "plan": plan}
+    )
+
+
+@pytest.mark.parametrize(
+    ("threshold", "answers", "calls", "accepted", "score"),
+    [
+        (0.7, ["a", "a", "b"], 1, True, 0.7),  # F0 + w <= t: the samples could only agree more
+        (0.49, ["a", "a", "a"], 1, False, 0.5),  # F0 > t: the samples could only disagree
+        (0.6, ["a", "a", "b"], 3, True, 0.6),
+        (0.6, ["a", "b", "b"], 3, False, 0.7),
+        (0.6, ["a", RuntimeError("lost"), "a"], 3, False, 0.7),  # a lost sample disagrees
+    ],
+)
+def test_two_stages_draw_samples_only_where_the_first_call_does_not_decide(
+    threshold: float, answers: list[str | Exception], calls: int, accepted: bool, score: float
+) -> None:
+    model = ScriptedChat(default=answers, probability=math.exp(-1.495))
+    artifact = two_stage_artifact(model, threshold)
+    verdict = Guardrail(model=model, artifact=artifact, remember=0).assess("q")
+    assert (verdict.cost.calls, verdict.accepted) == (calls, accepted)
+    assert verdict.uncertainty.value == pytest.approx(score)
+    assert verdict.uncertainty.is_bound == (calls == 1)
+    assert verdict.cost.saved == (2 if calls == 1 else 0)
+    again = asyncio.run(Guardrail(model=model, artifact=artifact, remember=0).aassess("q"))
+    assert again.model_dump(exclude={"cost"}) == verdict.model_dump(exclude={"cost"})
+
+
+@pytest.mark.parametrize(
+    ("threshold", "answers", "accepted", "score"),
+    [
+        (0.6, ["a", "a", "b"], 1, 0.6),
+        (0.6, ["a", "b", "b"], 0, 0.7),
+        (0.6, ["a", ConnectionResetError(), "a"], 0, 0.7),  # a failed sample disagrees here, too
+    ],
+)
+def test_two_stages_observe_the_served_answer_by_the_same_score(
+    threshold: float, answers: list[str | Exception], accepted: int, score: float
+) -> None:
+    model = ScriptedChat(default=answers, probability=math.exp(-1.495))
+    verdicts: list[Any] = []
+    guard = Guardrail(
+        model=model,
+        artifact=two_stage_artifact(model, threshold),
+        mode="observe",
+        on_verdict=lambda verdict, messages: verdicts.append(verdict),
+    )
+    assert guard.invoke("q", temperature=0.0, logprobs=True).text == "a"
+    assert guard.drain(10)
+    assert guard.observed.accepted == accepted
+    assert verdicts[0].uncertainty.value == pytest.approx(score)
+
+
+def test_two_stages_without_a_score_of_the_first_call_draw_nothing_more() -> None:
+    model = ScriptedChat(default=["a", "a", "a"])  # no log-probabilities
+    verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 1.2)).assess("q")
+    assert verdict.cost.calls == 1
+    assert verdict.uncertainty.reason is Unmeasured.NO_LOGPROBS
+
+
+class Native(ScriptedChat):
+    """Draws natively: its samples are its seeds, so that two draws with one seed would show."""
+
+    def draw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        primary: bool = True,
+    ) -> list[SampleSet]:
+        answer = Sample(text=f"{seeds[0]}", tokens=("x",), logprobs=(-1.495,)) if primary else None
+        samples = tuple(Sample(text=f"{seeds[0]}") for _ in range(plan.n))
+        return [SampleSet(question="q", primary=answer, samples=samples, cost=Cost(calls=1))]
+
+    async def adraw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        primary: bool = True,
+    ) -> list[SampleSet]:
+        return self.draw_samples(prompts, plan, seeds=seeds, primary=primary)
+
+
+@pytest.mark.parametrize("remember", [0, 300])
+def test_a_native_sampler_draws_the_second_stage_with_another_seed(remember: float) -> None:
+    """With the same seed a sampled answer would agree with its own samples, and look certain."""
+    model = Native()
+    verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 0.6), remember=remember).assess("q")
+    assert (verdict.cost.calls, len(verdict.samples)) == (2, 2)
+    assert verdict.candidate is not None
+    assert verdict.candidate.text not in verdict.samples
+    assert verdict.uncertainty.value == pytest.approx(0.7)
+
+
+def test_the_second_stage_is_the_plans_samples_without_the_primary_answer() -> None:
+    """Otherwise an answer that another call gave would be measured."""
+    plan, prompt = SamplingPlan(n=2), [[HumanMessage("q")]]
+    model = ScriptedChat(default=["x", "a", "b"])
+    (whole,), (rest,) = Sampler(model, plan).draw(prompt), Sampler(model, plan, primary=False).draw(prompt)
+    assert (rest.primary, rest.samples, rest.cost.calls) == (None, whole.samples, 2)
+
+
+@pytest.mark.parametrize(("threshold", "calls"), [(0.7, 1), (0.49, 3)])
+def test_a_list_of_candidates_has_the_samples_of_everything_that_is_held_back(threshold: float, calls: int) -> None:
+    """The promise of the list is about all questions that are held back, and a list without samples is not shown."""
+
+    def hook(verdict: Any) -> None:
+        return None
+
+    hook.candidates = object()  # type: ignore[attr-defined]
+    model = ScriptedChat(default=["a", "a", "b"], probability=math.exp(-1.495))
+    guard = Guardrail(model=model, artifact=two_stage_artifact(model, threshold), on_abstain=hook)
+    assert guard.assess("q").cost.calls == calls
