@@ -323,7 +323,7 @@ class Option:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="option", version=4, params={})
+        return CorrectnessSpec(name="option", version=5, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of the option named and the reference option."""
@@ -370,7 +370,7 @@ class JsonValues:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="json", version=3, params={})
+        return CorrectnessSpec(name="json", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""

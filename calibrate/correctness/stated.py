@@ -37,7 +37,7 @@ class Stated:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="stated", version=2, params={})
+        return CorrectnessSpec(name="stated", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Compare the answer with each reference: right if one is stated, wrong if none can be, else undecided."""

@@ -435,7 +435,7 @@ _TOKENS, _WORDS = replace(_MATRIX, relevance="token"), replace(_MATRIX, relevanc
 _ALIKE = GuardedJaccard()
 
 ESTIMATORS = (
-    Estimator("answer_word_nll", 2, "nats", Needs(logprobs=True), answer_word_nll),
+    Estimator("answer_word_nll", 3, "nats", Needs(logprobs=True), answer_word_nll),
     Estimator("sar", 1, "nats", _TOKENS, sar, similarity=_ALIKE),
     Estimator("sentence_sar", 1, "nats", _MATRIX, sentence_sar, similarity=_ALIKE),
     Estimator("token_sar", 1, "nats", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),

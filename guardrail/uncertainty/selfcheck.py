@@ -286,7 +286,7 @@ _SUPPORT = replace(_SAMPLES, follow_up=SELFCHECK_PROMPT)
 
 ESTIMATORS = (
     Estimator("p_true", 1, "probability", replace(_SAMPLES, follow_up=P_TRUE), p_true),
-    Estimator("selfcheck_ngram", 4, "nats", replace(_SAMPLES, answer=True), selfcheck_ngram),
+    Estimator("selfcheck_ngram", 5, "nats", replace(_SAMPLES, answer=True), selfcheck_ngram),
     Estimator("selfcheck_nli", 1, "probability", replace(_SAMPLES, entailment=True), selfcheck_nli),
     Estimator("selfcheck_prompt", 1, "probability", _SUPPORT, selfcheck_prompt),
     Estimator("verbalised", 1, "probability", Needs(follow_up=VERBALISED), verbalised),

@@ -75,7 +75,7 @@ def test_a_text_never_has_the_identity_of_a_value() -> None:
 
 
 def test_it_is_made_by_name_and_is_the_default_for_answers_in_a_format() -> None:
-    assert make_judge("json").spec == JudgeSpec(name="json", version=3, params={})
+    assert make_judge("json").spec == JudgeSpec(name="json", version=4, params={})
     assert default_judge(FORMAT) == JsonJudge()
     assert default_judge(Bindings(response_format={"type": "json_object"})) == JsonJudge()
     for plain in (None, Bindings(), bindings_for([Decision]), Bindings(response_format={"type": "text"})):
