@@ -54,9 +54,9 @@ def _report(
 ) -> Path:
     artifact = fit_artifact(file, estimator=estimator, alpha=alpha, rule="certified", part=calibration)
     evaluation = compare_rules(artifact, calibration, estimator, splits=splits)
-    merged = f"calibrate fit records.jsonl new-records.jsonl --alpha {alpha:g} --rule certified"
+    alone = f"calibrate fit new-records.jsonl --alpha {alpha:g} --rule certified"
     return write_report(
-        path, artifact, calibration, estimator=estimator, test=test, evaluation=evaluation, merged=merged
+        path, artifact, calibration, estimator=estimator, test=test, evaluation=evaluation, alone=alone
     )[0]
 
 

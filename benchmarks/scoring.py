@@ -9,7 +9,8 @@ never waits, so seconds are CPU seconds if a core is idle; the goal is set in CP
 
     python -m benchmarks.scoring --engines --sizes 20000
 
-One process against Ray on this machine, in neighbouring runs, with the start of Ray: `discrete_semantic_entropy`, and
+One process against the Ray that runs on this machine (`ray start --head`), in neighbouring runs:
+`discrete_semantic_entropy`, and
 questions asked at an endpoint that answers after 50 ms.
 """
 
@@ -38,7 +39,7 @@ from langchain_core.outputs import ChatResult
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
-from calibrate.ray_engine import RayCollector, score_on_ray
+from calibrate.ray_engine import collect_on_ray, score_on_ray
 from calibrate.scoring.scores import score_file, supported
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
@@ -180,15 +181,15 @@ def _engines(n: int, rounds: int = 2) -> None:
             f"{n} records, {path.stat().st_size >> 20} MiB; {len(questions)} questions; {os.cpu_count()} CPUs",
             flush=True,
         )
-        print("seconds, with the start of Ray:  score  score ray  collect  collect ray", flush=True)
+        print("seconds:                         score  score ray  collect  collect ray", flush=True)
         for _ in range(rounds):
             collect = partial(collect_records, questions, waiting(), plan, drawn, max_concurrency=32)
             took = []
             works: tuple[Callable[[], object], ...] = (
                 lambda: score_file(path, out, chosen),
-                lambda: score_on_ray(path, out, chosen),
+                lambda: score_file(path, out, chosen, engine=score_on_ray),
                 collect,
-                partial(collect, engine=RayCollector(waiting, max_concurrency=32)),
+                partial(collect, engine=partial(collect_on_ray, model=waiting, calls=32)),
             )
             for work in works:
                 drawn.unlink(missing_ok=True)

@@ -256,7 +256,7 @@ def fit_action(
 def _step(row: Any, where: str) -> Step:
     if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
         raise RecordError(f"{where}: field 'messages': got {str(row)[:80]}; a list of messages in OpenAI's form")
-    check_version(row.get("format"), 1, where, "write messages, references and group only", error=RecordError)
+    check_version(row.get("format", 1), 1, where, "write messages, references and group only", error=RecordError)
     try:
         messages = convert_to_messages(row["messages"])
         plain: Any = convert_to_openai_messages(messages)

@@ -27,6 +27,7 @@ from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .pipeline import CERTIFICATE_DELTA, fit_artifact
 from .scoring.ensemble import refuse_overlap
+from .scoring.scores import refuse_failed
 from .spec_syntax import estimator_flags
 from .thresholds.bounds import clopper_pearson_interval
 from .thresholds.stages import fit_stages
@@ -43,11 +44,13 @@ class Matched:
         uncertainty: Shape (n, stages); +inf where a stage never answers: its uncertainty was not measured, or an
             earlier stage ends the question at run time (it could not decide, for another reason than `GOES_ON`).
         error: 1 where the stage's answer is wrong, shape (n, stages); 0 where it was not measured.
+        n_unmeasured: Questions beside these that no stage could measure.
     """
 
     ids: tuple[str, ...]
     uncertainty: NDArray[np.float64]
     error: NDArray[np.int64]
+    n_unmeasured: int
 
 
 def fit_cascade(
@@ -60,6 +63,7 @@ def fit_cascade(
     groups: Groups = "category",
     part: Sequence[str] | None = None,
     price: float | None = None,
+    without_failed: bool = False,
 ) -> CascadeArtifact:
     """Calibrate several models as one system, from records of the same questions.
 
@@ -72,12 +76,17 @@ def fit_cascade(
         groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
         part: Ids to fit on (a calibration part); default: all.
         price: Answers you would give up for each call of a later stage that is saved; see `fit_stages`.
+        without_failed: As for `calibrate.pipeline.fit_artifact`, at each stage.
 
     Raises:
-        UsageError: Files of different questions, prompts or labelling rules, both sides of which are named; or
-            questions that a stage's score was made from.
+        UsageError: More than 1 % of the questions failed at a stage, files of different questions, prompts or labelling
+            rules, both sides of which are named; or questions that a stage's score was made from.
     """
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
+    n_failed = max(
+        refuse_failed(_chosen(file, groups, part), key, allowed=without_failed)
+        for file, key in zip(files, estimators, strict=True)
+    )
     pool = matched(files, estimators, groups=groups, part=part)
     used_ids = set(pool.ids)
     for file, key in zip(files, estimators, strict=True):
@@ -91,7 +100,7 @@ def fit_cascade(
     stages = []
     for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
-        single = fit_artifact(file, estimator=key, alpha=alpha, part=used)
+        single = fit_artifact(file, estimator=key, alpha=alpha, part=used, without_failed=True)
         stages.append(_stage(single, outcome, certificate, stage, pool.uncertainty[:, stage]))
     return CascadeArtifact(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
@@ -99,6 +108,9 @@ def fit_cascade(
         outcome=outcome,
         certificate=certificate,
         packages=package_versions(),
+        n_asked=len(pool.ids) + pool.n_unmeasured,
+        n_unmeasured=pool.n_unmeasured,
+        n_failed=n_failed,
     )
 
 
@@ -131,23 +143,31 @@ def matched(
                 f"the questions of {file.path} have the lowest scores of one model, and a cascade asks the next model "
                 "about the others. Label questions from all scores: calibrate sample --reach 1."
             )
-    chosen = one_per_cluster(first.records) if groups == "cluster" else first.records
-    chosen_ids = {record.id for record in chosen} if part is None else {record.id for record in chosen} & set(part)
+    chosen_ids = {record.id for record in _chosen(first, groups, part)}
     by_id = [{record.id: record for record in file.records} for file in files]
-    ids, scores, errors = [], [], []
+    ids, scores, errors, n_unmeasured = [], [], [], 0
     for name in sorted(chosen_ids):
         row = _row([table[name] for table in by_id], estimators)
         values, wrong = zip(*row, strict=True)
         # A stage that answers at run time but has no label here would drop out of the error count, so the question
         # goes.
-        if None in wrong or not any(math.isfinite(value) for value in values):
+        measured = any(math.isfinite(value) for value in values)
+        n_unmeasured += not measured
+        if None in wrong or not measured:
             continue
         ids.append(name)
         scores.append(values)
         errors.append(wrong)
     if not ids:
         raise UsageError("no question has scores and labels in all files. Run `calibrate score` and `calibrate label`.")
-    return Matched(tuple(ids), np.array(scores, dtype=np.float64), np.array(errors, dtype=np.int64))
+    return Matched(tuple(ids), np.array(scores, dtype=np.float64), np.array(errors, dtype=np.int64), n_unmeasured)
+
+
+def _chosen(file: RecordFile, groups: Groups, part: Sequence[str] | None) -> list[Record]:
+    """The records to fit on."""
+    ids = None if part is None else set(part)
+    chosen = one_per_cluster(file.records) if groups == "cluster" else file.records
+    return [record for record in chosen if ids is None or record.id in ids]
 
 
 def _row(records: Sequence[Record], keys: Sequence[str]) -> list[tuple[float, int | None]]:

@@ -246,6 +246,7 @@ class Records:
         trust_labels: bool = False,
         share: float = SHARE,
         repeats: Repeats = "once",
+        without_failed: bool = False,
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
@@ -264,6 +265,7 @@ class Records:
             trust_labels: Fit even where the labels look broken.
             share: Share of the questions that ``estimator="auto"`` chooses on.
             repeats: Whether of equal questions one record is used, or "all".
+            without_failed: As for `fit_artifact`.
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
@@ -293,6 +295,7 @@ class Records:
             part=part,
             choice=choice,
             repeats=repeats,
+            without_failed=without_failed,
         )
         self.artifact = with_labels_needed(counted(artifact, self.ledger, key))
         self._warn(self.artifact, key)

@@ -37,7 +37,7 @@ from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_q
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .scoring.ensemble import refuse_overlap
 from .scoring.reach import check_labelled_part, draw_digest
-from .scoring.scores import Scored, arrays
+from .scoring.scores import Scored, arrays, refuse_failed
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
 from .thresholds import fit
@@ -50,10 +50,10 @@ __all__ = [
     "GateCounts",
     "Groups",
     "accepted_of",
+    "asked_with",
     "at_calibration",
     "calibration_part",
     "fit_artifact",
-    "fitted_hashes",
     "hashes_of_fit",
     "held_out",
     "narrowed_plan",
@@ -79,7 +79,9 @@ class GateCounts(Frozen):
     """Counts of a gate on labelled questions that it was not fitted on. Intervals are 95 % Clopper-Pearson."""
 
     n: int
-    """Labelled test questions. Those that could not be measured are among them, as abstentions."""
+    """Labelled questions."""
+    n_asked: int
+    """Questions asked: those labelled, and those that could not be measured and so have no label."""
     n_accepted: int
     """Answers accepted."""
     n_errors: int
@@ -89,21 +91,23 @@ class GateCounts(Frozen):
     error_rate: tuple[float, float, float] | None
     """Errors among accepted answers (SCER) with its interval; None when nothing was accepted."""
     acceptance: tuple[float, float, float]
-    """Share of questions answered, with its interval."""
+    """Share of the questions asked that are answered, with its interval."""
     power: tuple[float, float, float] | None
     """Share of the right answers that were accepted, with its interval; None when no answer was right."""
 
     @classmethod
-    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int) -> GateCounts:
-        """From counts; n is at least 1."""
+    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int, n_asked: int | None = None) -> GateCounts:
+        """From counts; n is at least 1, and all were measured unless ``n_asked`` says otherwise."""
+        n_asked = n if n_asked is None else max(n, n_asked)
         return cls(
             n=n,
+            n_asked=n_asked,
             n_accepted=n_accepted,
             n_errors=n_errors,
             n_correct=n_correct,
             error_rate=_proportion(n_errors, n_accepted),
             # n is at least 1, so the second half only satisfies the type.
-            acceptance=_proportion(n_accepted, n) or (0.0, 0.0, 0.0),
+            acceptance=_proportion(n_accepted, n_asked) or (0.0, 0.0, 0.0),
             power=_proportion(n_accepted - n_errors, n_correct),
         )
 
@@ -121,6 +125,7 @@ def fit_artifact(
     choice: EstimatorChoice | None = None,
     options: Mapping[str, Any] | None = None,
     repeats: Repeats = "once",
+    without_failed: bool = False,
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
@@ -141,13 +146,16 @@ def fit_artifact(
         options: Options of the rule, e.g. ``{"expect": 0.7}``.
         repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
             the one whose id has the smallest hash. "all" uses every record.
+        without_failed: Leave out questions without a score because a server, a rate limit or a time-out failed, however
+            many there are. The promise then states their share.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
 
     Raises:
-        UsageError: Records without scores or labels, a question that is labelled both ways, labels on a selected part
-            of the questions, a cluster rule without groups, or a rule that cannot be used.
+        UsageError: More than 1 % of the questions failed, records without scores or labels, a question that is labelled
+            both ways, labels on a selected part of the questions, a cluster rule without groups, or a rule that cannot
+            be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     used = file.records if part is None else table_of(part)
@@ -161,6 +169,7 @@ def fit_artifact(
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
+    n_failed = refuse_failed(used, estimator, allowed=without_failed)
     scored = arrays(used, estimator)
     usable = used.take(used.usable(estimator))
     spec = header.estimators.get(estimator)
@@ -189,7 +198,7 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, usable, scored),
+        data=_fingerprint(file, used, usable, scored, n_failed),
         outcome=_fit(calibration, alpha, rule, delta, options or {}),
         certificate=_fit(calibration, alpha, "certified", CERTIFICATE_DELTA, {}),
         calibration=calibration,
@@ -214,7 +223,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         ("estimator", artifact.estimator, spec),
-        ("plan", artifact.plan, plan_to_compare(header.plan, artifact)),
+        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
         ("correctness rule", artifact.correctness, header.correctness),
     ]
     differences += unlike(sides)
@@ -224,18 +233,6 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
             f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
             "right scores with --estimator."
         )
-
-
-def plan_to_compare(plan: SamplingPlan, artifact: CalibrationArtifact) -> SamplingPlan:
-    """The plan of records as an artifact's plan should be.
-
-    A plan of before ``cut_off``, or of a gateway that only watched, abstains at run time on answers that were cut off,
-    as records do where it is "abstain".
-    """
-    narrowed = narrowed_plan(plan, artifact.estimator)
-    if (artifact.plan.cut_off, narrowed.cut_off) == (None, "abstain"):
-        return narrowed.model_copy(update={"cut_off": None})
-    return narrowed
 
 
 def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
@@ -282,7 +279,16 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
         n_accepted=int(np.count_nonzero(accepted)),
         n_errors=int(np.count_nonzero(accepted & ~right)),
         n_correct=int(np.count_nonzero(right)),
+        n_asked=asked_with(table, estimator),
     )
+
+
+def asked_with(records: Sequence[Record], estimator: str) -> int:
+    """The questions asked that the labelled and measured ones stand for: they, and their part of the unmeasured."""
+    table = table_of(records)
+    measured = ~np.isnan(table.scores(estimator))
+    n_measured, n_labelled = (int(np.count_nonzero(mask)) for mask in (measured, table.usable(estimator)))
+    return round(n_labelled * len(table) / n_measured) if n_measured else len(table)
 
 
 def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
@@ -293,7 +299,13 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     # The whole's outcome is not the gate then: each segment has a separate threshold.
     if artifact.segments is not None:
         wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
-    return GateCounts.count(n=n, n_accepted=artifact.n_accepted, n_errors=artifact.n_errors, n_correct=n - wrong)
+    return GateCounts.count(
+        n=n,
+        n_accepted=artifact.n_accepted,
+        n_errors=artifact.n_errors,
+        n_correct=n - wrong,
+        n_asked=round(n / artifact.asked.measured) if artifact.asked.measured else n,
+    )
 
 
 def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> RecordTable:
@@ -318,12 +330,7 @@ def calibration_part(
 ) -> tuple[RecordTable, RecordTable]:
     """The records of the calibration part, and the others but those that the estimator was chosen on.
 
-    Clusters belong to the part as a whole, although most rules use one question of each. An artifact that does not say
-    which questions it was fitted on (of an older version) takes all for its own, unless more have a score and a label
-    than it used.
-
-    Raises:
-        UsageError: It does not say, and there are more.
+    Clusters belong to the part as a whole, although most rules use one question of each.
     """
     table = without_choice(artifact, records)
     clusters = artifact.calibration.group
@@ -331,17 +338,8 @@ def calibration_part(
         groups = set(clusters)
         codes, names = table.coded("group")
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
-    elif artifact.data.questions is not None:
-        ours = among(table.question_hashes(), hashes_of_fit(artifact))
     else:
-        usable = len(arrays(table, estimator).ids)
-        if usable > artifact.data.n_used:
-            raise UsageError(
-                f"the artifact was fitted on {artifact.data.n_used} questions, {usable} of these records have a score "
-                "and a label, and an artifact of this older version does not say which it used. Name the part that was "
-                "kept out with --test, or fit again."
-            )
-        ours = np.ones(len(table), dtype=np.bool_)
+        ours = among(table.question_hashes(), hashes_of_fit(artifact))
     return table.take(ours), table.take(~ours)
 
 
@@ -351,29 +349,20 @@ def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
 
 
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
-    """`question_hashes` of the calibration part; none where the artifact does not know them."""
+    """`question_hashes` of the calibration part, sorted."""
     return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
-
-
-def fitted_hashes(artifact: CalibrationArtifact, records: Sequence[Record]) -> NDArray[np.uint64]:
-    """Hashes of the records' questions that are of the calibration part; none where the artifact does not know them."""
-    hashes = hashes_of_fit(artifact)
-    return hashes[among(hashes, np.sort(question_hashes(records)))]
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
     """Refuse to test on questions that the threshold was chosen on: it fits them.
 
-    Questions are compared by id and text, where the artifact knows those it was fitted on.
+    Questions are compared by id and text.
 
     Raises:
         UsageError: Naming how many there are.
     """
-    fitted = hashes_of_fit(artifact)
-    if not fitted.size:
-        return
     table = table_of(records)
-    shared = table.take(among(table.question_hashes(), fitted))
+    shared = table.take(among(table.question_hashes(), hashes_of_fit(artifact)))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
@@ -434,8 +423,7 @@ def _priced(artifact: CalibrationArtifact) -> CalibrationArtifact:
     if artifact.outcome.certifies and not dependent:
         u, error = np.asarray(scores.uncertainty), np.asarray(scores.error)
         average = fit(u, error, alpha=artifact.alpha, rule=AVERAGE, diagnose="fast")
-        share = average.acceptance if isinstance(average, Feasible) else 0.0
-        price = Price(average=share if artifact.reach is None else artifact.reach.of_all(share))
+        price = Price(average=artifact.within(average))
     return artifact.model_copy(update={"price": price})
 
 
@@ -477,14 +465,16 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
     return None
 
 
-def _fingerprint(file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored) -> DataFingerprint:
+def _fingerprint(
+    file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored, n_failed: int
+) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
         sha256=usable.fingerprint(),
-        version=2,
         n_questions=len(used),
         n_used=len(scored.ids),
         n_unmeasured=scored.n_unmeasured,
+        n_failed=n_failed,
         n_unlabelled=scored.n_unlabelled,
         n_undecided=scored.n_undecided,
         n_cut_off=_cut_off(used),

@@ -26,7 +26,7 @@ from .pipeline import fit_artifact, part_header
 from .scoring.ensemble import refuse_overlap
 from .scoring.metrics import ks_two_sample
 from .scoring.reach import FEWEST_COMPARED, SELECTED, check_labelled_part
-from .scoring.scores import Scored, arrays
+from .scoring.scores import Scored, arrays, refuse_failed
 from .thresholds import fit
 from .thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .thresholds.fit import DEFAULT_DELTA, check_items, check_open_unit
@@ -156,6 +156,7 @@ def artifact_with_people(
     estimator: str,
     alpha: float,
     delta: float | None = None,
+    without_failed: bool = False,
 ) -> tuple[CalibrationArtifact, RecordFile]:
     """An artifact from judge-labelled records and the labels people gave to a random sample of them.
 
@@ -166,11 +167,13 @@ def artifact_with_people(
         The artifact, and the sample as a record file with the people's labels: what a report on it reads.
 
     Raises:
-        UsageError: Records without labels by a judge, labels of unknown records, no usable one, or labels on a part
-            that is not random: the judge's labels, or the scores, differ between it and the rest (p < .001).
+        UsageError: More than 1 % of the questions failed, records without labels by a judge, labels of unknown records,
+            no usable one, or labels on a part that is not random: the judge's labels, or the scores, differ between it
+            and the rest (p < .001).
     """
     if file.header.correctness is None:
         raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.typed}")
+    n_failed = refuse_failed(file.records, estimator, allowed=without_failed)
     pool = arrays(file.records, estimator)
     check_labelled_part(file, file.records, estimator)
     if estimator in file.header.estimators:
@@ -194,7 +197,15 @@ def artifact_with_people(
     artifact = fit_artifact(sample, estimator=estimator, alpha=alpha, rule="certified", part=part, repeats="all")
     judge = file.header.correctness
     options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
-    return artifact.model_copy(update={"outcome": outcome.model_copy(update={"options": options})}), sample
+    # Shares are of all questions, also of those that nobody labelled and that could not be measured.
+    asked = {
+        "n_questions": len(file.records),
+        "n_unmeasured": pool.n_unmeasured,
+        "n_failed": n_failed,
+        "n_unlabelled": len(pool.ids) + pool.n_unlabelled - artifact.data.n_used,
+    }
+    data, outcome = artifact.data.model_copy(update=asked), outcome.model_copy(update={"options": options})
+    return artifact.model_copy(update={"outcome": outcome, "data": data}), sample
 
 
 def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:

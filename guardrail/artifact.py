@@ -14,12 +14,10 @@ from typing import Any, Literal, Self
 from langchain_core.messages import BaseMessage
 from pydantic import (
     Field,
-    SerializerFunctionWrapHandler,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_serializer,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -28,8 +26,8 @@ from .files import Persisted
 from .gate import risk_coverage
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import (
-    AVERAGE,
     CERTIFIED,
+    Asked,
     Feasible,
     InfeasibleReason,
     Outcome,
@@ -47,6 +45,7 @@ from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
 
 __all__ = [
+    "MOST_FAILED",
     "CalibrationArtifact",
     "CalibrationScores",
     "CascadeArtifact",
@@ -60,6 +59,9 @@ __all__ = [
 ]
 
 
+MOST_FAILED = 0.01
+"""Share of questions without a score because a server, a rate limit or a time-out failed, up to which a fit leaves them
+out unasked."""
 MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
@@ -70,31 +72,30 @@ class DataFingerprint(Frozen):
     name: str
     """Name of the question set, e.g. its file name without folders."""
     sha256: str
-    """Hash over the questions that were used, in canonical form."""
-    version: Literal[1, 2] = Field(default=1, exclude_if=lambda version: version == 1)
-    """Hashed content. 1, in older files: the rows, sorted by id. 2: the first 16 bytes of SHA-256 of each, sorted."""
+    """SHA-256 over the questions that were used: over the first 16 bytes of SHA-256 of each canonical row, sorted."""
     n_questions: int
     """Questions in the calibration part."""
     n_used: int
     """Questions with a score and a label: those the rule was fitted on."""
     n_unmeasured: int
     """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
+    n_failed: int = 0
+    """Questions among ``n_unmeasured`` without a score because a server, a rate limit or a time-out failed, which says
+    nothing about the question."""
     n_unlabelled: int
-    """Questions that nobody has labelled yet; left out of the fit. In older files also those that are undecided."""
-    n_undecided: int = Field(default=0, exclude_if=lambda n_undecided: n_undecided == 0)
+    """Questions that nobody has labelled yet; left out of the fit."""
+    n_undecided: int = 0
     """Questions among ``n_used`` whose answer the label rule could not decide; they count as wrong."""
     n_cut_off: int | None = None
-    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if they were not counted (in older
-    files, and for imported scores)."""
-    questions: tuple[str, ...] | dict[str, str] | None = Field(
-        default=None, repr=False, exclude_if=lambda questions: questions is None
-    )
+    """Questions whose primary answer was cut off, most often at ``max_tokens``. None if nothing says how answers ended
+    (imported scores)."""
+    questions: tuple[str, ...] | dict[str, str] = Field(repr=False)
     """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
-    in one file. Many are packed (see `hashes`). None in older files."""
+    in one file. Many are packed (see `hashes`)."""
 
     @field_validator("questions")
     @classmethod
-    def _readable(cls, questions: tuple[str, ...] | dict[str, str] | None) -> tuple[str, ...] | dict[str, str] | None:
+    def _readable(cls, questions: tuple[str, ...] | dict[str, str]) -> tuple[str, ...] | dict[str, str]:
         if isinstance(questions, dict):
             unpack(questions, "Q")
         return questions
@@ -106,10 +107,15 @@ class DataFingerprint(Frozen):
 
     @property
     def hashes(self) -> array[int]:
-        """The numbers behind `questions`; empty where it is None."""
+        """The numbers behind `questions`."""
         if isinstance(self.questions, dict):
             return unpack(self.questions, "Q")
-        return array("Q", (int(digits, 16) for digits in self.questions or ()))
+        return array("Q", (int(digits, 16) for digits in self.questions))
+
+    @property
+    def measured(self) -> float:
+        """Share of the questions that could be measured: no more can be answered."""
+        return 1 - self.n_unmeasured / self.n_questions if self.n_questions else 1.0
 
     @property
     def many_cut_off(self) -> bool:
@@ -127,11 +133,15 @@ class Reach(Frozen):
     estimator: str
     """Key of the score that the cut is on."""
     share: float
-    """Share of the measured questions asked for, in (0, 1]."""
+    """Share of the measured questions to draw from, in (0, 1]."""
     cut: float
     """Largest score within reach."""
+    n_asked: int
+    """Questions of the scored file, none of them labelled."""
+    n_failed: int = 0
+    """Questions among them without a score because a server, a rate limit or a time-out failed."""
     n_pool: int
-    """Measured questions that were scored, none of them labelled."""
+    """Questions among them with a score."""
     n_within: int
     """Questions among them with a score of at most the cut."""
     n: int
@@ -150,7 +160,7 @@ class Reach(Frozen):
         return self.n_within < self.n_pool
 
     def of_all(self, acceptance: float) -> float:
-        """An acceptance among questions within reach as a share of all measured questions."""
+        """An acceptance among questions within reach as a share of the measured questions."""
         return acceptance * self.n_within / self.n_pool
 
 
@@ -177,8 +187,8 @@ class EstimatorChoice(Frozen):
     """Labelled questions they were compared on."""
     questions: tuple[str, ...]
     """Short hashes of the ids of all questions of that part, sorted."""
-    share: float | None = Field(default=None, exclude_if=lambda share: share is None)
-    """Share of the questions asked for that part; None in older files, where it was .3."""
+    share: float
+    """Share of the questions asked for that part."""
 
 
 class CalibrationScores(Frozen):
@@ -219,10 +229,6 @@ class CalibrationScores(Frozen):
     def _packed(self, values: Sequence[float]) -> Any:
         return pack(values) if isinstance(values, array) else values
 
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segment")
-
 
 class Segments(Frozen):
     """Thresholds for categories of questions (intents, topics), each certified on the questions of its category.
@@ -244,10 +250,6 @@ class Segments(Frozen):
     """Labelled questions from which on a category became a segment with its own threshold."""
 
 
-def _limit(outcome: Outcome) -> str:
-    return f"{outcome.threshold:.6g}" if isinstance(outcome, Feasible) else "none, answers nothing"
-
-
 _REVERSED = 0.4
 """AUROC below which a score is called reversed."""
 
@@ -259,12 +261,6 @@ class CalibrationArtifact(Persisted):
     population of questions that drifts, is not noticed.
     """
 
-    SCHEMA_VERSION = 3
-
-    schema_version: int = 2
-    """Version of this file format. Fields of version 2 narrow the promise, and a reader of version 1 would ignore them,
-    so it must refuse the file. Version 3 is written for an artifact with ``parts`` only: a reader of version 2 would
-    let whole answers through."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -289,7 +285,7 @@ class CalibrationArtifact(Persisted):
     """Versions of the packages that were used."""
     turns: tuple[str, ...] | None = None
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
-    questions. None if they were not recorded (before version 2): a guard takes them for single questions."""
+    questions. None if they were not recorded: a guard takes them for single questions."""
     reach: Reach | None = None
     """The labelled part, if only questions below a cut were labelled; None for a sample of all questions."""
     lineage: tuple[str, ...] = ()
@@ -301,30 +297,18 @@ class CalibrationArtifact(Persisted):
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
-    price: Price | None = Field(default=None, repr=False, exclude_if=lambda price: price is None)
-    """Figures of the rule that is not in use, for `promises`; None if none are needed, and in older files."""
-    parts: PartsGate | None = Field(default=None, exclude_if=lambda parts: parts is None)
+    price: Price | None = Field(default=None, repr=False)
+    """Figures of the rule that is not in use, for `promises`; None if none are needed."""
+    parts: PartsGate | None = None
     """The gate of the parts of an answer (JSON fields, sentences); None if whole answers are gated. With it,
     ``outcome`` counts answers: accepted are those of which some part is kept, errors those that keep more wrong parts
     than allowed; and ``calibration`` is empty."""
 
-    @model_validator(mode="before")
-    @classmethod
-    def _version_of_parts(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("parts") is not None and "schema_version" not in data:
-            return {**data, "schema_version": 3}
-        return data
-
     @model_validator(mode="after")
     def _one_threshold_of_parts(self) -> Self:
-        if (self.parts is not None) != (self.schema_version == 3):
-            raise ValueError(f"an artifact has schema version 3 if and only if it has parts, got {self.schema_version}")
         if self.parts is not None and self.segments is None and self.parts.threshold != self.threshold:
             raise ValueError(f"the parts have threshold {self.parts.threshold}, the outcome says {self.threshold}")
         return self
-
-    def _written_version(self) -> int:
-        return 2 if self.parts is None else 3
 
     @classmethod
     def uncalibrated(
@@ -358,7 +342,9 @@ class CalibrationArtifact(Persisted):
             prompt=prompt,
             estimator=estimator,
             correctness=CorrectnessSpec(name="none", version=0),
-            data=DataFingerprint(name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0),
+            data=DataFingerprint(
+                name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0, questions=()
+            ),
             outcome=outcome,
             certificate=outcome,
             calibration=scores,
@@ -372,10 +358,6 @@ class CalibrationArtifact(Persisted):
         if named != (None if self.segments is None else set(self.segments.outcomes)):
             raise ValueError("the segments of the calibration items are not those that have a threshold")
         return self
-
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        return _without(write(self), "segments", "choice")  # most artifacts have none; their form stays as it was
 
     @model_validator(mode="after")
     def _within_reach(self) -> Self:
@@ -409,24 +391,16 @@ class CalibrationArtifact(Persisted):
             if self.threshold is None:
                 return "keep nothing: no threshold was found"
             return f"keep a part if at most {self.threshold:.6g} of the samples do not support it"
-        name, params, threshold = self.estimator.name, self.estimator.params, self.threshold
         if self.segments is not None:
             limits = {**self.segments.outcomes, "other questions": self.outcome}
-            each = (f"{segment}: {_limit(outcome)}" for segment, outcome in limits.items())
-            return f"answer if {name} is at most the threshold of the question's segment ({', '.join(each)})"
-        if threshold is None:
+            each = ", ".join(f"{segment}: {self._condition(outcome)}" for segment, outcome in limits.items())
+            return f"answer by the threshold of the question's segment ({each})"
+        if self.threshold is None:
             return "answer nothing: no threshold was found"
-        if not name.startswith("imported:"):
-            unit = "" if self.estimator.unit == "probability" else f" {self.estimator.unit}"
-            if name.startswith("score:") and params.get("higher") == "certain":
-                limit = 1 - threshold if self.estimator.unit == "probability" else -threshold
-                return f"answer if {name} gives {limit:.6g}{unit} or more"
-            return f"answer if {name} <= {threshold:.6g}{unit}"
-        # A user compares with this number by hand, so it keeps all digits that the file had.
-        column, stored = params.get("column", name), params.get("stored", "value")
-        if stored == "value":
-            return f"answer if {column} <= {threshold:.12g}"
-        return f"answer if {column} >= {1 - threshold if stored == '1 - value' else -threshold:.12g}"
+        return f"answer if {self._condition(self.outcome)}"
+
+    def _condition(self, outcome: Outcome) -> str:
+        return "nothing" if outcome.threshold is None else self.estimator.condition(outcome.threshold)
 
     def __str__(self) -> str:
         """The short form, warnings, the threshold in use, and the two promises."""
@@ -511,23 +485,32 @@ class CalibrationArtifact(Persisted):
 
     @property
     def acceptance(self) -> float:
-        """Share of all measured questions that the gate accepts, as estimated at calibration; 0 when infeasible."""
-        if self.segments is not None:
-            return self.n_accepted / len(self.calibration.error)
-        if not isinstance(self.outcome, Feasible):
-            return 0.0
-        return self.outcome.acceptance if self.reach is None else self.reach.of_all(self.outcome.acceptance)
+        """Share of all questions asked that the gate accepts, as estimated at calibration; 0 when infeasible.
+
+        Questions that could not be measured are among those asked; what nobody labelled is taken to be like the rest.
+        """
+        return self._of_measured * self.asked.measured
 
     @property
-    def certifies(self) -> bool | None:
-        """Whether the rule in use is a certificate; None if an older file does not say so.
+    def asked(self) -> Asked:
+        """The questions that were asked for the calibration, which every share is of."""
+        data, reach = self.data, self.reach
+        # Those of a draw within reach were all measured before it.
+        scored = 1.0 if reach is None else reach.n_pool / reach.n_asked
+        failed = data.n_failed / data.n_questions if data.n_questions else 0.0
+        failed = failed if reach is None else max(failed, reach.n_failed / reach.n_asked)
+        return Asked(data.measured * scored, failed, MOST_FAILED)
 
-        Of older files it is known for the two default rules, and for segments, which only certificates have.
-        """
-        stated = self.outcome.certifies
-        if stated is None and self.outcome.rule == AVERAGE:
-            return False
-        return True if stated is None and (self.outcome.rule == CERTIFIED or self.segments is not None) else stated
+    @property
+    def _of_measured(self) -> float:
+        """Share of the measured questions that the gate accepts."""
+        if self.segments is not None:
+            return self.n_accepted / len(self.calibration.error)
+        return self.within(self.outcome)
+
+    def within(self, outcome: Outcome) -> float:
+        """Share of the measured questions that an outcome accepts, those above the reach included."""
+        return outcome.acceptance if self.reach is None else self.reach.of_all(outcome.acceptance)
 
     @property
     def promises(self) -> tuple[str, str]:
@@ -538,11 +521,12 @@ class CalibrationArtifact(Persisted):
         """
         if self.parts is not None:
             shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
-            line = f"At calibration {shown} of {self.n_items} answers show something ({percent(self.acceptance)})"
+            share = f"{percent(self.acceptance)} of all questions"
+            line = f"At calibration {shown} of {self.n_items} answers show something ({share})"
             if shown:
                 wrong = too_many(allowed)
                 line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
-            return f"Promise in use ({self.parts.rule}): {self.parts.promise}", f"{line}."
+            return f"Promise in use ({self.parts.rule}): {self.parts.promise}{self.asked.failures}", f"{line}."
         outcome, segments = self.outcome, self.segments
         delta, scope = outcome.delta or 0.0, ""
         if segments is not None:
@@ -553,15 +537,16 @@ class CalibrationArtifact(Persisted):
         interval = None if feasible is None else feasible.interval
         in_use = Terms(
             outcome.rule,
-            self.certifies,
+            outcome.certifies,
             self.confidence(delta),
-            self.acceptance,
+            self._of_measured,
             self.n_accepted,
             self.n_errors,
             interval,
             scope,
         )
-        return promise_lines(self.alpha, len(self.calibration.error), in_use, self._certificate, self.price)
+        n = len(self.calibration.error)
+        return promise_lines(self.alpha, n, in_use, self._certificate, self.price, asked=self.asked)
 
     @property
     def _certificate(self) -> Terms:
@@ -569,8 +554,7 @@ class CalibrationArtifact(Persisted):
         confidence = self.confidence(proven.delta or 0.0)
         if not isinstance(proven, Feasible):
             return Terms(CERTIFIED, True, confidence, 0.0)
-        share = proven.acceptance if self.reach is None else self.reach.of_all(proven.acceptance)
-        return Terms(CERTIFIED, True, confidence, share, proven.n_accepted, proven.n_errors)
+        return Terms(CERTIFIED, True, confidence, self.within(proven), proven.n_accepted, proven.n_errors)
 
     def confidence(self, delta: float) -> float:
         """Confidence of a promise that fails with probability delta by itself, over all fits on the same labels."""
@@ -680,10 +664,6 @@ class CalibrationArtifact(Persisted):
         return None if turns in (self.turns or (ONE_QUESTION,)) else turns
 
 
-def _without(written: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in written.items() if key not in names or value is not None}
-
-
 # -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------
 
 
@@ -752,10 +732,6 @@ class CascadeOutcome(Frozen):
 class CascadeArtifact(Persisted):
     """One system: models asked in order, with thresholds that control the error rate of their answers together."""
 
-    SCHEMA_VERSION = 2
-
-    schema_version: int = 2
-    """Version of this file format; raised with that of its stages."""
     kind: Literal["cascade"] = "cascade"
     """Distinguishes the file from the artifact of a single guard."""
     created: str
@@ -773,6 +749,12 @@ class CascadeArtifact(Persisted):
     """Versions of the packages that made it."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted."""
+    n_asked: int | None = None
+    """Questions with labels, and those that no stage could measure; None if each was measured."""
+    n_unmeasured: int = 0
+    """Questions among them that no stage could measure. The system abstains on them."""
+    n_failed: int = 0
+    """Questions without a score because a server, a rate limit or a time-out failed, at the stage with the most."""
 
     @model_validator(mode="after")
     def _one_system(self) -> Self:
@@ -807,7 +789,13 @@ class CascadeArtifact(Persisted):
             )
             for outcome in (self.outcome, self.certificate)
         )
-        return promise_lines(self.alpha, self.outcome.n, in_use, certificate, average="lec_joint")
+        return promise_lines(self.alpha, self.outcome.n, in_use, certificate, average="lec_joint", asked=self.asked)
+
+    @property
+    def asked(self) -> Asked:
+        """The questions that were asked for the calibration, which every share is of."""
+        n = self.n_asked or 1
+        return Asked(1 - self.n_unmeasured / n, self.n_failed / n, MOST_FAILED)
 
     @property
     def stops_nothing(self) -> bool:

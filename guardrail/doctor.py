@@ -12,7 +12,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
-from importlib.metadata import PackageNotFoundError, distributions, entry_points, version
+from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,9 +22,10 @@ from langchain_core.messages import HumanMessage
 
 from .artifact import CalibrationArtifact, CascadeArtifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
-from .errors import GuardrailError, UsageError, load_entry_point
+from .errors import GuardrailError, UsageError
 from .judges import Judge, with_majority
 from .models import resolve_model
+from .notebook import percent
 from .outcome import CERTIFIED, Infeasible, target_text
 from .parts.measure import estimator_of
 from .plain_json import visible
@@ -81,12 +82,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "as openai:gpt-4o-mini; without it the model is not checked. For a cascade once a stage, in order",
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
-    parser.add_argument(
-        "--records",
-        action="append",
-        help="labelled records that the artifact was not fitted on: what each score would answer, beside its calls. "
-        "May be repeated",
-    )
     parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
     parser.add_argument("--max-age-days", type=_days, default=180.0, help="warn about an older calibration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
@@ -101,7 +96,6 @@ def run(arguments: argparse.Namespace) -> int:
         question=arguments.question,
         max_age_days=arguments.max_age_days,
         scorer=arguments.scorer,
-        records=arguments.records or (),
     ):
         findings.append(finding)
         if not arguments.json:
@@ -130,7 +124,6 @@ def examine(
     question: str = QUESTION,
     max_age_days: float = 180.0,
     scorer: Scorer | str | None = None,
-    records: Sequence[str] = (),
 ) -> Iterator[Finding]:
     """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
 
@@ -140,7 +133,6 @@ def examine(
         question: The question that is asked to measure the cost of one.
         max_age_days: An older calibration is worth a warning; finite and at least 0.
         scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
-        records: Files of labelled records that the artifact was not fitted on; a finding compares the scores on them.
 
     Raises:
         UsageError: ``max_age_days`` is not a number of days, or neither an artifact nor a model is named.
@@ -169,10 +161,10 @@ def examine(
         yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
     for check, promise in zip(("promise", "other promise"), artifact.promises, strict=True):
         yield Finding(check, "ok", promise)
+    yield from _asked(artifact)
     yield _age(artifact, max_age_days)
     yield from _packages(artifact)
     yield from _shared_names()
-    yield from _calls(artifact, records)
     if models and len(models) != len(stages):
         named = ", ".join(stage.model.model for stage in stages)
         yield Finding("model", "fail", f"{len(models)} given, the artifact is for {len(stages)}", f"name them: {named}")
@@ -208,6 +200,21 @@ def _is_cascade(path: str) -> bool:
     except (OSError, ValueError, RecursionError):
         return False
     return isinstance(content, dict) and content.get("kind") == "cascade"
+
+
+def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
+    """The share of questions that could not be measured, and of those that failed at a server."""
+    asked = artifact.asked
+    if asked.measured < 1:
+        unmeasured = (
+            f"{percent(1 - asked.measured)} of the questions asked could not be measured and count as held back"
+        )
+        yield Finding("questions", "ok", unmeasured)
+    if asked.failed:
+        failed = f"{percent(asked.failed)} of the questions asked failed at a server, a rate limit or a time-out"
+        few = asked.failed <= asked.most_failed
+        fix = "" if few else "ask them again with the same `calibrate run` or `collect`, and fit again"
+        yield Finding("failed questions", "ok" if few else "warn", failed, fix)
 
 
 def _guard(
@@ -270,8 +277,8 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back",
             "calibrate with a larger alpha, more questions, or a better model",
         )
-    target = target_text(outcome.alpha, certifies=artifact.certifies is True)
-    return Finding("threshold", "ok", f"{outcome.threshold:.4g} for {target} ({outcome.rule})")
+    target = target_text(outcome.alpha, certifies=outcome.certifies)
+    return Finding("threshold", "ok", f"{artifact.answer_if}, for {target} ({outcome.rule})")
 
 
 def _thresholds(artifact: CascadeArtifact) -> Finding:
@@ -283,8 +290,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
             f"none keep the error at {outcome.alpha:g} ({outcome.detail}), so everything is held back",
             "calibrate with a larger alpha, more questions, or better models",
         )
-    thresholds = (stage.threshold for stage in outcome.stages)
-    listed = ", ".join("never answers" if threshold is None else f"{threshold:.4g}" for threshold in thresholds)
+    listed = ", then ".join(stage.answer_if for stage in artifact.stages)
     target = target_text(outcome.alpha, certifies=outcome.rule == CERTIFIED)
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
@@ -329,33 +335,6 @@ def _shared_names() -> Iterator[Finding]:
         if others:
             detail = f"{name!r} also belongs to {', '.join(others)}; both write into one folder"
             yield Finding("packages", "warn", detail, "use an environment without it, and install acrc-guardrail again")
-
-
-def _calls(artifact: CalibrationArtifact | CascadeArtifact, records: Sequence[str]) -> Iterator[Finding]:
-    """The share that each score would answer beside its calls, and whether two stages are worth theirs."""
-    if not records:
-        return
-    if isinstance(artifact, CascadeArtifact):
-        yield Finding("calls", "warn", "not compared for a cascade", "name the artifact of one stage")
-        return
-    # An entry point, because `guardrail` must not import `calibrate`.
-    comparisons = entry_points(group="acrc_guardrail.calls")
-    if not comparisons:
-        way = "pip install 'acrc-guardrail[calibrate]', or in a clone: pip install '.[calibrate]'"
-        yield Finding("calls", "fail", "comparing scores needs calibrate", way)
-        return
-    try:
-        table = load_entry_point(next(iter(comparisons)))(artifact, records)
-    except GuardrailError as error:
-        yield Finding("calls", "fail", str(error), "name other records")
-        return
-    choosing = (
-        "To fit the best score of this table on these records is a selection that no fit counts. Fit it on the "
-        "questions that the table leaves out: calibrate evaluate RECORDS --rest FILE."
-    )
-    yield Finding("calls", "ok", f"{table.title}:\n{table}\n{choosing if len(table.rows) > 1 else ''}".rstrip())
-    if table.advice is not None:
-        yield Finding("two stages", "ok", table.advice)
 
 
 def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, Final, Literal, Self
 from uuid import uuid4
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
@@ -43,6 +43,8 @@ PRIVATE = 0o600
 """Permissions of a new file that holds prompts or answers: only its owner reads it."""
 SQLITE_PATIENCE = 30.0
 """Seconds to wait for another process that is writing."""
+SCHEMA_VERSION: Final = 1
+"""Version of every file that is a `Persisted`."""
 _WAY_OUT = "Copy it again or run `calibrate fit`."
 _STORED = {"stored": True}
 """Validation context of content whose digest was verified."""
@@ -197,16 +199,16 @@ def sqlite_path(url: str) -> Path | None:
 def check_version(
     found: object, reads: int | str, what: str, way_out: str, *, error: type[GuardrailError] = UsageError
 ) -> None:
-    """Refuse content of another version of this library. None (no version is stored) means the first version.
+    """Refuse content of another format version, and content without one.
 
     Args:
-        found: The version that is stored.
+        found: The version that is stored; None for none.
         reads: The version that this library reads.
         what: The content with this version, e.g. its path.
         way_out: The alternative to upgrading.
         error: The class of the error.
     """
-    if found is not None and (type(found) is not type(reads) or found != reads):
+    if type(found) is not type(reads) or found != reads:  # True equals 1 in Python and is not a version
         raise error(
             f"{what} has format version {str(found)[:80]!r}; this version of acrc-guardrail reads {str(reads)!r}. "
             f"Upgrade acrc-guardrail to the version that wrote it, or {way_out}."
@@ -223,15 +225,12 @@ def problem_of(error: ValidationError) -> str:
 class Persisted(Frozen):
     """Base of what `calibrate` writes for run time to read."""
 
-    SCHEMA_VERSION: ClassVar[int] = 1
-    """The version that is written; all versions up to it are read."""
-
-    schema_version: int = 1
-    """Version of this file format."""
+    schema_version: Literal[1] = SCHEMA_VERSION
+    """Version of this file format. Another one is refused."""
 
     @cached_property
     def content(self) -> dict[str, Any]:
-        """The JSON object that is stored; of a file that was read, with the fields this version does not know."""
+        """The JSON object that is stored; of a file that was read, what the file holds."""
         return self.model_dump(mode="json")
 
     @cached_property
@@ -242,25 +241,17 @@ class Persisted(Frozen):
     @model_validator(mode="wrap")
     @classmethod
     def _keep_content(cls, data: Any, make: ModelWrapValidatorHandler[Self], info: ValidationInfo) -> Self:
-        # The digest names the artifact in verdicts, monitors and candidate rules. A field that is new in this version,
-        # or that only a newer one knows, must not change the digest of a file that exists.
+        # The digest names the artifact in verdicts, monitors and candidate rules. Made again, packed numbers could have
+        # other bytes (another zlib), and the content another digest.
         persisted = make(data)
         if info.context is _STORED and isinstance(data, dict):
             persisted.__dict__["content"] = data
         return persisted
 
-    def _written_version(self) -> int:
-        """The version in which this very file is written."""
-        return self.SCHEMA_VERSION
-
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
-        """A copy with some fields changed; it gets a new digest and loses fields this version does not know.
-
-        It is in today's format: it may have a field that a reader of an older one would ignore.
-        """
+        """A copy with some fields changed; it gets a new digest."""
         copied = super().model_copy(update=update, deep=deep)
         if update:
-            copied.__dict__["schema_version"] = update.get("schema_version", copied._written_version())
             for name in ("content", "digest"):  # cached properties, which pydantic copies with the fields
                 copied.__dict__.pop(name, None)
         return copied
@@ -283,8 +274,8 @@ class Persisted(Frozen):
         """Read an artifact, and refuse it if it cannot be trusted.
 
         Raises:
-            ArtifactFormatError: Missing, truncated, not JSON, with values that JSON does not have, wrong schema, or
-                from a future version.
+            ArtifactFormatError: Missing, truncated, not JSON, with values that JSON does not have, with a field that
+                is wrong or unknown, or of another version.
             ArtifactTamperedError: The content does not match its digest.
         """
         try:
@@ -316,13 +307,8 @@ class Persisted(Frozen):
         if found is not None and cls.model_fields.keys() & kinds.keys() and found not in cls.model_fields:
             (needed,) = cls.model_fields.keys() & kinds.keys()
             raise ArtifactFormatError(f"{path}: is the artifact of {kinds[found]}; here goes that of {kinds[needed]}.")
-        version, supported = content["schema_version"], cls.SCHEMA_VERSION
-        if version not in range(1, supported + 1):
-            raise ArtifactFormatError(
-                f"{path}: schema version {version!r}; this library reads version {supported}"
-                f"{' and older ones' if supported > 1 else ''}. "
-                "Upgrade acrc-guardrail, or calibrate again with this version."
-            )
+        version, way_out = content["schema_version"], "calibrate again with this version"
+        check_version(version, SCHEMA_VERSION, path, way_out, error=ArtifactFormatError)
         stored = content.pop("digest", None)
         if stored is None:
             raise ArtifactTamperedError(f"{path}: has no digest. Write artifacts with `save()` or `calibrate fit`.")
@@ -332,13 +318,13 @@ class Persisted(Frozen):
                 "after it was written. Make another artifact with `calibrate fit`."
             )
         try:
-            return cls.from_stored(json.dumps(content), context=_STORED)
+            return cls.model_validate_json(json.dumps(content), context=_STORED)
         except ValidationError as error:
             first = error.errors()[0]
             field = ".".join(str(part) for part in first["loc"])
             place = f"field {field!r}" if field else "the content"
             raise ArtifactFormatError(
-                f"{path}: {place} is wrong: {first['msg']} ({error.error_count()} errors)."
+                f"{path}: {place} is wrong: {first['msg']} ({error.error_count()} errors). {_WAY_OUT}"
             ) from error
 
 

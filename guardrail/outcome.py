@@ -18,8 +18,10 @@ from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
 __all__ = [
+    "ALL_MEASURED",
     "AVERAGE",
     "CERTIFIED",
+    "Asked",
     "Diagnostics",
     "Feasible",
     "Infeasible",
@@ -82,14 +84,13 @@ class _OutcomeBase(Frozen):
     """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
-    certifies: bool | None = Field(default=None, exclude_if=lambda certifies: certifies is None)
-    """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n. None if an
-    older file does not say so."""
+    certifies: bool = False
+    """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n."""
 
     @property
     def promise(self) -> str:
-        """`guarantee`, without an "at most" where the rule is not known to be a certificate."""
-        return stated(self.guarantee, certifies=self.certifies or (self.certifies is None and self.rule == CERTIFIED))
+        """`guarantee`, without an "at most" where the rule is not a certificate."""
+        return stated(self.guarantee, certifies=self.certifies)
 
     @property
     def smallest_feasible_alpha(self) -> float | None:
@@ -133,7 +134,7 @@ class Feasible(_OutcomeBase):
         wrong = f"{self.n_errors} of {self.n_accepted} ({percent(self.error_rate)}; "
         facts = [
             ("rule", self._target()),
-            ("answers", f"{self.n_accepted} of {self.n} questions ({percent(self.acceptance)})"),
+            ("answers", f"{self.n_accepted} of the {self.n} questions that it was fitted on"),
             ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
             self._without_gate(),
             ("promise", self.promise),
@@ -157,7 +158,7 @@ class Feasible(_OutcomeBase):
 
     @property
     def acceptance(self) -> float:
-        """Share of calibration items accepted."""
+        """Share of the items accepted that it was fitted on; what could not be measured is not among these."""
         return self.n_accepted / self.n
 
     @property
@@ -246,8 +247,8 @@ class Price(Frozen):
     """Figures of the rule that is not in use, for `promise_lines`. None where they are not needed, or unknown."""
 
     average: float | None = None
-    """Beside a certificate: share of all measured questions that rule acrc answers; 0 if it finds no threshold."""
-    labels: LabelsNeeded | None = Field(default=None, exclude_if=lambda labels: labels is None)
+    """Beside a certificate: share of the measured questions that rule acrc answers; 0 if it finds no threshold."""
+    labels: LabelsNeeded | None = None
     """Where rule certified finds no threshold: the labels that it needs, see `calibrate.evaluation.planning`."""
 
 
@@ -257,9 +258,9 @@ class Terms:
 
     Attributes:
         rule: Name of the rule.
-        certifies: Whether it is a certificate; None if an older file does not say so.
+        certifies: Whether it is a certificate.
         confidence: 1 - delta of a certificate.
-        acceptance: Share of all measured questions that it answers; 0 if it finds no threshold.
+        acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
         n_accepted: Calibration questions that it answers.
         n_errors: Wrong answers among them.
         interval: 95 % interval of their error rate, if there is one.
@@ -267,7 +268,7 @@ class Terms:
     """
 
     rule: str
-    certifies: bool | None
+    certifies: bool
     confidence: float
     acceptance: float
     n_accepted: int = 0
@@ -276,8 +277,47 @@ class Terms:
     scope: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All questions that were asked for a calibration: every share that is shown is one of these.
+
+    Attributes:
+        measured: Share of them that could be measured; a gate abstains on the others.
+        failed: Share of them without a score because a server, a rate limit or a time-out failed.
+        most_failed: Share up to which failures go without saying.
+    """
+
+    measured: float = 1.0
+    failed: float = 0.0
+    most_failed: float = 0.0
+
+    def share(self, of_measured: float) -> str:
+        """A share of the measured questions as one of all questions asked, in words."""
+        return percent(of_measured * self.measured)
+
+    @property
+    def failures(self) -> str:
+        """The sentence about failed questions that belongs to a promise, after a space; "" where they are few."""
+        if self.failed <= self.most_failed:
+            return ""
+        return (
+            f" {percent(self.failed)} of the questions asked for the calibration failed (server, rate limit or "
+            "time-out), so the promise is about questions like the others."
+        )
+
+
+ALL_MEASURED = Asked()
+
+
 def promise_lines(
-    alpha: float, n: int, in_use: Terms, certificate: Terms, price: Price | None = None, *, average: str = AVERAGE
+    alpha: float,
+    n: int,
+    in_use: Terms,
+    certificate: Terms,
+    price: Price | None = None,
+    *,
+    average: str = AVERAGE,
+    asked: Asked = ALL_MEASURED,
 ) -> tuple[str, str]:
     """The promise in use, and the other promise with its price in answered questions and the flag that selects it.
 
@@ -288,17 +328,18 @@ def promise_lines(
         certificate: The certified rule on the same questions.
         price: Further figures.
         average: The rule to name beside a certificate.
+        asked: The questions that the shares are of.
     """
     target, price = percent(alpha), price or Price()
     labels = _labels(price.labels)
-    return _in_use(target, n, in_use, labels), (
-        _average(target, in_use, price, average)
+    return f"{_in_use(target, n, in_use, labels, asked)}{asked.failures}", (
+        _average(target, in_use, price, average, asked)
         if in_use.certifies
-        else _certificate(target, n, in_use, certificate, labels)
+        else _certificate(target, n, in_use, certificate, labels, asked)
     )
 
 
-def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
+def _in_use(target: str, n: int, terms: Terms, labels: str, asked: Asked) -> str:
     if not terms.n_accepted:
         found = f"In use: rule {terms.rule} found no threshold for {target} wrong answers on {n} labels"
         return f"{found}, so nothing is answered; {labels}." if terms.certifies else f"{found}, so nothing is answered."
@@ -306,8 +347,6 @@ def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "group_mean" else ""
         promise = f"a certificate{terms.scope}: {_certain(target, terms.confidence)}{kind}."
-    elif terms.certifies is None:
-        promise = "on average unless it is a certificate, which this older file does not say (fit again)."
     elif terms.rule == AVERAGE:
         promise = "on average over calibrations, not a certificate"
         # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
@@ -317,32 +356,32 @@ def _in_use(target: str, n: int, terms: Terms, labels: str) -> str:
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     return (
-        f"In use: rule {terms.rule}, {promise} It answers {percent(terms.acceptance)} of questions; at calibration "
+        f"In use: rule {terms.rule}, {promise} It answers {asked.share(terms.acceptance)} of questions; at calibration "
         f"{wrong} of these answers were wrong{interval}."
     )
 
 
-def _certificate(target: str, n: int, in_use: Terms, terms: Terms, labels: str) -> str:
+def _certificate(target: str, n: int, in_use: Terms, terms: Terms, labels: str, asked: Asked) -> str:
     if not terms.n_accepted:
         return f"Certificate: --rule {terms.rule} finds no threshold on {n} labels; {labels}."
     return (
         f"Certificate: with --rule {terms.rule}, {_certain(target, terms.confidence)}. It answers "
-        f"{percent(terms.acceptance)} of questions, {_points(terms.acceptance - in_use.acceptance)}."
+        f"{asked.share(terms.acceptance)} of questions, "
+        f"{_points((terms.acceptance - in_use.acceptance) * asked.measured)}."
     )
 
 
-def _average(target: str, in_use: Terms, price: Price, average: str) -> str:
+def _average(target: str, in_use: Terms, price: Price, average: str, asked: Asked) -> str:
     start = f"On average only: --rule {average}"
     if price.average is None:
         return f"{start} may answer more questions, and certifies nothing."
     if not price.average:
         return f"{start} finds no threshold, either."
     if price.average == 1:  # such a gate ends where the model does, so the share of the others says nothing about it
-        return f"{start} answers all questions: it stops nothing, and certifies nothing."
-    return (
-        f"{start} answers {percent(price.average)} of questions, {_points(price.average - in_use.acceptance)}, and "
-        f"{OFTEN_ABOVE} {target} wrong."
-    )
+        whole = "all questions" if asked.measured == 1 else "every question that can be measured"
+        return f"{start} answers {whole}: it stops nothing, and certifies nothing."
+    more = _points((price.average - in_use.acceptance) * asked.measured)
+    return f"{start} answers {asked.share(price.average)} of questions, {more}, and {OFTEN_ABOVE} {target} wrong."
 
 
 def _certain(target: str, confidence: float) -> str:
@@ -371,7 +410,7 @@ _AT_MOST = re.compile(r"\bat most (\d[\d.]*\d(?: ?%)?|\d(?: ?%)?|\w+)", re.IGNOR
 def stated(guarantee: str, *, certifies: bool) -> str:
     """The promise of a rule in the words that its kind allows: only a certificate says "at most".
 
-    Files of earlier versions, and rules of users, have the words in promises that hold on average or asymptotically.
+    Rules of users have the words in promises that hold on average or asymptotically.
     """
     return guarantee if certifies else _AT_MOST.sub(r"\1 or less", guarantee)
 

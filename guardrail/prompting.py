@@ -34,6 +34,7 @@ __all__ = [
     "conversation_text",
     "copies_of",
     "normal_form",
+    "plain_turns",
     "prompt_content",
     "question_text",
     "role_of",
@@ -153,6 +154,21 @@ def prompt_content(messages: Sequence[BaseMessage], question: str | None = None,
         text = "" if hide_system and role == "system" else normal_form(text)
         content.append((role, text, calls, [block for block in others if block]))
     return content
+
+
+def plain_turns(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
+    """A conversation for people, as ``{"role": ..., "content": ..., "tool_calls": ...}``; without calls, no such key.
+
+    Pictures and documents are named in brackets: ``[image_url]``.
+    """
+    return [_plain_turn(message) for message in messages]
+
+
+def _plain_turn(message: BaseMessage) -> dict[str, Any]:
+    others = [f"[{kind}]" for kind in _not_text(message) if message.type != "ai"]
+    turn = {"role": message.type, "content": "\n".join(filter(None, (str(message.text), *others)))}
+    calls = [{"name": call["name"], "arguments": call["args"]} for call in getattr(message, "tool_calls", ())]
+    return {**turn, "tool_calls": calls} if calls else turn
 
 
 def conversation_text(messages: Sequence[BaseMessage]) -> str:

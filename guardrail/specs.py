@@ -137,6 +137,23 @@ class EstimatorSpec(Frozen):
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the formula."""
 
+    def condition(self, threshold: float) -> str:
+        """The gate at a threshold, by the user's own score in its unit and direction: "confidence >= 0.8906"."""
+        return f"{self.params.get('column', self.name)} {self.limit(threshold)}"
+
+    def limit(self, threshold: float) -> str:
+        """`condition` without the name of the score."""
+        # A user compares an imported score with this number by hand, so it keeps all digits that the file had.
+        digits = 12 if self.name.startswith("imported:") else 6
+        unit = "" if self.unit == "probability" or digits == 12 else f" {self.unit}"
+        scorer = "value"
+        if self.name.startswith("score:") and self.params.get("higher") == "certain":
+            scorer = "1 - value" if self.unit == "probability" else "- value"
+        stored = self.params.get("stored", scorer)
+        if stored == "value":
+            return f"<= {threshold:.{digits}g}{unit}"
+        return f">= {1 - threshold if stored == '1 - value' else -threshold:.{digits}g}{unit}"
+
     @property
     def scale(self) -> tuple[float, ...] | None:
         """First scores, for a score in two stages, of other questions, ascending; None for other estimators."""

@@ -55,28 +55,21 @@ StopString = Annotated[str, Field(min_length=1)]
 
 
 class Frozen(BaseModel):
-    """Base of every value and persisted type: immutable. A misspelt argument is an error, a stored field is not.
-
-    Two kinds of unknown names come in. In a constructor they are a programmer's mistake and are refused. In stored JSON
-    they are fields of a newer version of this library, and `from_stored` ignores them.
-    """
+    """Base of every value and persisted type: immutable. An unknown name is an error, as an argument and in a file."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     @classmethod
-    def from_stored(cls, stored: str | bytes | Mapping[str, Any], *, context: Any = None) -> Self:
-        """A value from the JSON that was stored of it; unknown fields are ignored at every depth.
+    def from_stored(cls, stored: str | bytes | Mapping[str, Any]) -> Self:
+        """A value from the JSON that was stored of it.
 
         Args:
             stored: JSON as text, or as the object it holds.
-            context: For validators (``info.context``).
 
         Raises:
-            pydantic.ValidationError: A known field is missing or has another type. It is a `ValueError`.
+            pydantic.ValidationError: A field is missing, unknown, or has another type. It is a `ValueError`.
         """
-        if isinstance(stored, str | bytes):
-            return cls.model_validate_json(stored, extra="ignore", context=context)
-        return cls.model_validate(stored, extra="ignore", context=context)
+        return cls.model_validate_json(stored) if isinstance(stored, str | bytes) else cls.model_validate(stored)
 
 
 class Bindings(Frozen):
@@ -155,25 +148,15 @@ class SamplingPlan(Frozen):
     With options and n = 0 the primary answer is the most likely option and nothing is generated."""
     bindings: Bindings | None = None
     """Tools and answer format every call carries; None for plain text answers."""
-    cut_off: Literal["abstain", "measure"] | None = None
+    cut_off: Literal["abstain", "measure"] = "abstain"
     """The treatment of a primary answer that was cut off at ``max_tokens``: "abstain", unmeasured at calibration and
-    run time; "measure", an answer like others. None, in older plans: calibration measured it, run time abstains."""
+    run time; "measure", an answer like others."""
     seed: int | None = 0
     """Base seed. Each request's seed is derived from it and the prompt; None draws fresh randomness every time."""
     primary: Literal["greedy", "sampled", "majority"] = "greedy"
     """The way the primary answer is drawn: "greedy" at temperature 0; "sampled" with the temperature and top_p of the
     samples, for models that take no other temperature than 1 (reasoning models); "majority", not drawn: it is the most
     frequent of the n samples (`guardrail.judges.majority`), as in imported files without an answer."""
-
-    @model_serializer(mode="wrap")
-    def _without_later_defaults(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Plans of before these fields keep their stored form, and with it every digest over it.
-        content: dict[str, Any] = write(self)
-        if self.primary == "greedy":
-            content.pop("primary", None)
-        if not self.stop_token_ids:
-            content.pop("stop_token_ids", None)
-        return content
 
     @field_validator("options")
     @classmethod

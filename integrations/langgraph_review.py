@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Annotated, Any, NotRequired, cast
 
-from langchain_core.messages import AIMessage, AnyMessage
+from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import RunnableLambda
 from typing_extensions import TypedDict
 
@@ -23,7 +23,6 @@ from guardrail.errors import UnreadableReplyError, require
 from guardrail.guard.abstention import worded
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.messages import accepted_answer, candidate_message, with_verdict
-from guardrail.prompting import question_text
 from guardrail.sampling.replies import refuse_unstorable
 from guardrail.types import Unmeasured
 from guardrail.verdict import Reason, Verdict
@@ -39,7 +38,7 @@ from ._agents.decisions import (
 )
 from ._agents.graph_bridge import GraphBridge as ReviewBridge
 from ._agents.graph_bridge import unchanged
-from ._agents.held import GuardState, HeldMessage, held_message, pack, unpack
+from ._agents.held import Conversation, GuardState, HeldMessage, held_message, pack, unpack
 from ._agents.review_bridge import CHANGED, lapsed
 from ._agents.state import NoteChannel
 
@@ -135,7 +134,7 @@ class GuardedNodes:
         if verdict.accepted:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
-        pending = held_of(question_text(state["messages"]), verdict, self.guard.artifact.model.model)
+        pending = held_of(state["messages"], verdict, self.guard.artifact.model.model)
         return {"guardrail": pack(GuardState(phase="held", held=pending))}
 
     def _refusal(self, verdict: Verdict) -> str:
@@ -151,11 +150,11 @@ def guarded_nodes(guard: Guardrail, *, allowed: Sequence[DecisionType] = ALL_DEC
     return GuardedNodes(guard, tuple(allowed))
 
 
-def held_of(question: str, verdict: Verdict, model: str) -> HeldMessage:
+def held_of(messages: Sequence[BaseMessage], verdict: Verdict, model: str) -> HeldMessage:
     """A verdict's candidate as a message that is held back as a whole."""
     candidate = verdict.candidate
     message = AIMessage(content="") if candidate is None else candidate_message(candidate, model)
-    return HeldMessage.of(with_verdict(message, verdict), verdict, question=question)
+    return HeldMessage.of(with_verdict(message, verdict), verdict, conversation=Conversation.of(messages))
 
 
 def _storable(verdict: Verdict) -> Verdict:

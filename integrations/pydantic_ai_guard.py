@@ -30,7 +30,7 @@ from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
 from ._agents.call_reviews import NOT_RUN, CallReviews
-from ._agents.calls import ANSWER_TOOL
+from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
 from ._agents.framework_guard import FrameworkGuard
@@ -527,7 +527,7 @@ class GuardCapability(AbstractCapability[Any]):
         """
         if tool_def.kind == "output" or call.tool_name in self.exempt:
             return None
-        call_id, arguments, approved = call.tool_call_id, call.args_as_dict(), ctx.tool_call_approved
+        call_id, arguments, approved = call.tool_call_id, _arguments(call), ctx.tool_call_approved
         ruling = await self._reviews.ruling(
             call_id, call.tool_name, arguments, approved=approved, proposed=_proposed(ctx, call) if approved else None
         )
@@ -649,7 +649,7 @@ class _JudgedToolset(WrapperToolset[Any]):
         if call is None or not name == tool.tool_def.name == call.tool_name:
             raise _not_run()
         edit = await self.capability._check(ctx, call, tool.tool_def)
-        expected = tool.args_validator.validate_python(call.args_as_dict(), context=ctx.validation_context)
+        expected = tool.args_validator.validate_python(_arguments(call), context=ctx.validation_context)
         if not _equal(expected, tool_args):
             raise _not_run()
         if name == ANSWER_TOOL:
@@ -667,16 +667,24 @@ def _proposed(ctx: RunContext[Any], call: ToolCallPart) -> dict[str, Any] | None
     proposed = next(
         (part for part in parts if isinstance(part, ToolCallPart) and part.tool_call_id == call.tool_call_id), None
     )
-    return None if proposed is None or proposed.tool_name != call.tool_name else proposed.args_as_dict()
+    return None if proposed is None or proposed.tool_name != call.tool_name else _arguments(proposed)
+
+
+def _arguments(call: ToolCallPart) -> dict[str, Any]:
+    """The arguments of a call; one whose arguments cannot be read in one way does not run."""
+    try:
+        return arguments_of(call.args)
+    except ValueError:
+        raise _not_run() from None
 
 
 def _equal(expected: Any, actual: Any) -> bool:
-    """Whether two validated arguments are the same, also if their types have no equality."""
-    if type(expected) is type(actual) and bool(expected == actual):
-        return True
-    return canonical_json(to_jsonable_python(expected, fallback=repr)) == canonical_json(
-        to_jsonable_python(actual, fallback=repr)
-    )
+    """Whether two validated arguments are the same JSON. To Python, 1, 1.0 and True are equal, at any depth."""
+    return _as_json(expected) == _as_json(actual)
+
+
+def _as_json(value: Any) -> str:
+    return canonical_json(to_jsonable_python(value, bytes_mode="base64", fallback=repr))
 
 
 def _not_run() -> ModelRetry:

@@ -32,8 +32,8 @@ from changed_tests import ROOT, module_of, nearest_tests  # type: ignore[import-
 PRODUCT = ("guardrail", "integrations", "calibrate")
 STAGES = ((1, 5, 120), (1, 0, 240), (1, 15, 400), (2, 40, 400))
 """Distance in the import graph, test files (0: mypy), seconds."""
-GOLDEN = ("tests/golden/test_formats.py", "tests/golden/**/test_shown_*.py")
-"""Tests of persisted formats and of what people are shown, which concern modules that they do not import."""
+GOLDEN = "tests/golden/test_formats.py"
+"""Tests of stored formats, which concern modules that they do not import."""
 RESULTS = ("caught", "survived", "not judged")
 FLIPS: dict[type[ast.AST], type[ast.AST]] = {
     ast.Lt: ast.GtE, ast.GtE: ast.Lt, ast.Gt: ast.LtE, ast.LtE: ast.Gt, ast.Eq: ast.NotEq, ast.NotEq: ast.Eq,
@@ -122,7 +122,7 @@ def choose(count: int, seed: int, under: str) -> list[Mutation]:
     """``count`` lines drawn evenly from all that can be broken, and one mutation of each."""
     by_line: dict[tuple[str, int], list[Mutation]] = {}
     for path in sorted(path for package in PRODUCT for path in (ROOT / package).rglob("*.py")):
-        if path.relative_to(ROOT).as_posix().startswith(under) and "migrations" not in path.parts:
+        if path.relative_to(ROOT).as_posix().startswith(under):
             for mutation in mutations(path):
                 by_line.setdefault((mutation.path, mutation.line), []).append(mutation)
     draw = random.Random(seed)
@@ -178,10 +178,8 @@ class Copy:
             near = sorted({**dict.fromkeys(near), **dict.fromkeys(folder)},
                           key=lambda name: (stem not in name, not name.startswith(home)))  # fmt: skip
             tests = [name for name in near if name not in seen][:count]
-            if count > 5:
-                golden = [found.relative_to(ROOT).as_posix() for name in GOLDEN for found in ROOT.glob(name)]
-                more = sorted(set(golden) - seen - set(tests), key=lambda name: (name not in near, name))
-                tests = more + tests
+            if count > 5 and GOLDEN not in {*tests, *seen}:
+                tests = [GOLDEN, *tests]
             seen |= set(tests)
             if tests or not count:
                 yield tests, seconds

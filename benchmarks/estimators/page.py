@@ -55,7 +55,7 @@ class Page(Frozen):
     """The whole table."""
 
     format: Literal[1] = 1
-    """Version of this layout; a file without one is of the first."""
+    """Version of this layout."""
     resamples: int
     """Bootstrap resamples behind each interval."""
     files: tuple[Measured, ...]

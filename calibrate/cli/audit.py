@@ -9,9 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
-from numpy.typing import NDArray
 from rich.markup import escape
 from rich.panel import Panel
 
@@ -23,17 +21,15 @@ from guardrail.monitor.drift import Reference
 from guardrail.parts.gate import mean_uncertainty
 
 from ..data.records import RecordReader
-from ..data.table import among
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
 from ..parts.audit import measured_alike
-from ..pipeline import fitted_hashes, hashes_of_fit, require_same
 from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import app
-from .frame.files import open_files, open_pool, read_pool, warn_undecided
-from .frame.next_commands import listed, merged_command
+from .frame.files import open_pool, read_pool, warn_undecided
+from .frame.next_commands import fresh_command, listed
 from .frame.options import RecordsArgument
 from .frame.parts import audit_by_parts
 from .frame.terminal import console, finish, print_line
@@ -102,9 +98,7 @@ def audit(
     else:
         _print_result(result, artifact)
         if result.verdict == "refuted":
-            _print_what_helps(
-                result, loaded, artifact, key, records, calibration or _files_of_fit(loaded, key, artifact, records)
-            )
+            _print_what_helps(result, loaded, artifact, key, records)
     if result.verdict == "refuted":
         raise typer.Exit(1)
 
@@ -188,17 +182,10 @@ def _print_result(result: Audit, artifact: Path) -> None:
 
 
 def _print_what_helps(
-    refuted: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path], fitted: Sequence[Path]
+    refuted: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path]
 ) -> None:
     """Print remedies for a refutation, as commands that can be pasted."""
-    if fitted:
-        merged = merged_command(loaded, key, fitted, fresh, artifact)
-    else:
-        merged = (
-            "the record file of the fit is not in the folder of the artifact or of these records. With its name this "
-            f"prints the command: {_audit_command(fresh, artifact)} --calibration FILE"
-        )
-    first, *others = sentences.advice(refuted, merged)
+    first, *others = sentences.advice(refuted, fresh_command(loaded, key, fresh, artifact))
     finish([], first)
     for other in others:
         print_line(f"      {other}")
@@ -226,34 +213,3 @@ def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]
         if "undecided" in spec.params:
             commands.append(f"calibrate label {name} --undecided --interactive")
     return commands
-
-
-def _files_of_fit(artifact: CalibrationArtifact, key: str, path: Path, fresh: Sequence[Path]) -> list[Path]:
-    """Record files beside the artifact or the fresh records that hold all questions of the fit, or none.
-
-    A file counts if it is scored and labelled as the artifact says and adds questions of the fit to those found before.
-    """
-    missing = hashes_of_fit(artifact)
-    files: list[Path] = []
-    for folder in dict.fromkeys([path.parent, *(fresh_file.parent for fresh_file in fresh)]):
-        for candidate in sorted(folder.glob("*.jsonl")):
-            if missing.size and not any(candidate.samefile(file) for file in (*fresh, *files)):
-                contained = _questions_of_fit(artifact, candidate, key)
-                if contained.size and among(contained, missing).all():
-                    files.append(candidate)
-                    missing = missing[~among(missing, contained)]
-    return [] if missing.size else files
-
-
-def _questions_of_fit(artifact: CalibrationArtifact, path: Path, key: str) -> NDArray[np.uint64]:
-    """Hashes of the questions of the fit in a record file; none in a file of another kind."""
-    nothing = np.empty(0, dtype=np.uint64)
-    try:
-        with path.open("rb") as stream:
-            if not stream.read(20).startswith(b'{"header"'):
-                return nothing  # other JSON, which may be large to read
-        (file,) = open_files([path])
-        require_same(artifact, file, key)
-    except (GuardrailError, OSError):
-        return nothing
-    return fitted_hashes(artifact, file.records)

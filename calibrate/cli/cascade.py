@@ -9,7 +9,7 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from guardrail.artifact import CascadeArtifact, CascadeOutcome
+from guardrail.artifact import CascadeArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
@@ -19,7 +19,7 @@ from ..ledger import Ledger, counted
 from ..report.sentences import slots_argument
 from .frame.app import app
 from .frame.files import keep_inputs, warn_incomplete, warn_undecided
-from .frame.options import chosen_estimator
+from .frame.options import WithoutFailedOption, chosen_estimator
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_fits
 
@@ -46,6 +46,7 @@ def fit_cascade(
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
     ] = False,
+    without_failed: WithoutFailedOption = False,
 ) -> None:
     """Fit the thresholds of several models together, from records of the same questions.
 
@@ -72,6 +73,7 @@ def fit_cascade(
         delta=delta,
         groups="cluster" if cluster_by_group else "category",
         price=price,
+        without_failed=without_failed,
     )
     ledger = Ledger(records)
     artifact = counted(artifact, ledger, " > ".join(keys))
@@ -86,7 +88,7 @@ def fit_cascade(
 def _print_result(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
-    lines = [_headline(outcome), outcome.promise if outcome.feasible else f"Why: {outcome.detail}"]
+    lines = [_headline(artifact), outcome.promise if outcome.feasible else f"Why: {outcome.detail}"]
     if artifact.warning is not None:
         title, style = "This gate stops nothing", "red"
         lines.insert(0, artifact.warning)
@@ -95,16 +97,18 @@ def _print_result(artifact: CascadeArtifact) -> None:
         print_line(line)
     rows = []
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
-        threshold = "never answers" if share.threshold is None else f"{stage.estimator.name} <= {share.threshold:.4g}"
+        threshold = "never answers" if share.threshold is None else stage.answer_if.removeprefix("answer if ")
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
 
 
-def _headline(outcome: CascadeOutcome) -> str:
+def _headline(artifact: CascadeArtifact) -> str:
+    outcome = artifact.outcome
     if not outcome.feasible:
         return f"no thresholds at alpha = {outcome.alpha:g}."
     return (
-        f"{outcome.n_accepted} of {outcome.n} questions answered ({percent(outcome.acceptance)}), "
+        f"{artifact.asked.share(outcome.acceptance)} of questions answered ({outcome.n_accepted} of the {outcome.n} "
+        "that could be measured), "
         f"{outcome.n_errors} of them wrong ({percent(outcome.n_errors / outcome.n_accepted)}; "
         f"target {percent(outcome.alpha)})."
     )

@@ -13,15 +13,16 @@ from guardrail.errors import UsageError
 from guardrail.models import resolve_model
 
 from ..data.batches import Batches
+from ..data.collect import DrawingEngine
 from ..data.formats import QUESTION_FORMATS, load_questions
-from ..ray_engine import RayCollector
+from ..ray_engine import collect_on_ray
 from ..scoring.reach import POOL_FACTOR
 from .frame.app import app
 from .frame.collecting import CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs
 from .frame.next_commands import listed
 from .frame.options import MODEL_HELP, AddressOption, check_engine, with_flags
-from .frame.terminal import finish, print_line, say_stalled
+from .frame.terminal import finish, print_line
 
 __all__ = ["collect"]
 
@@ -33,7 +34,7 @@ class _EngineOptions:
     engine: Annotated[
         Literal["live", "ray", "batch"],
         typer.Option(
-            help="live: calls now; ray: calls now, from several processes, here or on a cluster; batch: the endpoint's "
+            help="live: calls now; ray: calls now, from the processes of a Ray cluster; batch: the endpoint's "
             "batch service, within 24 hours at a lower price."
         ),
     ] = "live"
@@ -58,13 +59,14 @@ class _EngineOptions:
             return None
         return Batches(out, submit=not (self.export_only or self.results), results=self.results or ())
 
-    def collector(self, model: str, max_concurrency: int | None) -> RayCollector | None:
-        """The processes that draw; None for another engine."""
+    def collector(self, model: str, calls: CallOptions) -> DrawingEngine | None:
+        """What draws in other processes; None for another engine."""
         if self.engine != "ray":
             return None
         # Each process loads the model itself: a chat model cannot be sent to another one.
-        load = partial(resolve_model, model)
-        return RayCollector(load, address=self.address, max_concurrency=max_concurrency, say=say_stalled)
+        load, most = partial(resolve_model, model), calls.max_concurrency or 0
+        address = self.address or "auto"
+        return partial(collect_on_ray, model=load, address=address, calls=most, size=calls.batch_size or 0)
 
 
 @app.command()
@@ -112,7 +114,7 @@ def collect(
         CollectOptions(drawing, prompt, calls),
         name=questions.name,
         batches=batches,
-        engine=engine.collector(model, calls.max_concurrency),
+        engine=engine.collector(model, calls),
     )
     if batches is not None and collected.n_resumed + collected.n_drawn < collected.n_questions:
         print_line(

@@ -39,7 +39,7 @@ __all__ = ["evaluate"]
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 SELECTING = (
     "These figures use the labels of all questions here, so to fit the best score on the same questions is a selection "
-    "that no fit counts. Valid ways: --estimator auto, --declare with all of the scores, or fresh labels."
+    "that no fit counts. Valid ways: --estimator auto, or fresh labels."
 )
 
 

@@ -21,6 +21,7 @@ from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, refuse_untestable
+from ..evaluation.calls import CallsTable, compare_with_artifact
 from ..evaluation.choice import AUTO, SHARE, choose_estimator
 from ..evaluation.planning import with_labels_needed
 from ..ledger import Ledger, counted
@@ -32,13 +33,14 @@ from ..report.sentences import (
     facts,
     verdict_text,
 )
+from ..scoring.scores import refuse_failed
 from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from .frame.app import app
-from .frame.files import keep_inputs, open_pool, warn_incomplete
+from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .frame.labels import print_structured, refuse_broken
-from .frame.next_commands import listed, merged_command
-from .frame.options import USUAL, RecordsArgument, chosen_estimator, with_flags
+from .frame.next_commands import fresh_command, listed
+from .frame.options import USUAL, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
 from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
@@ -165,6 +167,7 @@ class _ByRule:
     testing: _TestPart
     by: BySegment | None
     counting: _Counting
+    without_failed: bool
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
@@ -197,7 +200,10 @@ class _ByRule:
             choice=choice,
             options=self.options,
             repeats=repeats,
+            without_failed=self.without_failed,
         )
+        if test is not None:
+            refuse_failed(test.records, key, allowed=self.without_failed)
         if test is not None and self.testing.test:  # before the fit is counted
             require_same(artifact, test, key)
             refuse_untestable(test.records, key)
@@ -216,12 +222,20 @@ class _WithPeople:
     alpha: float
     delta: float | None
     sources: Sequence[Path]
+    without_failed: bool
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, and keep the sample that people labelled."""
         file, labels, path = in_memory(file), read_labels(self.labels), _labelled_by_people(self.out)
 
-        artifact, sample = artifact_with_people(file, labels, estimator=key, alpha=self.alpha, delta=self.delta)
+        artifact, sample = artifact_with_people(
+            file,
+            labels,
+            estimator=key,
+            alpha=self.alpha,
+            delta=self.delta,
+            without_failed=self.without_failed,
+        )
         artifact = _counted(artifact, self.sources, key)
         return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
 
@@ -283,6 +297,7 @@ def fit(
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
     ] = None,
     counting: _Counting,
+    without_failed: WithoutFailedOption = False,
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
@@ -318,13 +333,15 @@ def fit(
             test_fraction=testing.test_fraction,
             test=testing.test or (),
             seed=testing.seed,
+            without_failed=without_failed,
         )
         return
     refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if name != "parts"})
     name, options = _rule_and_options(rule or ("certified" if segments.by else "acrc"), expect)
     fitting: _Fitting
     if human_labels is not None:
-        beside, fitting = [_labelled_by_people(out)], _WithPeople(human_labels, out, alpha, delta, records)
+        beside = [_labelled_by_people(out)]
+        fitting = _WithPeople(human_labels, out, alpha, delta, records, without_failed)
     else:
         beside = [_kept_out(out)] if testing.test_fraction else []
         fitting = _ByRule(
@@ -338,6 +355,7 @@ def fit(
             testing=testing,
             by=segments.rule(),
             counting=counting,
+            without_failed=without_failed,
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
     _refuse_conflicts(
@@ -347,7 +365,8 @@ def fit(
         segments,
         clusters=cluster_by_group,
     )
-    file = open_pool(records)
+    files = open_files(records)
+    file = pool_of(files)
     key = _key(file, estimator, reads_all=human_labels is not None)
     print_structured(file, key)
     if human_labels is None and not trust_labels:
@@ -360,6 +379,7 @@ def fit(
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
     print_unread(file, fitted.key)
+    warn_unlike(files, fitted.key)
     _present(fitted, testing.test or (), out)
 
 
@@ -412,9 +432,8 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     """
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
     audited = None if test is None else audit(artifact, test.records, key, repeats=fitted.repeats)
-    # A part kept out by --test-fraction is in the record file already, so only test files are new to the next fit.
-    merged = merged_command(artifact, key, fitted.sources, test_files, out)
-    text = verdict_text(artifact, audited, merged, listed(fitted.sources))
+    tests = test_files if test is None or fitted.beside is None else [test.path]
+    text = verdict_text(artifact, audited, fresh_command(artifact, key, tests, out), listed(fitted.sources))
     print_verdict(text)
     interval = auroc_of(artifact)
     if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
@@ -422,7 +441,6 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     if test is not None:
         _print_share(test.header.reach)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
-    tests = test_files if test is None or fitted.beside is None else [test.path]
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
 
@@ -437,11 +455,20 @@ def _print_share(reach: Reach | None) -> None:
 @app.command()
 def inspect(
     artifact: Annotated[Path, typer.Argument(help="Artifact that `fit` wrote.")],
+    records: Annotated[
+        list[Path] | None,
+        typer.Option(
+            help="Labelled records that it was not fitted on: what each of their scores would answer, beside its "
+            "calls. May be repeated."
+        ),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="The raw content, for programs.")] = False,
 ) -> None:
     """Say what an artifact promises, in words.
 
     Example: calibrate inspect artifact.json
+
+    Example: calibrate inspect artifact.json --records fresh.jsonl
     """
     loaded = CalibrationArtifact.load(artifact)
     if as_json:
@@ -461,7 +488,22 @@ def inspect(
     console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats(loaded):
         print_line(f"- {caveat}")
+    if records:
+        _print_calls(compare_with_artifact(loaded, records))
     first, *others = text.steps or ("Nothing needs doing.",)
     finish([], first)
     for step in others:
         print_line(f"      {step}")
+
+
+def _print_calls(calls: CallsTable) -> None:
+    """Print the share that each score would answer beside its calls, and whether two stages are worth theirs."""
+    print_line(f"{calls.title}:", "bold")
+    print_line(str(calls))
+    if len(calls.rows) > 1:
+        print_line(
+            "To fit the best score of this table on these records is a selection that no fit counts. Fit it on the "
+            "questions that the table leaves out: calibrate evaluate RECORDS --rest FILE."
+        )
+    if calls.advice is not None:
+        print_line(calls.advice)

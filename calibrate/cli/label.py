@@ -391,7 +391,9 @@ def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> Re
         assert key is not None, "a goal names its scores"
         assert goal.alpha is not None, "a goal has a target"
         now = labelling.with_undecided(file)
-        return fit_artifact(now, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta)
+        return fit_artifact(
+            now, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta, without_failed=True
+        )  # `fit` asks
 
     def enough() -> bool:
         if goal.until is None:

@@ -24,7 +24,7 @@ from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import CutOption, EstimatorOption, PartsOption, chosen_estimator
+from .frame.options import CutOption, EstimatorOption, PartsOption, WithoutFailedOption, chosen_estimator
 from .frame.parts import plan_by_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line, table
 
@@ -250,7 +250,7 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
         try:
             with path.open("rb") as stream:
                 header = parse_header(path, stream.readline(_LONGEST_HEADER))
-        except (GuardrailError, OSError):  # questions, a log, or a file of a newer version
+        except (GuardrailError, OSError):  # questions, a log, or a file of another version
             continue
         if header.reach is not None and header.correctness is not None:
             drawn.append(read_records(path))
@@ -279,6 +279,7 @@ def sample(
         bool,
         typer.Option("--fixed-beforehand", help="The reach was fixed before anybody looked at these scores."),
     ] = False,
+    without_failed: WithoutFailedOption = False,
 ) -> None:
     """Draw what to label, where labels matter: at random from the share of the lowest scores.
 
@@ -300,13 +301,16 @@ def sample(
         n=n,
         seed=seed,
         fixed_beforehand=fixed_beforehand,
+        without_failed=without_failed,
     )
     write_records(out, drawn.header, drawn.records)
     drawn_reach = drawn.header.reach
     assert drawn_reach is not None, "draw_to_label sets it"
+    within = file.header.estimators[key].condition(drawn_reach.cut)
+    share = percent(drawn_reach.n_within / drawn_reach.n_pool)
     print_line(
-        f"{drawn_reach.n} of {drawn_reach.n_within} questions with {key} <= {drawn_reach.cut:.6g}, the lowest "
-        f"{percent(drawn_reach.n_within / drawn_reach.n_pool)} of {drawn_reach.n_pool}. Nothing above will be answered."
+        f"{drawn_reach.n} of {drawn_reach.n_within} questions with {within}, the surest {share} of "
+        f"{drawn_reach.n_pool}. Nothing beyond will be answered."
     )
     name = shlex.quote(str(out))
     finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")

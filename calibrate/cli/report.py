@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 
 from guardrail.artifact import CalibrationArtifact
@@ -16,13 +14,13 @@ from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
-from ..pipeline import question_hashes, require_same
+from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
 from ..thresholds.registry import rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
-from .frame.next_commands import fit_flags, listed, merged_command
+from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
 from .frame.parts import report_by_parts
 from .frame.terminal import console, print_line
@@ -85,11 +83,8 @@ def report(
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
     if explained and loaded.outcome.rule in rules():
         commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")
-    fresh: Sequence[Path] = ()
-    if test_file is not None:
-        inside = np.isin(question_hashes(test_file.records), question_hashes(file.records))
-        fresh = () if inside.any() else test or ()  # merged already
-    merged = merged_command(loaded, key, records, fresh, artifact)
+    # A part of the record file that was kept out of the fit is no file of its own.
+    alone = fresh_command(loaded, key, test, artifact) if test else sentences.ALONE
     written = write_report(
         out,
         loaded,
@@ -98,10 +93,10 @@ def report(
         test=() if test_file is None else test_file.records,
         evaluation=evaluation,
         commands=commands,
-        merged=merged,
+        alone=alone,
         judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
-    text = sentences.verdict_text(loaded, audited, merged, files)
+    text = sentences.verdict_text(loaded, audited, alone, files)
     if audited is not None:
         print_verdict(text)
     conclude(written, text, f"open {out} in a browser")

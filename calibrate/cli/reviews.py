@@ -329,7 +329,7 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
 
 
 def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts | PartFigures) -> list[str]:
-    threshold = "none" if artifact.threshold is None else f"{artifact.threshold:.4g}"
+    threshold = "none" if artifact.threshold is None else artifact.estimator.limit(artifact.threshold)
     if isinstance(counts, PartFigures):
         pairs = ((counts.kept, counts.parts), (counts.kept_wrong, counts.kept), (counts.broken, counts.shown))
         return [name, threshold, *(f"{k} of {n}, {percent(k / n)}" if n else "-" for k, n in pairs)]

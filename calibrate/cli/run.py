@@ -46,6 +46,7 @@ from ..scoring.ensemble import ScoreFile
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
+    refuse_failed,
     score_records,
     supported,
     uses_models,
@@ -68,8 +69,8 @@ from .frame.labels import (
     refuse_mixed,
     rule_from,
 )
-from .frame.next_commands import listed, merged_command
-from .frame.options import MODEL_HELP, declared, flag
+from .frame.next_commands import fresh_command, listed
+from .frame.options import MODEL_HELP, WITHOUT_FAILED_HELP, declared, flag
 from .frame.parts import (
     FitParts,
     ScoreParts,
@@ -171,7 +172,7 @@ class RunConfig(Frozen):
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
     max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16).")
     batch_size: int | None = Field(default=None, ge=1, description="Questions a batch, for local weights (16).")
-    retry_failed: bool = Field(default=False, description="Ask again where the model failed.")
+    without_failed: bool = Field(default=False, description=WITHOUT_FAILED_HELP)
     allow_identical_samples: bool = Field(
         default=False, description="Accept that no question has two different samples."
     )
@@ -203,9 +204,7 @@ class RunConfig(Frozen):
             tools=self.tools,
         )
         prompt = PromptOptions(self.system, self.template, self.option_template)
-        calls = CallOptions(
-            self.max_concurrency, self.batch_size, self.retry_failed, self.allow_identical_samples, self.probe
-        )
+        calls = CallOptions(self.max_concurrency, self.batch_size, self.allow_identical_samples, self.probe)
         return CollectOptions(drawing, prompt, calls)
 
 
@@ -285,6 +284,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     if key == TWO_STAGE:
         options = settings.collect_options()
         ask(questions, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
+        refuse_failed(read_records(path).records, allowed=settings.without_failed)
         staged, rest = _two_stage(settings, path, groups)
         key = estimator_key(staged)
     records = _records(settings, model, questions, path, settings.questions.name, staged)
@@ -319,11 +319,11 @@ def run(config: Path | None = None, **flags: Any) -> None:
     repeats: Repeats = "all" if settings.count_repeats else "once"
     audited = None if test is None else audit(artifact, test.records, key, repeats=repeats)
     tested = [] if test is None else [test.path]
-    merged = merged_command(artifact, key, [records.path], tested, artifact_path)
-    text = verdict_text(artifact, audited, merged, listed([records.path]))
+    alone = fresh_command(artifact, key, tested, artifact_path)
+    text = verdict_text(artifact, audited, alone, listed([records.path]))
     print_unread(records, key)
     print_verdict(text)
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings), merged, judge)
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone, judge)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
@@ -362,6 +362,7 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
     spec = None
     for some, path in both[: len(files)]:
         ask(some, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
+        refuse_failed(read_records(path).records, allowed=settings.without_failed)
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
         spec = score_by_parts(path, path, how, None, spec)
         if kind == "json":
@@ -383,6 +384,7 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
         test_fraction=0.0,
         test=files[1:],
         seed=settings.seed,
+        without_failed=settings.without_failed,
         report=settings.out / "report.html",
     )
 
@@ -403,6 +405,7 @@ def _fitted(
         choice=choice,
         options=options,
         repeats="all" if settings.count_repeats else "once",
+        without_failed=settings.without_failed,
     )
     ledger = Ledger([_records_path(settings)])
     artifact = counted(artifact, ledger, key)
@@ -517,6 +520,7 @@ def _records(
     """Collect, score and label one part; the file on disk is complete afterwards."""
     options = settings.collect_options()
     ask(questions, model, path, options, name=name, title=f"asking ({path.stem})")
+    refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
     estimators = [staged] if staged is not None else _estimators(settings, options.drawing.plan(questions), path)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
@@ -574,7 +578,7 @@ def _report(
     records: RecordFile,
     test: RecordFile | None,
     commands: Sequence[str],
-    merged: str,
+    alone: str,
     judge: Judge | None,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
@@ -590,7 +594,7 @@ def _report(
         test=tested,
         evaluation=evaluation,
         commands=commands,
-        merged=merged,
+        alone=alone,
         judge=judge,
     )
 
@@ -600,7 +604,7 @@ def _commands(config: Path | None, settings: RunConfig) -> list[str]:
     flags = []
     for name, field in RunConfig.model_fields.items():
         value = getattr(settings, name)
-        if value == field.default or name in ("retry_failed", "max_concurrency", "batch_size", "price"):
+        if value == field.default or name in ("max_concurrency", "batch_size", "price"):
             continue
         flag = "--" + name.replace("_", "-")
         for item in value if isinstance(value, tuple) else (value,):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -39,7 +40,7 @@ from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.next_commands import listed, next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
 from .frame.parts import ScoreParts, refuse_with_parts, refuse_without_parts, score_by_parts
-from .frame.terminal import console, finish, say_stalled, table
+from .frame.terminal import console, finish, table
 from .frame.verdicts import print_advice
 
 __all__ = ["score"]
@@ -94,7 +95,7 @@ def score(
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
     engine: Annotated[
         Literal["local", "ray"],
-        typer.Option(help="local: this process; ray: many, here or on a cluster (docs: Millions of records)."),
+        typer.Option(help="local: this process; ray: those of a Ray cluster (docs: Millions of records)."),
     ] = "local",
     address: AddressOption = None,
     part_mib: Annotated[
@@ -136,22 +137,11 @@ def score(
     check_engine(engine, address)
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
-    choice = _Choice(
-        names, everything, judge, similarity, entailment, cache if address is None else verdicts, scorer or (), ties_by
-    )
+    kept_verdicts = cache if engine == "local" else verdicts
+    choice = _Choice(names, everything, judge, similarity, entailment, kept_verdicts, scorer or (), ties_by)
     with bar(console, "scoring", "records") as progress:
-        if engine == "local":
-            header, summary = score_file(source, target, choice, progress=progress)
-        else:
-            header, summary = score_on_ray(
-                source,
-                target,
-                choice,
-                address=address,
-                part_bytes=part_mib << 20,
-                progress=progress,
-                say=say_stalled,
-            )
+        ray = None if engine == "local" else partial(score_on_ray, address=address or "auto", part_mib=part_mib)
+        header, summary = score_file(source, target, choice, engine=ray, progress=progress)
     print_scores(header, summary)
     if choice.refused:
         missing = sorted(choice.refused.items())

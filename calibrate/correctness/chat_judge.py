@@ -166,7 +166,7 @@ class _Cache:
                 break
             try:
                 values = json.loads(line)
-                check_version(values.get("format"), 1, f"{path}:{number}: the reply", "delete it", error=RecordError)
+                check_version(values.get("format", 1), 1, f"{path}:{number}: the reply", "delete it", error=RecordError)
                 self.replies[str(values["key"])] = str(values["reply"])
             except (ValueError, TypeError, KeyError, AttributeError) as error:
                 raise RecordError(

@@ -85,16 +85,16 @@ class Batches:
         model: BatchSampler,
         plan: SamplingPlan,
         *,
-        again: bool = False,
         progress: Progress = silent,
     ) -> Iterator[list[tuple[str, SampleSet]]]:
         """The sample sets of prompts by id, as their replies come in; none for those that wait for another tool.
+
+        Requests that failed in all their batches are sent once more.
 
         Args:
             prompts: The messages of each question.
             model: The model.
             plan: How to draw; with a seed and without follow-ups.
-            again: Send requests that failed in all their batches once more.
             progress: Called while batches run.
 
         Raises:
@@ -110,7 +110,7 @@ class Batches:
         left: dict[int, set[str]] = defaultdict(set)
         for key in ids:
             left[grouped[key]].add(key)
-        changed = sorted(left)
+        changed, again = sorted(left), True
         while left:
             for group in changed:
                 requests, replies = self._asked(group), self._replies(group)

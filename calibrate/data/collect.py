@@ -7,14 +7,14 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal, Protocol
+from typing import Literal
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
@@ -58,9 +58,11 @@ class Collected:
     Attributes:
         path: The record file.
         n_questions: Questions in the question file.
-        n_resumed: Records that were there before.
+        n_resumed: Records that were there before, without those whose server failed, which were asked again.
         n_drawn: Records drawn now.
-        problems: Reasons of failed drawings with their counts, over the whole file.
+        problems: Reasons of drawings that gave no whole answer with their counts, over the whole file.
+        n_failed: Questions among them that a server, a rate limit or a time-out failed; the next collection asks them
+            again.
         n_cut_off: Primary answers that were cut off, over the whole file.
     """
 
@@ -70,29 +72,7 @@ class Collected:
     n_drawn: int
     problems: dict[str, int]
     n_cut_off: int = 0
-
-    @property
-    def n_failed(self) -> int:
-        """Questions whose drawing failed; they will abstain."""
-        return sum(self.problems.values())
-
-
-class DrawingEngine(Protocol):
-    """Draws in other processes what `collect_records` has to ask; see `calibrate.ray_engine`."""
-
-    def records(self, drawing: Drawing, path: Path, header: RecordHeader) -> Generator[list[Record], None, None]:
-        """The records of all questions of ``drawing``, in their order, some at a time.
-
-        Args:
-            drawing: The questions, and how to ask them.
-            path: The record file that they are written to.
-            header: Its header.
-        """
-        ...
-
-    def forget(self) -> None:
-        """Remove records that were drawn and not handed over, because the model answers nothing."""
-        ...
+    n_failed: int = 0
 
 
 def collect_records(
@@ -106,7 +86,6 @@ def collect_records(
     name: str = "questions",
     batch_size: int | None = None,
     max_concurrency: int | None = None,
-    retry_failed: bool = False,
     allow_identical_samples: bool = False,
     probe: Literal["auto", "off"] = "auto",
     batches: Batches | None = None,
@@ -114,7 +93,10 @@ def collect_records(
     scorer: Scorer | Sequence[Scorer] = (),
     progress: Progress = silent,
 ) -> Collected:
-    """Ask the model every question that is not in the record file yet.
+    """Ask the model every question that the record file has no answer to yet.
+
+    Where a server, a rate limit or a time-out failed before, the question is asked again; where the question itself
+    may be the cause (a refusal, an empty answer), it is not, as a guard does not.
 
     Each answer is on disk before the next is waited for: a kill at any moment loses at most what was in flight, and the
     same call goes on where it stopped. A native sampler is asked in batches; any other model concurrently.
@@ -130,12 +112,11 @@ def collect_records(
         name: Name of the question set, for the header.
         batch_size: Questions drawn at once by a native sampler (default 16).
         max_concurrency: Calls in flight at once for any other model (default 16).
-        retry_failed: Ask again where drawing failed.
         allow_identical_samples: Accept that no question at all has two different samples.
         probe: "off" draws without a probe, for an endpoint that has few possible answers and is taken for a cache.
             Samples that a real cache repeats then look certain.
         batches: Draw by a batch service instead of live calls. The endpoint is probed only where this submits.
-        engine: Draw in other processes, e.g. `calibrate.ray_engine.RayCollector`.
+        engine: Draws in other processes, e.g. `calibrate.ray_engine.collect_on_ray`.
         scorer: The scorers that the plan names; they rate each answer at once.
         progress: Called after every answer.
 
@@ -154,15 +135,18 @@ def collect_records(
     header = header_for(questions, model, plan, prompt, name)
     if probe == "auto" and (batches is None or batches.submits):
         header = header.model_copy(update={"probe": _probed(model, plan)})
-    means = _Means(batch_size or BATCH_SIZE, max_concurrency or CONCURRENCY, batches, engine, retry_failed)
-    with open_writer(path, header, drop_failed=retry_failed) as (writer, existing):
+    means = _Means(batch_size or BATCH_SIZE, max_concurrency or CONCURRENCY, batches, engine)
+    with open_writer(path, header, drop_failed=True) as (writer, existing):
         done = {record.id for record in existing.records}
         left = replace(drawing, questions=[question for question in questions if question.id not in done])
         tally = _CollectTally(len(questions), existing.records, progress)
-        means.draw(left, Path(path), header, writer, tally)
+        means.draw(left, header, writer, tally)
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
-    return Collected(Path(path), len(questions), len(done), tally.drawn, dict(tally.problems), tally.cut_off)
+    problems, n_resumed = dict(tally.problems), len(done)
+    return Collected(
+        Path(path), len(questions), n_resumed, tally.drawn, problems, n_cut_off=tally.cut_off, n_failed=tally.failed
+    )
 
 
 def header_for(
@@ -203,7 +187,7 @@ class _CollectTally:
         self.total = total
         self.drawn = 0
         self.problems: Counter[str] = Counter()
-        self.cut_off = 0
+        self.cut_off = self.failed = 0
         self.comparable = 0
         self.varied = 0
         self._done = len(existing)
@@ -260,6 +244,7 @@ class _CollectTally:
         if record.drawn is None:
             return
         self.cut_off += record.cut_off
+        self.failed += record.may_be_drawn_again
         if record.drawn.problem is not None:
             self.problems[f"{record.drawn.problem.value}: {record.drawn.problem_detail}"[:200]] += 1
             return
@@ -304,7 +289,7 @@ class Drawing:
             drawn = Sampler(self.model, self.plan, scoring=self.scoring).draw(messages)
             yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
 
-    def by_service(self, batches: Batches, tally: _CollectTally, *, again: bool) -> Iterator[list[Record]]:
+    def by_service(self, batches: Batches, tally: _CollectTally) -> Iterator[list[Record]]:
         """Records as the batches of a service are done.
 
         Raises:
@@ -317,7 +302,7 @@ class Drawing:
             )
         by_id = {question.id: question for question in self.questions}
         prompts = {name: self.asked(question) for name, question in by_id.items()}
-        for drawn in batches.sample_sets(prompts, self.model, self.plan, again=again, progress=tally.report_requests):
+        for drawn in batches.sample_sets(prompts, self.model, self.plan, progress=tally.report_requests):
             yield [self.record(by_id[name], samples) for name, samples in drawn]
 
     async def stream(self, calls: int) -> AsyncIterator[Record]:
@@ -345,6 +330,10 @@ class Drawing:
         return self.record(question, (await sampler.adraw([self.asked(question)]))[0])
 
 
+DrawingEngine = Callable[[Drawing], Generator[list[Record], None, None]]
+"""Draws in other processes: the records of questions, some at a time, as they are done."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Means:
     """The ways to draw: a batch service, other processes, a native sampler in batches, or concurrent calls."""
@@ -353,24 +342,15 @@ class _Means:
     concurrency: int
     batches: Batches | None
     engine: DrawingEngine | None
-    retry_failed: bool
 
-    def draw(
-        self, drawing: Drawing, path: Path, header: RecordHeader, writer: RecordWriter, tally: _CollectTally
-    ) -> None:
+    def draw(self, drawing: Drawing, header: RecordHeader, writer: RecordWriter, tally: _CollectTally) -> None:
         """Draw the questions and write their records, the first way that applies."""
         if self.batches is not None:
             self.batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
-            _write_batches(drawing.by_service(self.batches, tally, again=self.retry_failed), writer, tally)
-        elif self.engine is not None:
-            try:
-                with closing(self.engine.records(drawing, path, header)) as records:
-                    _write_batches(records, writer, tally)
-            except GuardrailError:
-                # The engine keeps what it drew for a later run, which should not resume answers that all failed.
-                if tally.hopeless:
-                    self.engine.forget()
-                raise
+            _write_batches(drawing.by_service(self.batches, tally), writer, tally)
+        elif self.engine is not None and drawing.questions:
+            with closing(self.engine(drawing)) as records:
+                _write_batches(records, writer, tally)
         elif is_native(drawing.model):
             _write_batches(drawing.batches(self.batch_size), writer, tally)
         else:

@@ -31,13 +31,13 @@ from .progress import Progress
 from .questions import Question, question_digest, row_digest
 from .record import RecordHeader, refuse_other_lengths
 from .records import is_fragment, line_number, may_have_fragments, parse_header, parse_record, warn_of_fragments
-from .table import answered_text, asked_text, flags_of, kind_of
+from .table import answered_text, asked_text, failed_score, flags_of, kind_of
 
 __all__ = ["Shown", "current_parts", "read_header"]
 
 RANGE = 128 * 2**20
 """Bytes of the log behind one file of columns."""
-_LAYOUT = "4"
+_LAYOUT = "1"
 """Version of the columns; files of another version are built again."""
 _BATCH = 2**16
 """Bytes of the log that are decoded at once: few enough to stay in the cache of a core, which halves the time."""
@@ -305,8 +305,7 @@ class _Rows:
         self.flags += bytes(map(flags_of, rows))
         self.kind += bytes(map(kind_of, rows))
         for key, column in self.scores.items():
-            scores = [row.scores.get(key) for row in rows]
-            column += [None if score is None else math.nan if score.value is None else score.value for score in scores]
+            column += [_stored(row.scores.get(key)) for row in rows]
         for key, pieces in self.parts.items():
             pieces.append(PartColumns.of(rows, key))
 
@@ -328,12 +327,19 @@ class _Rows:
         }
         for name in ("id_hash", "question", "asked", "key"):
             columns[name] = pa.array(np.frombuffer(getattr(self, name), dtype=">u8").astype(np.uint64))
-        # NaN marks a score that could not be measured, null a record that the estimator did not look at.
+        # Null marks a record that the estimator did not look at; see `_stored`.
         for key, values in self.scores.items():
             columns[f"score:{key}"] = pa.array(values, pa.float64(), from_pandas=False)
         for key, pieces in self.parts.items():
             columns |= PartColumns.joined(pieces).to_arrow(pa, key)
         return pa.table(columns)
+
+
+def _stored(score: Any) -> float | None:
+    """A score as its column has it: NaN if it could not be measured, infinity if that was a failure of a server."""
+    if score is None or score.value is not None:
+        return None if score is None else score.value
+    return math.inf if failed_score(score) else math.nan
 
 
 @cache

@@ -29,9 +29,9 @@ from .progress import silent
 from .questions import rows_fingerprint
 from .record import Record, RecordHeader
 from .records import RecordFile, line_number, parse_record, pooled, read_records
-from .table import DTYPES, Codes, Places, RecordsInMemory, RecordTable
+from .table import DTYPES, FAILED, Codes, Places, RecordsInMemory, RecordTable
 
-__all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records", "share_ids"]
+__all__ = ["LARGE", "ColumnRecords", "in_memory", "open_each", "open_records"]
 
 LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
@@ -72,12 +72,6 @@ def open_each(
 def in_memory(file: RecordFile) -> RecordFile:
     """The file with its records in memory, for what reads texts more than once."""
     return replace(file, records=RecordsInMemory(file.records))
-
-
-def share_ids(paths: Sequence[Path]) -> bool:
-    """Whether an id is in two of the record files."""
-    first, *others = (file.records for file in open_each(paths))
-    return first.joined(others).repeated() is not None
 
 
 class ColumnRecords(RecordTable):
@@ -143,7 +137,14 @@ class ColumnRecords(RecordTable):
 
     def scores(self, key: str) -> NDArray[np.float64]:
         """Scores of an estimator; NaN without one."""
-        return self._read(f"score:{key}", np.float64, np.nan)
+        values = self._read(f"score:{key}", np.float64, np.nan)
+        values[np.isinf(values)] = np.nan  # a failure of a server
+        return values
+
+    def failed(self, key: str | None = None) -> NDArray[np.bool_]:
+        """Which records have no score because a server, a rate limit or a time-out failed."""
+        failed: NDArray[np.bool_] = (self.flags() & FAILED) != 0
+        return failed if key is None else failed | np.isinf(self._read(f"score:{key}", np.float64, np.nan))
 
     def scored(self, key: str) -> NDArray[np.bool_]:
         """Which records an estimator looked at, whether or not it could measure them."""

@@ -376,7 +376,7 @@ _OTHER_FILE = "save to another file with --labels"
 def _parse(path: Path, number: int, line: bytes) -> tuple[str, bool | None, str]:
     try:
         values = json.loads(line)
-        check_version(values.get("format"), 1, f"{path}:{number}: the label", _OTHER_FILE, error=RecordError)
+        check_version(values.get("format", 1), 1, f"{path}:{number}: the label", _OTHER_FILE, error=RecordError)
         name, correct, answer = values["id"], values["correct"], values["judged"]
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise RecordError(

@@ -54,7 +54,7 @@ class Question(Frozen):
     """Accepted answers (aliases). For multiple choice the label, or the text, of the right option."""
     options: dict[str, str] | None = None
     """Option label to option text, in display order; None for an open question."""
-    slots: dict[str, str] | None = None
+    slots: dict[str, str] | None = Field(default=None, exclude_if=lambda slots: slots is None)
     """Texts of the prompt's slots beside the question, by name, e.g. {"context": "..."}; None if it has none."""
     rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
     """Answers that people rejected without saying what is right; read where there is no reference."""
@@ -128,20 +128,14 @@ def fingerprint(questions: Iterable[Question]) -> str:
     """SHA-256 over the canonical rows, sorted by id: the same questions in another order or format give the same."""
     digest = hashlib.sha256()
     for question in sorted(questions, key=lambda q: q.id):
-        row = question.model_dump()
-        if question.slots is None:  # as before there were slots
-            del row["slots"]
-        digest.update(canonical_json(row, compact=False).encode())
+        digest.update(canonical_json(question.model_dump(), compact=False).encode())
         digest.update(b"\n")
     return digest.hexdigest()
 
 
 def row_digest(question: Question) -> bytes:
     """First 16 bytes of SHA-256 over the canonical row of a question."""
-    row = question.model_dump()
-    if question.slots is None:
-        del row["slots"]
-    return hashlib.sha256(canonical_json(row).encode()).digest()[:16]
+    return hashlib.sha256(canonical_json(question.model_dump()).encode()).digest()[:16]
 
 
 def question_digest(question: Question) -> bytes:

@@ -77,7 +77,7 @@ class RecordHeader(Frozen):
     """The rule that set ``correct``; None before `label`."""
     estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
     """Every estimator whose scores are stored, by the key used in ``scores``."""
-    part_correctness: dict[str, CorrectnessSpec] = Field(default_factory=dict, exclude_if=lambda specs: not specs)
+    part_correctness: dict[str, CorrectnessSpec] = Field(default_factory=dict)
     """The rule that labelled parts, by the key of their estimator."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
@@ -169,7 +169,7 @@ class Record(Frozen):
 
     @property
     def may_be_drawn_again(self) -> bool:
-        """Whether drawing failed for a cause that does not depend on the question (`collect --retry-failed`).
+        """Whether drawing failed for a cause that does not depend on the question: a further collection asks it again.
 
         A guard never draws the others again, so calibration must not either.
         """

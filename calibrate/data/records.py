@@ -3,9 +3,6 @@
 A record file is JSONL. Its first line is ``{"header": {...}}``: who was asked, how, and with which questions. Every
 other line is one record. Lines are appended and flushed to disk; a kill can tear the last line only, and the next
 writer removes it. A rewrite (scores, labels) writes a new file next to it and swaps it in.
-
-Readers ignore unknown fields, so that a file of a newer version can be used as long as its format is known. Scoring or
-labelling such a file rewrites it with the fields this version knows; the others are lost, so keep the original.
 """
 
 from __future__ import annotations
@@ -56,8 +53,8 @@ __all__ = [
     "refuse_other_collection",
     "replace_lines",
     "rewrite_records",
+    "spans_of",
     "stream_records",
-    "with_other_ids",
     "write_records",
 ]
 
@@ -233,15 +230,8 @@ def _in_two_files(name: str, first: Path, other: Path) -> str:
     """Error for an id that two files have in common, with the way out."""
     return (
         f"record {name!r} is in two of the files, {first} and {other}. If it is the same question, leave it out of "
-        f"one. Other questions that are numbered alike need other ids: {with_other_ids(other)[1]}"
+        'one. Other questions that are numbered alike need other ids: change the field "id" in each line of one file.'
     )
-
-
-def with_other_ids(path: Path) -> tuple[Path, str]:
-    """Name for a copy of a record file with other ids, and the shell command that makes it."""
-    renamed = path.with_name(f"{path.stem}-renamed{path.suffix}")
-    # The id is the first field of a line, and no line of a header begins so. A path is quoted, as it may hold spaces.
-    return renamed, f"""sed 's/^{{"id":"/&new-/' {shlex.quote(str(path))} > {shlex.quote(str(renamed))}"""
 
 
 def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
@@ -502,6 +492,17 @@ def read_spans(path: str | Path, spans: Iterable[tuple[int, int]], *, fragments:
                 start += len(line)
 
 
+def spans_of(path: Path, start: int, size: int) -> list[tuple[int, int]]:
+    """First byte and end of parts of about ``size`` bytes, for `read_spans`: from ``start`` on, each of whole lines."""
+    spans, end = list[tuple[int, int]](), path.stat().st_size
+    with path.open("rb") as stream:
+        while start < end:
+            stream.seek(min(start + size, end) - 1)
+            stream.readline()
+            spans.append((start, start := stream.tell()))
+    return spans
+
+
 def line_number(path: Path, offset: int) -> int:
     """Number of the line that starts at a byte."""
     with path.open("rb") as stream:
@@ -642,8 +643,7 @@ def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader)
     for field in ("plan", "prompt"):
         old, new = getattr(there, field), getattr(here, field)
         for name in type(old).model_fields:
-            # Files of before `cut_off` can be resumed: it says how answers are measured, not how they are drawn.
-            if getattr(old, name) != getattr(new, name) and (name, getattr(old, name)) != ("cut_off", None):
+            if getattr(old, name) != getattr(new, name):
                 differences.append(f"{field}.{name}: file {getattr(old, name)!r}, now {getattr(new, name)!r}")
     if there.questions_sha256 != here.questions_sha256:
         differences.append(

@@ -31,9 +31,10 @@ AnswerKind = Literal["texts", "JSON objects", "tool calls"]
 KINDS: tuple[AnswerKind | None, ...] = (None, "texts", "JSON objects", "tool calls")
 """Forms of primary answers by their code in the column ``kind``; None without an answer."""
 
-DRAWN, SOUND, ENDED, CUT, LOOKED_AT = (1 << bit for bit in range(5))
+DRAWN, SOUND, ENDED, CUT, LOOKED_AT, FAILED = (1 << bit for bit in range(6))
 """Bits of the column ``flags``: answers were drawn, without a problem; the primary answer says how it ended, and that
-it was cut off; a missing label was not for want of looking (`was_looked_at`)."""
+it was cut off; a missing label was not for want of looking (`was_looked_at`); drawing failed for a cause that does not
+depend on the question."""
 
 DTYPES: dict[str, DTypeLike] = {
     "label": np.int8,
@@ -104,6 +105,14 @@ class RecordTable(Sequence[Record], ABC):
         """Which records an estimator looked at, whether or not it could measure them."""
 
     @abstractmethod
+    def failed(self, key: str | None = None) -> NDArray[np.bool_]:
+        """Which records have no score because a server, a rate limit or a time-out failed.
+
+        Args:
+            key: Of the score; None for the answers alone.
+        """
+
+    @abstractmethod
     def score_keys(self) -> set[str]:
         """Keys of the estimators that looked at some record."""
 
@@ -134,7 +143,7 @@ class RecordTable(Sequence[Record], ABC):
         return np.where(self.undecided(), np.int8(0), self.labels())
 
     def flags(self) -> NDArray[np.uint8]:
-        """The bits `DRAWN` to `LOOKED_AT`."""
+        """The bits `DRAWN` to `FAILED`."""
         return self.numbers("flags")
 
     def id_hashes(self) -> NDArray[np.uint64]:
@@ -265,6 +274,11 @@ class RecordsInMemory(tuple[Record, ...], RecordTable):
         """Which records an estimator looked at, whether or not it could measure them."""
         return np.array([key in record.scores for record in self], dtype=np.bool_)
 
+    def failed(self, key: str | None = None) -> NDArray[np.bool_]:
+        """Which records have no score because a server, a rate limit or a time-out failed."""
+        failed = [record.may_be_drawn_again or failed_score(record.scores.get(key or "")) for record in self]
+        return np.array(failed, dtype=np.bool_)
+
     def score_keys(self) -> set[str]:
         """Keys of the estimators that looked at some record."""
         return {key for record in self for key in record.scores}
@@ -342,16 +356,22 @@ def answered_text(primary: Any) -> str:
 
 
 def flags_of(row: Any) -> int:
-    """The bits `DRAWN` to `LOOKED_AT`."""
+    """The bits `DRAWN` to `FAILED`."""
     bits = LOOKED_AT if was_looked_at(row.label_detail) else 0
     if row.drawn is None:
         return bits
-    bits |= DRAWN if row.drawn.problem is not None else DRAWN | SOUND
+    problem = row.drawn.problem
+    bits |= DRAWN | (SOUND if problem is None else 0 if problem.depends_on_question else FAILED)
     return bits if row.drawn.primary is None else bits | _ending(row.drawn.primary.finish_reason)
 
 
 def _ending(reason: str | None) -> int:
     return 0 if reason is None else ENDED | CUT if is_cut(reason) else ENDED
+
+
+def failed_score(score: Any) -> bool:
+    """Whether a score is missing for a cause that does not depend on the question."""
+    return score is not None and score.reason is not None and not score.reason.depends_on_question
 
 
 def kind_of(row: Any) -> int:

@@ -20,11 +20,18 @@ from guardrail.uncertainty import from_spec
 from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
-from ..data.questions import fingerprint
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, among, table_of
-from ..pipeline import GateCounts, accepted_of, at_calibration, refuse_choice, refuse_fitted, require_same
+from ..pipeline import (
+    GateCounts,
+    accepted_of,
+    asked_with,
+    at_calibration,
+    refuse_choice,
+    refuse_fitted,
+    require_same,
+)
 from ..scoring.ensemble import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
@@ -239,6 +246,7 @@ def audit(
             n_accepted=judged,
             n_errors=errors,
             n_correct=int(np.count_nonzero(label == 1)),
+            n_asked=asked_with(records, estimator),
         ),
         at_calibration=before,
         error_p=None
@@ -557,8 +565,6 @@ def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], est
     if np.count_nonzero(usable) != artifact.data.n_used:
         return False
     used = taken(records, usable)
-    if artifact.data.version == 1:
-        return fingerprint(record.to_question() for record in used) == artifact.data.sha256
     return used.fingerprint() == artifact.data.sha256
 
 

@@ -77,9 +77,9 @@ class EvaluationRow(Frozen):
     violation_rate: Estimate
     """Share of all splits whose test error rate exceeds alpha. A test part errs in the opposite direction of the part
     fitted on, because both are cut from one pool, so this reads high."""
-    pool_violation_rate: Estimate | None = None
+    pool_violation_rate: Estimate
     """Share of all splits whose threshold has an error rate above alpha on the whole pool. The part fitted on is in it,
-    so this reads low. None in files of earlier versions."""
+    so this reads low."""
     infeasible_rate: Estimate
     """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
 
@@ -93,7 +93,7 @@ class Evaluation(Frozen):
     """Result of :func:`evaluate`."""
 
     format: Literal[1] = 1
-    """Version of this layout; a file without one is of the first."""
+    """Version of this layout."""
     n: int
     """Items in the pool."""
     n_calibration: int
@@ -180,6 +180,7 @@ def evaluate(
     seed: int = 0,
     delta: float | None = None,
     groups: Sequence[Hashable] | None = None,
+    measured: float = 1.0,
     progress: Progress = silent,
 ) -> Evaluation:
     """Run every rule at every alpha on the same random splits of one pool.
@@ -196,6 +197,7 @@ def evaluate(
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
             Rules that read groups get them; the others run as if items were independent, so that the table shows what
             that costs.
+        measured: Share of the questions asked that could be measured, and are in the pool: acceptance counts all.
         progress: Called after each split.
 
     Returns:
@@ -207,7 +209,7 @@ def evaluate(
     scores, labels = check_items(uncertainty, error)
     _check_protocol(scores.size, rules, alphas, n_calibration, splits)
     jobs = [_job(spec, alpha, delta) for spec in rules for alpha in alphas]
-    tallies = [_Tally(splits) for _ in jobs]
+    tallies = [_Tally(splits, measured) for _ in jobs]
     ids = None if groups is None else Groups.of(groups, scores.size)
     ranking = _Ranking()
     # The pool is sorted once: both parts of a split are taken from it in this order.
@@ -291,7 +293,8 @@ class _Ranking:
 class _Tally:
     """Test counts of one rule at one alpha, collected split by split."""
 
-    def __init__(self, splits: int) -> None:
+    def __init__(self, splits: int, measured: float = 1.0) -> None:
+        self.measured = measured
         self.accepted = np.zeros(splits)
         self.errors = np.zeros(splits)
         self.right = np.zeros(splits)
@@ -322,7 +325,7 @@ class _Tally:
             scer=_mean(rate) if rate.size else None,
             scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
             pooled=_ratio(self.errors, self.accepted) if rate.size else None,
-            acceptance=_mean(self.accepted / self.n),
+            acceptance=_mean(self.measured * self.accepted / self.n),
             power=_mean(power) if power.size else None,
             violation_rate=_mean(violated),
             pool_violation_rate=_mean(self.above),

@@ -188,6 +188,7 @@ def evaluate_grid(
                     seed=seed,
                     delta=delta,
                     groups=scored.group if cluster_by_group else None,
+                    measured=scored.measured,
                     progress=progress,
                 )
             cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=evaluation))

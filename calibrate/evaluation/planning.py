@@ -89,7 +89,7 @@ class Plan(Frozen):
     """Result of :func:`plan`."""
 
     format: Literal[1] = 1
-    """Version of this layout; a file without one is of the first."""
+    """Version of this layout."""
     alpha: float
     """Target error rate among accepted answers."""
     delta: float

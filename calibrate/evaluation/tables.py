@@ -87,8 +87,8 @@ class TableRow(Frozen):
     """VR: share of splits whose test error rate exceeds alpha."""
     infeasible_rate: Estimate
     """IF: share of splits that accepted nothing."""
-    feasible: int | None = None
-    """Splits behind ``scer``, over all pools; None in files of earlier versions."""
+    feasible: int
+    """Splits behind ``scer``, over all pools."""
 
 
 class PaperTables(Frozen):

@@ -22,7 +22,8 @@ from ..data.column_store import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, plan_to_compare, refuse_fitted, turns_of_records, unlike
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
+from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
 from ..thresholds.bounds import clopper_pearson_interval, zero_error_floor
 from .answers import (
@@ -244,6 +245,7 @@ def fit_parts_artifact(
     cap: int | None = None,
     cut: float | None = None,
     repeats: Literal["one", "all"] = "one",
+    without_failed: bool = False,
 ) -> CalibrationArtifact:
     """Fit a threshold for the parts of answers and bind it to everything it is valid for.
 
@@ -261,12 +263,14 @@ def fit_parts_artifact(
         cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
         repeats: The answers of a question that is in the file several times: one of them, or all, where each time is
             a draw of its own.
+        without_failed: As for `calibrate.pipeline.fit_artifact`.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that holds every part back.
 
     Raises:
-        UsageError: Records without parts or labels, or a rule that cannot be used.
+        UsageError: More than 1 % of the questions failed, records without parts or labels, or a rule that cannot be
+            used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     key = key_of_parts(file, kind)
@@ -282,6 +286,7 @@ def fit_parts_artifact(
     if groups == "cluster":
         used = all_grouped(used) if chosen.largest_group is not None else one_per_cluster(used)
     used = used if repeats == "all" else one_per_question(used)
+    n_failed = refuse_failed(used, key, allowed=without_failed)
     data = packed_answers(file, key, part=used, cap=cap, cut=cut)
     cut = data.parts.cut
     chosen = chosen.resolved(data.spec.kind)
@@ -303,7 +308,7 @@ def fit_parts_artifact(
         prompt=header.prompt,
         estimator=header.estimators[key].model_copy(update={"params": data.spec.model_dump(mode="json")}),
         correctness=data.correctness,
-        data=_fingerprint(file, used, data),
+        data=_fingerprint(file, used, data, n_failed),
         outcome=outcome,
         certificate=outcome,
         calibration=CalibrationScores(uncertainty=(), error=()),
@@ -492,14 +497,14 @@ def _outcome(gate: PartsGate, found: Found, parts: AnswerParts) -> Feasible | In
     )
 
 
-def _fingerprint(file: RecordFile, used: RecordTable, data: MeasuredParts) -> DataFingerprint:
+def _fingerprint(file: RecordFile, used: RecordTable, data: MeasuredParts, n_failed: int) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
         sha256=data.records.fingerprint(),
-        version=2,
         n_questions=len(used),
         n_used=len(data.records),
         n_unmeasured=data.n_unmeasured,
+        n_failed=n_failed,
         n_unlabelled=data.n_unlabelled,
         questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
     )
@@ -541,7 +546,7 @@ def require_same_parts(artifact: CalibrationArtifact, file: RecordFile, key: str
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         *((name, ours[name], spec.get(name)) for name in ("kind", "splitter", "support")),
-        ("plan", artifact.plan, plan_to_compare(header.plan, artifact)),
+        ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
     ]
     differences += unlike(sides)
     if differences:

@@ -123,6 +123,7 @@ class RecordParts:
         groups: Groups = "category",
         cap: int | None = None,
         cut: float | None = None,
+        without_failed: bool = False,
     ) -> CalibrationArtifact:
         """Fit a threshold for parts; the artifact loads as a guard that passes on the parts that are kept.
 
@@ -134,12 +135,21 @@ class RecordParts:
             groups: Whether groups are categories, or clusters of dependent answers.
             cap: Another cap than that of the parts.
             cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
+            without_failed: As for `calibrate.pipeline.fit_artifact`.
 
         Raises:
             UsageError: As `calibrate.parts.fit.fit_parts_artifact`.
         """
         artifact = fit_parts_artifact(
-            self._file, alpha=alpha, kind=self.kind, rule=rule, delta=delta, groups=groups, cap=cap, cut=cut
+            self._file,
+            alpha=alpha,
+            kind=self.kind,
+            rule=rule,
+            delta=delta,
+            groups=groups,
+            cap=cap,
+            cut=cut,
+            without_failed=without_failed,
         )
         key = key_of_parts(self._file, self.kind)
         artifact = counted(artifact, self._records.ledger, key)

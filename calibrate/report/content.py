@@ -172,7 +172,7 @@ def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
         ), f"{counts.n_errors} of {counts.n_accepted}; 95 % interval {percent(low)} to {percent(high)}"
 
     def answered(counts: GateCounts) -> tuple[str, str]:
-        return percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n} questions"
+        return percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n_asked} questions"
 
     def without(counts: GateCounts) -> tuple[str, str]:
         wrong = counts.n - counts.n_correct

@@ -62,7 +62,7 @@ class _Page:
     missed: Missed | None
     pairs: Merged | None
     commands: Sequence[str]
-    merged: str
+    alone: str
     extra: str | None
 
 
@@ -87,6 +87,7 @@ def compare_rules(
         n_calibration=len(pool.ids) // 2,
         splits=splits,
         groups=pool.group if artifact.calibration.group is not None else None,
+        measured=pool.measured,
         progress=progress,
     )
 
@@ -115,6 +116,7 @@ def sweep(
         splits=evaluation.splits,
         seed=evaluation.seed,
         groups=pool.group if evaluation.grouped else None,
+        measured=pool.measured,
     )
 
 
@@ -127,7 +129,7 @@ def write_report(
     test: Sequence[Record] | None = None,
     evaluation: Evaluation | None = None,
     commands: Sequence[str] = (),
-    merged: str = sentences.MERGED,
+    alone: str = sentences.ALONE,
     judge: Judge | None = None,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
@@ -143,7 +145,7 @@ def write_report(
         evaluation: Comparison of rules over random splits of the calibration records, if wanted; see `compare_rules`.
             With it the report also shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
-        merged: The command that calibrates on the test records as well, for a test that refutes the promise.
+        alone: The command that calibrates on the test records alone, for a test that refutes the promise.
         judge: Shows which short answers the artifact's judge took for the same; default: that judge, if it asks no
             model (`calibrate.evaluation.label_checks.judge_to_look_at`).
 
@@ -176,7 +178,7 @@ def write_report(
         missed=missed(shown, artifact.correctness.name),
         pairs=None if judge is None else merged_pairs(shown, judge),
         commands=commands,
-        merged=merged,
+        alone=alone,
         extra=sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
     )
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -218,8 +220,6 @@ def parts_of(
     Raises:
         UsageError: The records lack scores of the artifact, or do not tell which of them it was fitted on.
     """
-    if artifact.data.questions is None:  # ids are all there is to go by
-        records = without(records, test)
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
     others = without(taken(others, labels_of(others) >= 0), test)
@@ -325,7 +325,7 @@ def _render(page: _Page, estimator: str) -> str:
         "certificate": sentences.certificate(page.artifact),
         "facts": sentences.facts(page.artifact),
         "caveats": sentences.caveats(page.artifact),
-        "steps": sentences.next_steps(page.artifact, page.test, page.merged),
+        "steps": sentences.next_steps(page.artifact, page.test, page.alone),
         "extra": page.extra,
         "tiles": tiles(page.artifact, page.parts),
         "test": page.test,

@@ -53,8 +53,8 @@ __all__ = [
 
 Row = tuple[str, str]
 """A label and its value."""
-MERGED = "calibrate fit RECORDS NEW_RECORDS --alpha ALPHA"
-"""The command that calibrates on new questions as well, where the names of the files are unknown."""
+ALONE = "calibrate fit NEW_RECORDS --alpha ALPHA"
+"""The command that calibrates on new questions alone, where the names of the files are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,17 +128,17 @@ class VerdictText:
 
 
 def verdict_text(
-    artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED, records: str = "RECORDS"
+    artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE, records: str = "RECORDS"
 ) -> VerdictText:
     """Put together all sentences and tables about an artifact; see `standing` and `next_steps`.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
-        merged: The command that calibrates on those questions as well.
+        alone: The command that calibrates on those questions alone.
         records: The record files, as a shell takes them.
     """
-    verdict, steps = standing(artifact, test), next_steps(artifact, test, merged)
+    verdict, steps = standing(artifact, test), next_steps(artifact, test, alone)
     opening = None
     if artifact.calibration.group is not None:
         opening = f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used."
@@ -227,7 +227,7 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         )
     of_what = f"the {outcome.n} calibration questions"
     if missing := artifact.data.n_unmeasured:
-        of_what += f" that could be measured ({missing} could not, and always abstain)"
+        of_what = f"all questions ({outcome.n_accepted} of {outcome.n}; {missing} more could not be measured)"
     if artifact.reach is not None:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
@@ -254,7 +254,7 @@ def _headline_of_segments(artifact: CalibrationArtifact) -> str:
     if not artifact.n_accepted:
         return f"{start}: this gate abstains on everything."
     return (
-        f"{start}; {percent(artifact.acceptance)} of the {n} calibration questions are accepted. Of those answers "
+        f"{start}; {percent(artifact.acceptance)} of all questions are accepted. Of those answers "
         f"{percent(artifact.n_errors / artifact.n_accepted)} were wrong ({artifact.n_errors} of {artifact.n_accepted}; "
         f"target {percent(artifact.alpha)}, in each segment). Without the gate "
         f"{percent(sum(artifact.calibration.error) / n)} are wrong."
@@ -306,7 +306,7 @@ def segment_table(artifact: CalibrationArtifact) -> list[tuple[str, ...]]:
             row.name,
             str(row.n),
             percent(row.base_errors / row.n),
-            "none" if row.threshold is None else f"{row.threshold:.4g}",
+            "none" if row.threshold is None else artifact.estimator.limit(row.threshold),
             *counts(row.n, row.own),
             *counts(row.n, row.one),
         )
@@ -327,11 +327,11 @@ def certificate(artifact: CalibrationArtifact) -> str:
             f"Nothing can be certified at {percent(certified.alpha)}{confidence} on these {certified.n} questions "
             f"({certified.reason.value.replace('_', ' ')})."
         )
-    share = certified.acceptance if artifact.reach is None else artifact.reach.of_all(certified.acceptance)
+    share = artifact.asked.share(artifact.within(certified))
     if artifact.segments is not None:
         return (
             "For comparison: one threshold for all questions certifies an error rate of at most "
-            f"{percent(certified.alpha)}{confidence} for the most certain {percent(share)}, over all segments together."
+            f"{percent(certified.alpha)}{confidence} for the most certain {share} of questions, over all segments."
         )
     same = isinstance(artifact.outcome, Feasible) and artifact.outcome.threshold <= certified.threshold
     tail = " The threshold in use is within it." if same else " The threshold in use accepts more than that."
@@ -339,13 +339,13 @@ def certificate(artifact: CalibrationArtifact) -> str:
         tail = ""
     return (
         f"An error rate of at most {percent(certified.alpha)} can be certified{confidence} for the most certain "
-        f"{percent(share)} ({_noun(artifact)} up to {certified.threshold:.4g}, rule {certified.rule}).{tail}"
+        f"{share} of questions ({artifact.estimator.condition(certified.threshold)}, rule {certified.rule}).{tail}"
     )
 
 
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
     """Results of the gate on questions kept out of the fit, in one sentence."""
-    start = f"On {counts.n} questions kept out of the fit the model answers {_share(counts.acceptance)}"
+    start = f"On {counts.n_asked} questions kept out of the fit the model answers {_share(counts.acceptance)}"
     if counts.error_rate is None:
         return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
     gave = "" if counts.power is None else f" It gives {_share(counts.power)} of its right answers."
@@ -367,12 +367,12 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
-        *([("reach", _reach(artifact.reach))] if artifact.reach is not None else []),
+        *([("reach", _reach(artifact.reach, artifact.estimator))] if artifact.reach is not None else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
         rows += [
-            (f"in {name}", f"{_noun(artifact)} <= {threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
+            (f"in {name}", f"{threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
             for name, n, _, threshold, accepted, wrong, *_ in segment_table(artifact)
         ]
         others = artifact.segments.unknown == "others"
@@ -380,8 +380,8 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     elif isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
-            ("threshold", f"accept if {_noun(artifact)} <= {outcome.threshold:.6g}"),
-            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(outcome.acceptance)})"),
+            ("threshold", artifact.answer_if),
+            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(artifact.acceptance)} of all questions)"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
             ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
@@ -393,7 +393,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("certified", certificate(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
-        ("most any rule accepts", percent(diagnostics.max_acceptance)),
+        ("most any rule accepts", artifact.asked.share(diagnostics.max_acceptance)),
         ("smallest feasible alpha", _alpha(diagnostics.smallest_feasible_alpha)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
         ("digest", artifact.digest),
@@ -430,16 +430,16 @@ def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
     )
 
 
-def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, merged: str = MERGED) -> list[str]:
+def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE) -> list[str]:
     """Next steps, most useful first.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
-        merged: The command that calibrates on those questions as well.
+        alone: The command that calibrates on those questions alone.
     """
     status = standing(artifact, test).status
-    first = advice(test, merged) if test is not None and status in ("refuted", "above") else []
+    first = advice(test, alone) if test is not None and status in ("refuted", "above") else []
     rest = [*filter(None, (cut_off_answers(artifact),))]
     rest += _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
     if status != "answers":
@@ -512,8 +512,8 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         steps.append(
-            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. `calibrate collect "
-            "--retry-failed` asks again."
+            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. The same `calibrate collect` "
+            "again asks those whose server failed."
         )
     if isinstance(artifact.certificate, Infeasible) and isinstance(outcome, Feasible):
         steps.append("Label more questions if you need a proof: nothing can be certified on these.")
@@ -720,15 +720,14 @@ def _base_error(counts: GateCounts) -> float:
     return 1 - counts.n_correct / counts.n
 
 
-def advice(audit: Audit, merged: str = MERGED) -> list[str]:
+def advice(audit: Audit, alone: str = ALONE) -> list[str]:
     """Remedies after a refutation, most useful first; never a rule that would not have helped here.
 
     Args:
         audit: An audit that refutes.
-        merged: The command that calibrates on the fresh questions as well.
+        alone: The command that calibrates on the fresh questions alone.
     """
-    alone = "" if audit.cause == "chance" else " (on these alone if run time asks only such)"
-    steps = [f"Calibrate on these questions as well{alone}, then test on others: {merged}"]
+    steps = [f"If run time asks such questions, fit on these alone, then test on others: {alone}"]
     if audit.cause == "labels":
         steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
     if audit.cause == "chance" and audit.certified in ("supported", "undecided"):
@@ -821,14 +820,14 @@ def _data(artifact: CalibrationArtifact) -> str:
 def _choice(choice: EstimatorChoice) -> str:
     return (
         f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
-        f"{choice.n} labelled questions that the fit did not use"
-        + ("" if choice.share is None else f" ({percent(choice.share)} of all)")
+        f"{choice.n} labelled questions that the fit did not use ({percent(choice.share)} of all)"
     )
 
 
 def _left_out(artifact: CalibrationArtifact) -> str:
     data = artifact.data
-    return f"{data.n_unmeasured} not measured, {data.n_unlabelled} not labelled, of {data.n_questions}"
+    failed = f" ({data.n_failed} because a server, rate limit or time-out failed)" if data.n_failed else ""
+    return f"{data.n_unmeasured} not measured{failed}, {data.n_unlabelled} not labelled, of {data.n_questions}"
 
 
 def describe_spec(name: str, params: dict[str, object]) -> str:
@@ -836,12 +835,12 @@ def describe_spec(name: str, params: dict[str, object]) -> str:
     return name + _options(params)
 
 
-def _reach(reach: Reach) -> str:
+def _reach(reach: Reach, estimator: EstimatorSpec) -> str:
     chosen = "fixed beforehand" if reach.fixed_beforehand else f"with {reach.n_within} questions below it"
     return (
         f"{reach.n} questions drawn (seed {reach.seed}) from the lowest {percent(reach.n_within / reach.n_pool)} of "
-        f"{reach.n_pool} scores, {chosen}; nothing above {reach.cut:.6g} is answered, and shares of accepted questions "
-        "are of those within reach unless said otherwise"
+        f"{reach.n_pool} scores, {chosen}; nothing is answered beyond {estimator.condition(reach.cut)}, and shares of "
+        "accepted questions are of those within reach unless said otherwise"
     )
 
 

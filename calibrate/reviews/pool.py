@@ -300,8 +300,10 @@ def _as_shown(item: Item) -> Verdict:
 
 
 def _context(item: Item) -> str:
+    """The conversation: long ones are cut, so that the digest tells them apart."""
     content = item.content
-    return canonical_json([content.messages, content.metadata.get("thread_id")], default=str)
+    own = [content.metadata.get(name) for name in ("thread_id", "conversation")]
+    return canonical_json([content.messages, *own], default=str)
 
 
 def _label(action: str | None, respond: Respond) -> bool | None:

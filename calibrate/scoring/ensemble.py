@@ -267,7 +267,7 @@ def read_ensemble(path: str | Path) -> EnsembleFile:
     """Read what `calibrate ensemble` wrote.
 
     Raises:
-        UsageError: The file is missing, not an ensemble, or an ensemble of a newer version.
+        UsageError: The file is missing, not an ensemble, or an ensemble of another version.
     """
     return _parsed(EnsembleFile, path, _stored(path))
 

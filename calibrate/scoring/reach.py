@@ -27,7 +27,7 @@ from ..data.record import was_looked_at
 from ..data.records import Record, RecordFile
 from ..data.table import LOOKED_AT, table_of
 from .metrics import ks_two_sample
-from .scores import values_of
+from .scores import refuse_failed, values_of
 
 __all__ = [
     "FEWEST_COMPARED",
@@ -60,6 +60,7 @@ def draw_to_label(
     n: int,
     seed: int = 0,
     fixed_beforehand: bool = False,
+    without_failed: bool = False,
 ) -> RecordFile:
     """Draw what to label: n questions, uniformly, from the share of the lowest scores.
 
@@ -74,9 +75,11 @@ def draw_to_label(
         seed: Same seed, same draw.
         fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within reach has
             to be at least three times n.
+        without_failed: As for `calibrate.pipeline.fit_artifact`.
 
     Raises:
-        UsageError: Records that have labels, no scores, a share or n outside its range, or a pool that is too small.
+        UsageError: Records that have labels, more than 1 % that failed, no scores, a share or n outside its range, or a
+            pool that is too small.
     """
     if not 0 < share <= 1:
         raise UsageError(f"the reach must be a share in (0, 1], got {share:g}. Write 0.5 for the lowest half.")
@@ -90,6 +93,7 @@ def draw_to_label(
         )
     if file.header.reach is not None:
         raise UsageError(f"{file.path} is itself a sample that was drawn to be labelled. Give the file it came from.")
+    n_failed = refuse_failed(file.records, estimator, allowed=without_failed)
     pool = [(record, value) for record in file.records if (value := _value(record, estimator)) is not None]
     if not pool:
         raise UsageError(f"{file.path} has no {estimator!r} scores. Run: calibrate score {file.typed}")
@@ -112,6 +116,8 @@ def draw_to_label(
         estimator=estimator,
         share=share,
         cut=cut,
+        n_asked=len(file.records),
+        n_failed=n_failed,
         n_pool=len(pool),
         n_within=len(within),
         n=n,

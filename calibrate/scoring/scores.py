@@ -6,16 +6,19 @@ from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
+from guardrail.artifact import MOST_FAILED
 from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
+from guardrail.notebook import percent
 from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
 from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
@@ -39,6 +42,7 @@ __all__ = [
     "labels_of",
     "lacking",
     "parse_estimator",
+    "refuse_failed",
     "score_file",
     "score_records",
     "supported",
@@ -78,6 +82,11 @@ class Scored:
     n_unmeasured: int
     n_unlabelled: int
     n_undecided: int
+
+    @property
+    def measured(self) -> float:
+        """Share of the records that could be measured."""
+        return 1 - self.n_unmeasured / self.n_records
 
 
 def default_estimator(*, options: bool) -> str:
@@ -222,9 +231,11 @@ def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress
     """
     header = _scored_header(file.header, estimators)
     total = len(file.records)
-    scored = tuple(_scored(file.records, estimators, header, lambda done: progress(done, total)))
-    progress(total, total)
-    return RecordFile(file.path, header, scored, file.torn)
+    scored = []
+    for record in _scored(file.records, estimators, header):
+        scored.append(record)
+        progress(len(scored), total)
+    return RecordFile(file.path, header, tuple(scored), file.torn)
 
 
 def score_file(
@@ -232,6 +243,7 @@ def score_file(
     target: str | Path,
     estimators: Callable[[SamplingPlan], Sequence[Estimator]],
     *,
+    engine: ScoringEngine | None = None,
     progress: Progress = silent,
 ) -> tuple[RecordHeader, ScoreSummary]:
     """`score_records` from file to file, a few records at a time: memory does not grow with the records.
@@ -242,6 +254,7 @@ def score_file(
         source: Record file.
         target: Record file to write.
         estimators: From the file's plan to what to compute.
+        engine: Scores in other processes, e.g. `calibrate.ray_engine.score_on_ray`.
         progress: Reports records done, of the questions of the file.
 
     Returns:
@@ -257,17 +270,20 @@ def score_file(
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
         readers.append(reader)
-        scoring = Scoring.of(reader.header, estimators)
+        make = partial(Scoring.of, reader.header, estimators)
+        scoring = make()
         written.append(scoring.header)
         # A file may hold more records than its header counts, and progress past its total would mislead.
         total = scoring.header.n_questions
-        return scoring.header, summarised(scoring.of_records(reader, lambda done: progress(done, max(done, total))))
+        return scoring.header, summarised(engine(reader, make) if engine else scoring.of_records(reader), total)
 
-    def summarised(records: Iterable[Record]) -> Iterator[Record]:
+    def summarised(records: Iterable[Record], total: int) -> Iterator[Record]:
         for record in records:
             summary.add(
                 {key: (score.value, score.reason and score.reason.value) for key, score in record.scores.items()}
             )
+            if summary.n_records % 20 == 0:
+                progress(summary.n_records, max(summary.n_records, total))
             yield record
         summary.fragments = readers[0].fragments
 
@@ -294,9 +310,13 @@ class Scoring:
         chosen = estimators(header.plan)
         return cls(_scored_header(header, chosen), chosen)
 
-    def of_records(self, records: Iterable[Record], report: Callable[[int], None] = lambda _: None) -> Iterator[Record]:
-        """The records with scores, in order; ``report`` is called with how many are done."""
-        return _scored(records, self.estimators, self.header, report)
+    def of_records(self, records: Iterable[Record]) -> Iterator[Record]:
+        """The records with scores, in order."""
+        return _scored(records, self.estimators, self.header)
+
+
+ScoringEngine = Callable[[RecordReader, Callable[[], Scoring]], Iterator[Record]]
+"""Scores in other processes: the records of a file with scores, in order. They make the `Scoring` themselves."""
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
@@ -326,9 +346,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
     return header.model_copy(update={"plan": plan, "estimators": {**header.estimators, **specs}})
 
 
-def _scored(
-    records: Iterable[Record], estimators: Sequence[Estimator], header: RecordHeader, report: Callable[[int], None]
-) -> Iterator[Record]:
+def _scored(records: Iterable[Record], estimators: Sequence[Estimator], header: RecordHeader) -> Iterator[Record]:
     """The records with scores, in order. Reads ahead as far as one judging pass does."""
     keys = [estimator_key(estimator) for estimator in estimators]
     if scorers := scorers_of(estimators):
@@ -341,12 +359,10 @@ def _scored(
             if record.drawn is not None:
                 yield record.drawn
 
-    for done, values in enumerate(measure_stream(drawn(), estimators, header.plan), start=1):
+    for values in measure_stream(drawn(), estimators, header.plan):
         while ahead[0].drawn is None:  # imported with scores only
             yield ahead.popleft()
         yield _with(ahead.popleft(), keys, values)
-        if done % 20 == 0:
-            report(done)
     yield from ahead
 
 
@@ -402,6 +418,39 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     )
 
 
+def refuse_failed(records: Sequence[Record], key: str | None = None, *, allowed: bool = False) -> int:
+    """Refuse records of which too many have no score because a server, a rate limit or a time-out failed.
+
+    Such answers are neither right nor wrong. Long and hard questions fail more often, so the others are easier than
+    what is asked at run time, and a threshold that is fitted on them alone promises too much.
+
+    Args:
+        records: The records of a fit or a test.
+        key: Key of the score; None where none is computed yet.
+        allowed: Whether any number may be left out.
+
+    Returns:
+        The number of such records, at most `MOST_FAILED` of all unless ``allowed``.
+
+    Raises:
+        UsageError: There are more.
+    """
+    table = table_of(records)
+    failed = table.failed(key) if key is None else table.failed(key) & np.isnan(table.scores(key))
+    n, total = int(np.count_nonzero(failed)), len(table)
+    if allowed or n <= MOST_FAILED * total:
+        return n
+    first = table[int(np.argmax(failed))]
+    what = "answer" if key is None else f"{key} score"
+    raise UsageError(
+        f"{n} of {total} questions ({percent(n / total)}) have no {what} because a server, a rate limit or a "
+        f"time-out failed, e.g. {first.id!r}: {_why(first, key)}. They are neither right nor wrong, and long and hard "
+        "questions fail more often, so a threshold for the others promises too much. Ask only these again: the same "
+        "`calibrate run` or `collect` does that, and `score` for a scorer; imported rows need an answer. Or leave them "
+        "out: --without-failed (in Python without_failed=True), and the promise states their share."
+    )
+
+
 def _unscored_error(unscored: int, n: int, known: Iterable[str], key: str) -> UsageError:
     present = ", ".join(sorted(known)) or "none"
     return UsageError(
@@ -410,8 +459,8 @@ def _unscored_error(unscored: int, n: int, known: Iterable[str], key: str) -> Us
     )
 
 
-def _why(record: Record, key: str) -> str:
-    score = record.scores.get(key)
+def _why(record: Record, key: str | None) -> str:
+    score = None if key is None else record.scores.get(key)
     if score is not None and score.reason is not None:
         return f"{score.reason.value}: {score.detail}"
     if record.drawn is not None and record.drawn.problem is not None:

@@ -142,8 +142,7 @@ class GuardedChatModel(SteppedChatModel):
             place: The argument that gave it.
 
         Raises:
-            UsageError: The path has a guard of one of these artifacts, or of an artifact fitted on the same scores
-                (``artifact.at``).
+            UsageError: The path has a guard of one of these artifacts, or of an artifact fitted on the same scores.
         """
         for guard in _guards_in(getattr(self, "on_abstain", None) if path is _ABSENT else path):
             if path is not _ABSENT and self._remembers and self._memory() == guard._memory():

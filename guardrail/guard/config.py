@@ -28,8 +28,6 @@ PLAIN = (
     "mode",
     "observe_rate",
 )
-LATER = frozenset({"remember", "remember_slots", "mode", "observe_rate"})
-"""Settings that older versions of this library refuse: written only where they differ from their defaults."""
 OBJECTS = ("judge", "similarity", "entailment", "scorer", "segment", "switch", "on_verdict")
 
 
@@ -49,8 +47,6 @@ def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Pat
     needs = [name for name in OBJECTS if getattr(guard, name) is not None]
     for name in PLAIN:
         value = getattr(guard, name)
-        if name in LATER and value == type(guard).model_fields[name].default:
-            continue  # versions before this setting refuse it
         if value is None or isinstance(value, str | int | float | tuple):
             settings[name] = value
         else:

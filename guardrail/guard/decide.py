@@ -203,7 +203,7 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
             f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
             + way_out
         )
-    target = target_text(outcome.alpha, certifies=artifact.certifies is True)
+    target = target_text(outcome.alpha, certifies=outcome.certifies)
     own = _as_scored(uncertainty, artifact.threshold, estimator)
     if reason is Reason.WITHIN_THRESHOLD:
         return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}{own}, calibrated for {target}."

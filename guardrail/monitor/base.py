@@ -14,14 +14,11 @@ from pydantic import ValidationError
 from ..errors import UsageError
 from ..files import atomic_write, check_version, problem_of
 from ..types import Frozen
-from .betting import BettingState, amount
+from .betting import FORMAT, BettingState, amount
 
 __all__ = ["Alarm", "Monitor", "check_unit", "parse_state", "read_state"]
 
 _WAY_OUT = "Copy the file again, or start a new monitor."
-
-_FORMATS = (None, 1, 2)
-"""Formats of any kind of monitor so far."""
 
 State = TypeVar("State", bound=BettingState)
 
@@ -107,7 +104,7 @@ def read_state(path: str | os.PathLike[str], kind: type[State]) -> State:
     """Read a state that `Monitor.save` wrote.
 
     Raises:
-        UsageError: The file cannot be read, is damaged, belongs to the other monitor, or is of a newer version.
+        UsageError: The file cannot be read, is damaged, belongs to another monitor, or is of another version.
     """
     try:
         text = Path(path).read_text(encoding="utf-8")
@@ -117,7 +114,7 @@ def read_state(path: str | os.PathLike[str], kind: type[State]) -> State:
 
 
 def parse_state(text: str, kind: type[State], where: str) -> State:
-    """A state from its JSON; fields of a newer version are ignored, another format is refused.
+    """A state from its JSON.
 
     Raises:
         UsageError: As `read_state`.
@@ -127,13 +124,7 @@ def parse_state(text: str, kind: type[State], where: str) -> State:
     except ValueError as error:
         raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
     if isinstance(content, dict):
-        content = kind.upgraded(content)
-        version = content.get("format")
-        # By required fields: the format number does not tell the monitors apart (early drift states have 1, too).
-        required = {name for name, field in kind.model_fields.items() if field.is_required()}
-        if version in _FORMATS and required - set(content):  # of the other monitor, whose format may be another one
-            raise UsageError(f"{where}: not a {kind.__name__} that `save` wrote. {_WAY_OUT}")
-        check_version(content.get("format"), kind.FORMAT, where, "start a new monitor")
+        check_version(content.get("format"), FORMAT, where, "start a new monitor")
     try:
         return kind.from_stored(content)
     except ValidationError as error:

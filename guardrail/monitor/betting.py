@@ -12,8 +12,10 @@ from pydantic import model_validator
 
 from ..types import Frozen
 
-__all__ = ["JUMPS", "BettingState", "amount", "even", "jump"]
+__all__ = ["FORMAT", "JUMPS", "BettingState", "amount", "even", "jump"]
 
+FORMAT = 1
+"""Version of the layout of every monitor's state."""
 JUMPS = (1e-4, 1e-3, 1e-2, 1e-1)
 """Rates at which money is redistributed over the bets before each bet; the rates start with equal shares.
 Without jumps every bet loses its money during a long quiet period, and a late change would be detected late."""
@@ -58,16 +60,13 @@ def amount(log_wealth: float) -> float:
 
 
 class BettingState(Frozen):
-    """The state of both monitors. Plain JSON; an update keeps only the fields that this version knows."""
+    """What the states of all monitors have in common. Plain JSON."""
 
     BETS: ClassVar[tuple[float, ...]]
     """The bets of the monitor, over which the money is divided."""
 
-    FORMAT: ClassVar[int] = 1
-    """Version of the layout that is written."""
-
-    format: int = 1
-    """Version of this layout; a state without one is of the first."""
+    format: int = FORMAT
+    """Version of this layout."""
     delta: float
     """Probability of ever raising a false alarm."""
     n: int = 0
@@ -101,11 +100,6 @@ class BettingState(Frozen):
         if self.alarmed_at is None and self.peak_log_wealth >= -math.log(self.delta):
             raise ValueError("the wealth has reached 1/delta, but the state has no alarm")
         return self
-
-    @classmethod
-    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """Stored content in today's layout; content that is not in an earlier layout stays unchanged."""
-        return content
 
     @property
     def wealth(self) -> float:

@@ -6,15 +6,15 @@ import hashlib
 import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from itertools import pairwise
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 from langchain_core.messages import BaseMessage
 from numpy.typing import NDArray
-from pydantic import Field, NonNegativeInt, PositiveInt
+from pydantic import NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
@@ -123,9 +123,7 @@ class DriftState(BettingState):
     """The state of a `DriftMonitor`; its size is bounded."""
 
     BETS = DRIFT_BETS
-    FORMAT = 2
 
-    format: int = 2
     seed: int
     """Seed of the randomiser that breaks ties."""
     calibration_digest: str
@@ -134,21 +132,6 @@ class DriftState(BettingState):
     """Scores seen by cell of the `Grid`; empty before the first."""
     recent: float = 0.5
     """Mean p-value, exponentially weighted towards the latest; below 0.5: less certain than at calibration."""
-    uncounted: tuple[float, ...] = Field((), exclude=True)
-    """Scores of a state of the first format, which listed them; counted when a monitor continues from it."""
-
-    @classmethod
-    def upgraded(cls, content: dict[str, Any]) -> dict[str, Any]:
-        """As `BettingState.upgraded`. The first format had all scores (stream) and their p-values."""
-        version, p = content.get("format"), content.get("p_values")
-        # The exact type: True equals 1 in Python and is no version.
-        if not (version is None or (type(version) is int and version == 1)):
-            return content
-        latest = (
-            p[-100:] if isinstance(p, list) and all(isinstance(p_value, float | int) for p_value in p[-100:]) else []
-        )
-        recent = sum(latest) / len(latest) if latest else 0.5
-        return {**content, "format": cls.FORMAT, "uncounted": content.get("stream", ()), "recent": recent}
 
     def after(self, grid: Grid, scores: Sequence[float]) -> tuple[DriftState, list[float], list[float]]:
         """The state after more scores, with the p-value and the log-wealth of each; see `DriftMonitor`."""
@@ -164,18 +147,6 @@ class DriftState(BettingState):
             recent += _RECENT * (p - recent)
         changed |= {"counts": tuple(counts.tolist()), "recent": recent}
         return self.model_copy(update=changed), p_values.tolist(), path
-
-    def counted(self, grid: Grid, scores: Iterable[float] | None = None) -> DriftState:
-        """A state of the first format with its scores counted; their p-values stay what they were.
-
-        Args:
-            grid: The grid of its artifact.
-            scores: The scores; default: those that the state lists.
-        """
-        listed = [float(score) for score in (self.uncounted if scores is None else scores)]
-        cells = grid.cells(listed, [uniforms(self.seed, str(i))[0] for i in range(len(listed))])
-        counts = np.bincount(cells, minlength=len(grid.gaps)).tolist()
-        return self.model_copy(update={"counts": tuple(counts), "uncounted": ()})
 
 
 class DriftMonitor(Monitor):
@@ -233,8 +204,6 @@ class DriftMonitor(Monitor):
         )
         self._reference = Reference(artifact)
         self.grid = Grid.of(self._reference.scores, self.state.seed)
-        if self.state.uncounted:
-            self.state = self.state.counted(self.grid)
         if len(self.state.counts) not in (0, len(self.grid.gaps)):
             raise UsageError(
                 f"the saved monitor counts {len(self.state.counts)} cells, but the artifact has {len(self.grid.gaps)}. "
@@ -256,7 +225,7 @@ class DriftMonitor(Monitor):
             UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, DriftState)
-        scores = sum(state.counts) + len(state.uncounted)
+        scores = sum(state.counts)
         # A count that was lost or added would change every later p-value without a trace.
         if state.n != scores:
             raise UsageError(

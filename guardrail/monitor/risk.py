@@ -29,7 +29,7 @@ class RiskState(BettingState):
     min_audit_rate: float
     """Smallest probability with which an accepted answer is audited; bets are sized for it."""
     artifact: str | None = None
-    """Digest of the artifact that accepted the answers; None if it was not given, as in states of earlier versions."""
+    """Digest of the artifact that accepted the answers; None if it was not given."""
     tallies: tuple[tuple[float, int, int], ...] = ()
     """(audit rate, audited answers, wrong ones among them)."""
 

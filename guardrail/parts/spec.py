@@ -87,9 +87,9 @@ class PartScores(Frozen):
     """1 where the part is wrong; a label that could not be decided counts as wrong."""
     ids: tuple[str, ...] = ()
     """Id of each answer's question, by which the order of the bets is fixed; empty for rules that need none."""
-    group: tuple[str, ...] | None = Field(default=None, exclude_if=lambda group: group is None)
+    group: tuple[str, ...] | None = None
     """Cluster of each answer, or None when answers are independent."""
-    segment: tuple[str | None, ...] | None = Field(default=None, exclude_if=lambda segment: segment is None)
+    segment: tuple[str | None, ...] | None = None
     """Segment of each answer, None for "all others"; or None if there is one threshold for all."""
 
     @field_validator("sizes", "uncertainty", "wrong", mode="before")
@@ -191,12 +191,12 @@ class PartsGate(Frozen):
     """Parts of the other answers that could not be measured. They are held back and stay in the fit."""
     n_undecided: Count = 0
     """Parts whose label could not be decided; they count as wrong."""
-    bands: tuple[int, ...] = Field(default=(), exclude_if=lambda bands: not bands)
+    bands: tuple[int, ...] = ()
     """Largest numbers of parts of the bands that have their own thresholds, ascending; the last band is open. Empty for
     one threshold."""
-    band_thresholds: tuple[float | None, ...] = Field(default=(), exclude_if=lambda thresholds: not thresholds)
+    band_thresholds: tuple[float | None, ...] = ()
     """Threshold of each band, one more than ``bands``. `threshold` is then the largest of them."""
-    figures: PartFigures | None = Field(default=None, exclude_if=lambda figures: figures is None)
+    figures: PartFigures | None = None
     """Counts on the calibration answers."""
     scores: PartScores = Field(repr=False)
     """The scores and labels themselves."""

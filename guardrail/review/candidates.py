@@ -44,14 +44,12 @@ class CandidateSet(Frozen):
     """Whether calibration supports ``epsilon``; if not, the set holds all answers and the reviewer must write one."""
     attainable: float
     """Smallest epsilon that can be promised: an upper bound of how often all answers of the model together miss."""
-    delta: float | None = None
-    """Failure probability of the promise; None for a rule from before rules had one, which promises nothing."""
+    delta: float
+    """Failure probability of the promise."""
 
     @property
     def statement(self) -> str:
         """The guarantee in words."""
-        if self.delta is None:
-            return "These are likely answers of the model. It is not known how often an acceptable one is among them."
         if self.attained:
             return (
                 f"An acceptable answer is among these in at least {1 - self.epsilon:.0%} of such questions "
@@ -81,8 +79,8 @@ class CandidateRule(Persisted):
     """Smallest epsilon for which the quantile is finite: the Clopper-Pearson upper bound of n_without among n."""
     population: Population
     """Which questions the guarantee covers: those the guard holds back, or all."""
-    delta: float | None = Field(default=None, gt=0.0, lt=1.0)
-    """Failure probability of the promise, over calibrations; None for a rule from before rules had one: no promise."""
+    delta: float = Field(gt=0.0, lt=1.0)
+    """Failure probability of the promise, over calibrations."""
 
     def select(self, verdict: Verdict) -> CandidateSet | None:
         """The set for one question; None if nothing is guaranteed about it.

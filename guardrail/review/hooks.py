@@ -17,7 +17,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from ..errors import AbstainedError, UsageError
 from ..guard.abstention import Abstention
 from ..parts.part import PartVerdict
-from ..prompting import question_text
+from ..prompting import plain_turns, question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
@@ -139,7 +139,7 @@ def content_of(
         allowed = [action for action in allowed if action in ("reject", "respond")]
     return Content(
         question=question_text(messages) if messages else "",
-        messages=tuple(_plain(message) for message in messages),
+        messages=tuple(plain_turns(messages)),
         kind=kind or ("tool_call" if judged is not None and judged.tool_calls else "answer"),
         candidate=judged,
         verdict=verdict_fields,
@@ -327,11 +327,3 @@ def _json(metadata: dict[str, Any] | None) -> dict[str, Any]:
     except (TypeError, ValueError, RecursionError) as error:
         raise UsageError(f"metadata must be plain JSON, so that it can be stored: {error}.") from error
     return metadata or {}
-
-
-def _plain(message: BaseMessage) -> dict[str, Any]:
-    calls = getattr(message, "tool_calls", None)
-    plain: dict[str, Any] = {"role": message.type, "content": str(message.text)}
-    if calls:
-        plain["tool_calls"] = [{"name": call["name"], "arguments": call["args"]} for call in calls]
-    return plain

@@ -28,7 +28,7 @@ REMEMBERED = 300.0
 """Seconds for which a draw and its verdict are remembered."""
 MOST_BYTES = 64 * 2**20
 """Bytes that a process remembers; the oldest pieces make room."""
-FORMAT = "draw2"
+FORMAT = "draw1"
 """Version of the stored pieces, part of every name: no version reads the pieces of another one."""
 
 

@@ -133,19 +133,19 @@ def is_native(model: object) -> TypeIs[NativeSampler]:
     return hasattr(model, "draw_samples") and hasattr(model, "adraw_samples")
 
 
-def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage], wave: int = 0) -> int | None:
+def request_seed(plan: SamplingPlan, messages: Iterable[BaseMessage], part: int = 0) -> int | None:
     """Seed of one request: a 63-bit hash of the plan's seed and the messages; None when the plan has no seed.
 
     The same question therefore draws the same samples again (a resumed run, a reviewed answer), while different
-    questions draw independently, and so do the later waves of one question.
+    questions draw independently, and so do the later parts of one draw.
     """
     if plan.seed is None:
         return None
     read = tuple(messages)
     seed = _seed(plan.seed, read)
-    if not wave:
+    if not part:
         return seed
-    own = int.from_bytes(hashlib.sha256(f"{seed}/wave {wave}".encode()).digest()[:8], "big") >> 1
+    own = int.from_bytes(hashlib.sha256(f"{seed}/wave {part}".encode()).digest()[:8], "big") >> 1
     return _seed(own, read)
 
 

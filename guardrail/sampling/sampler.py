@@ -172,9 +172,10 @@ class Sampler:
         # A set without samples would have the likeliest option as its answer, whatever the plan says.
         missing = max(missing, int(needs_primary and n > 0 and self.plan.options is not None))
         asking = replace(self, plan=self.plan.model_copy(update={"n": missing}), primary=needs_primary)
-        # The primary answer, or a part before this one, may have been drawn with the first seed.
-        wave = max(int(not self.primary), *(counts[place] for place in places))
-        fresh = yield from asking._native_call(model, [prompts[place] for place in places], wave)
+        # Each part has another seed. Where nothing is remembered, a sampled primary answer has taken the first one.
+        forgotten = not self.primary and self.plan.primary == "sampled" and self.memory.draws.seconds <= 0
+        number = max(int(forgotten), *(counts[place] for place in places))
+        fresh = yield from asking._native_call(model, [prompts[place] for place in places], number)
         overtaken = False
         for place, part in zip(places, fresh, strict=True):
             failed = part.problem is not None and not part.problem.depends_on_question
@@ -212,9 +213,9 @@ class Sampler:
         ]
 
     def _native_call(
-        self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]], wave: int
+        self, model: NativeSampler, prompts: Sequence[Sequence[BaseMessage]], number: int
     ) -> Steps[list[SampleSet]]:
-        seeds = [request_seed(self.plan, messages, wave) for messages in prompts]
+        seeds = [request_seed(self.plan, messages, number) for messages in prompts]
 
         def drawing(draw: Callable[..., Any]) -> Callable[[], Any]:
             return lambda: draw(prompts, self.plan, seeds=seeds, **self._native_settings(draw))
@@ -229,7 +230,7 @@ class Sampler:
                 return [_failed(prompts[0], error)]
         each_alone = []  # one bad prompt must not fail the others: it is found by drawing one at a time
         for messages in prompts:
-            each_alone += yield from self._native_call(model, [messages], wave)
+            each_alone += yield from self._native_call(model, [messages], number)
         return each_alone
 
     def _native_settings(self, draw: Callable[..., Any]) -> dict[str, Any]:

@@ -27,7 +27,6 @@ from guardrail.guard.base import SteppedChatModel
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.judges import ToolCallJudge
-from guardrail.prompting import question_text
 from guardrail.sampling.effects import Steps
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
@@ -36,7 +35,7 @@ from .artifact_set import ANSWER
 from .calls import call_digest
 from .carrying import carrying
 from .gates import AgentStep, Judgement, ModelGates
-from .held import HeldMessage, Outcome, ToolCallOrder
+from .held import Conversation, HeldMessage, Outcome, ToolCallOrder
 from .model_requests import name_of
 
 if TYPE_CHECKING:
@@ -154,7 +153,7 @@ class AgentModel(SteppedChatModel):
         pending = HeldMessage.of(
             self._message(candidate, assessment),
             assessment.verdict if gate is None else _merged(assessment.verdict, gate.estimator.judge),
-            question=question_text(messages),
+            conversation=Conversation.of(messages),
             verdicts=verdicts,
             answers=self.step.answers,
         )

@@ -93,14 +93,14 @@ class CallReviews:
         if row is None or row[1] is None or row[1].accepted or not is_of_call(row[0], name, arguments):
             return None
         verdict: Verdict = row[1].model_copy(update={"samples": ()})
-        question = await asyncio.to_thread(self.verdicts.question, call_id)
+        conversation = await asyncio.to_thread(self.verdicts.conversation, call_id)
         if name == ANSWER_TOOL:
             message = candidate_message(verdict.candidate or Sample(text=""), "")
             by_name = {call["name"]: verdict for call in message.tool_calls}
-            return HeldMessage.of(message, verdict, question=question, verdicts=by_name, answers=by_name)
+            return HeldMessage.of(message, verdict, conversation=conversation, verdicts=by_name, answers=by_name)
         call: Any = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
         message = AIMessage(content="", tool_calls=[call])
-        return HeldMessage.of(message, verdict, question=question, verdicts={name: verdict})
+        return HeldMessage.of(message, verdict, conversation=conversation, verdicts={name: verdict})
 
     async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
         """The request that a person sees about a held-back call or answer; None for a call that is not held back.

@@ -9,7 +9,9 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 from pydantic_core import to_jsonable_python
 
+from guardrail.judges.json_value import unique_fields
 from guardrail.plain_json import canonical_json, json_fault, sha256_hex
+from guardrail.prompting import prompt_content
 from guardrail.types import ToolCall, canonical_calls
 
 __all__ = [
@@ -60,21 +62,26 @@ def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> 
     """Whether a stored verdict is about this very call.
 
     Args:
-        subject: Subject of the verdict. Older versions stored no name.
+        subject: Subject of the verdict.
         name: The tool; None where the framework does not say which.
         arguments: Its arguments.
     """
     digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
-    return digest == _arguments_digest(arguments) and (name is None or tool in ("", name))
+    return digest == _arguments_digest(arguments) and name in (None, tool)
 
 
 def arguments_of(text: object) -> dict[str, Any]:
-    """Arguments of a tool call as an object.
+    """Arguments of a tool call as an object; none for None and for a text without any.
 
     Raises:
-        ValueError: They are not a JSON object.
+        ValueError: They are not a JSON object, or have a field twice: the tool might read the other one.
     """
-    arguments = json.loads(text) if isinstance(text, str) and text.strip() else (text or {})
+    arguments: Any = {} if text is None else text
+    if isinstance(text, str):
+        try:
+            arguments = json.loads(text, object_pairs_hook=unique_fields) if text.strip() else {}
+        except RecursionError as error:
+            raise ValueError("arguments of a tool call are nested too deeply") from error
     if not isinstance(arguments, dict):
         raise ValueError(f"arguments of a tool call must be a JSON object, got {str(arguments)[:80]!r}")
     return arguments
@@ -87,15 +94,16 @@ def arguments_of(text: object) -> dict[str, Any]:
 
 def conversation_digest(messages: Sequence[BaseMessage]) -> str:
     """Thirty-two hex digits of a whole conversation, tool calls and pictures included."""
+    spoken = [message for message in messages if message.type != "system"]
     turns = [
         (
             message.type,
             str(message.text),
             [(call["name"], call["args"]) for call in getattr(message, "tool_calls", ())],
+            pictures,
             message.additional_kwargs,
         )
-        for message in messages
-        if message.type != "system"
+        for message, (*_, pictures) in zip(spoken, prompt_content(spoken), strict=True)
     ]
     return _text_digest(repr(turns), 32)
 

@@ -1,5 +1,7 @@
 """Tools without an artifact: every call waits for a person, and its samples are recorded.
 
+A call that cannot be measured can never be a label, so nobody is asked about it: the agent abstains, and the log names
+the cause, at the first such call.
 `calibrate steps` makes labelled steps out of the record file and people's decisions.
 """
 
@@ -24,10 +26,10 @@ from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
 from guardrail.prompting import PromptWrapping, conversation_text, turns_of
 from guardrail.sampling.effects import Steps, computation
 from guardrail.specs import EstimatorSpec, ModelIdentity
-from guardrail.types import Bindings, SamplingPlan
+from guardrail.types import Bindings, SamplingPlan, Unmeasured
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
-from guardrail.verdict import Verdict
+from guardrail.verdict import WAY_OUT, Reason, Verdict
 
 __all__ = [
     "COLLECT",
@@ -173,6 +175,10 @@ def _compares_some(gate: CalibrationArtifact, tool: str) -> bool:
     return chosen is not None and (not isinstance(chosen, Mapping) or not chosen.keys().isdisjoint((tool, "*")))
 
 
+_DOCTOR = "`guardrail doctor --model MODEL` shows what the endpoint honours."
+_WAYS_OUT = {**WAY_OUT, Unmeasured.CUT_OFF: "Give plan= a larger max_tokens."}
+
+
 class StepRecords:
     """Records the samples drawn for calls of tools without an artifact.
 
@@ -187,6 +193,7 @@ class StepRecords:
 
     def __init__(self, path: Path, artifacts: Sequence[CalibrationArtifact], plan: SamplingPlan) -> None:
         self._collecting = {artifact.digest for artifact in artifacts if is_collecting(artifact)}
+        self._logged: set[Unmeasured | None] = set()
         first = artifacts[0]
         self._lines = RecordLines(path, name="agent", model=first.model, plan=plan, prompt=first.prompt)
 
@@ -198,9 +205,12 @@ class StepRecords:
             messages: The conversation.
             group: Names the conversation; None to tell conversations by their first message.
         """
-        judged = assessment.by_name.values()
-        if assessment.drawn.primary is None or self._collecting.isdisjoint(verdict.artifact for verdict in judged):
+        judged = [verdict for verdict in assessment.by_name.values() if verdict.artifact in self._collecting]
+        if not judged:
             return assessment
+        unmeasured = next((verdict for verdict in judged if not verdict.uncertainty.measured), None)
+        if unmeasured is not None:
+            return replace(assessment, verdict=self._without_label(unmeasured))
         key = f"step-{uuid4().hex[:12]}"
         turns = [message for message in messages if not isinstance(message, SystemMessage)]
         plain = convert_to_openai_messages(turns)
@@ -220,3 +230,20 @@ class StepRecords:
             verdict=None if assessment.verdict is None else named(assessment.verdict),
             by_name={name: named(verdict) for name, verdict in assessment.by_name.items()},
         )
+
+    def is_label(self, verdict: Verdict | None) -> bool:
+        """Whether a decision about a message could become a label, or is about other tools than those that collect."""
+        return verdict is None or verdict.reason is not Reason.UNMEASURED or verdict.artifact not in self._collecting
+
+    def _without_label(self, verdict: Verdict) -> Verdict:
+        """The verdict on a message that cannot be measured, after a word in the log: once for each cause."""
+        reason = verdict.uncertainty.reason
+        way_out = _WAYS_OUT.get(reason, _DOCTOR) if reason is not None else _DOCTOR
+        detail = (
+            f"Held back, and nobody is asked: it could not be measured ({reason}: {verdict.uncertainty.detail}), so no "
+            f"decision about it could become a label. {way_out}"
+        )
+        if reason not in self._logged:
+            self._logged.add(reason)
+            log.warning("guardrail: collecting is interrupted. %s", detail)
+        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})

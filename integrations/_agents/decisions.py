@@ -7,7 +7,6 @@ have or LangGraph cannot store. The same interrupt can then be answered again.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, Literal, NotRequired, Union
@@ -19,7 +18,7 @@ from guardrail.errors import UsageError
 from guardrail.plain_json import json_fault, text_fault
 from guardrail.verdict import Verdict
 
-from .calls import call_digest, same_call
+from .calls import arguments_of, call_digest, same_call
 from .held import FrozenMessage, HeldMessage, ToolCallOrder
 
 __all__ = [
@@ -203,15 +202,17 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
     """The request that the person sees: the value of the interrupt, plain JSON.
 
     ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read them;
-    question, candidate, verdict and alternatives come on top. The request shows the held-back message: it is for the
-    reviewer, not for the end user.
+    question, messages, candidate, verdict and alternatives come on top. The request shows the held-back message: it is
+    for the reviewer, not for the end user.
     """
     verdict = held.verdict
     return {
         "type": "guardrail_review",
         "format": REQUEST_FORMAT,
         "kind": held.kind,
-        "question": held.question,
+        "question": held.conversation.question,
+        "messages": list(held.conversation.messages),
+        "conversation": held.conversation.digest,
         "candidate": {
             "text": held.message.text,
             "tool_calls": [{"name": c["name"], "args": c["args"]} for c in held.message.tool_calls],
@@ -293,10 +294,10 @@ def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict],
 def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
     """The structured answer with the arguments that a person wrote as JSON; none for other text."""
     try:
-        args = json.loads(text)
-    except (ValueError, RecursionError):
+        args = arguments_of(text)
+    except ValueError:
         return ()
-    plain = isinstance(args, dict) and len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
+    plain = len(message.tool_calls) == 1 and json_fault(args, packed=True) is None
     return ({**message.tool_calls[0], "args": args},) if plain else ()
 
 

@@ -22,7 +22,6 @@ from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
-from guardrail.prompting import question_text
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import arun
 from guardrail.sampling.follow_ups import scorer_of
@@ -37,6 +36,7 @@ from .calls import ANSWER_TOOL, CHOSEN, answer_key, call_subject, conversation_d
 from .collecting import RECORDS, refuse_unreviewed
 from .decisions import ALL_DECISIONS, DecisionType, answered
 from .gates import AgentGate, AgentStep, Judgement
+from .held import Conversation
 from .verdicts import VerdictStore
 
 __all__ = ["SHARED", "Answer", "Decided", "FrameworkGuard", "is_reviewed"]
@@ -240,13 +240,13 @@ class FrameworkGuard:
         if message is None:
             assert judgement.accepted is not None, "the gate accepts candidates only"
             message = candidate_message(judgement.accepted.judged_part, self.guard.artifact.model.model)
-        question = question_text(messages)
+        conversation = None if judgement.held is None else Conversation.of(messages)
         for call in message.tool_calls:
             subject = call_subject(call["name"], call["args"])
             if judgement.fallback is not None:
                 subject = CHOSEN + subject
             await self.verdicts.aput(
-                str(call["id"]), subject, self._verdict_on(call["name"], judgement, answers), question
+                str(call["id"]), subject, self._verdict_on(call["name"], judgement, answers), conversation
             )
         verdict, cost = judgement.verdict, judgement.assessment.drawn.cost
         if verdict is None:
@@ -316,7 +316,7 @@ class FrameworkGuard:
             raise AbstainedError(verdict, frozen.text)
         for call in message.tool_calls:
             subject = CHOSEN + call_subject(call["name"], call["args"])
-            await self.verdicts.aput(str(call["id"]), subject, verdict, pending.question)
+            await self.verdicts.aput(str(call["id"]), subject, verdict)
         return Answer(message, verdict, 0)
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:

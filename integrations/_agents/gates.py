@@ -31,7 +31,6 @@ from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
 from guardrail.monitor import SafetySwitch
 from guardrail.parts.decide import undivided
-from guardrail.prompting import question_text
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Effect, Steps
@@ -47,7 +46,7 @@ from .._openai.lru import LRU
 from .artifact_set import ArtifactSet
 from .carrying import carrying
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
-from .held import HeldMessage, lean
+from .held import Conversation, HeldMessage, lean
 
 __all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGates"]
 
@@ -235,9 +234,9 @@ class AgentGate:
         calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
         message = message.model_copy(update={"tool_calls": calls})
         gated = {call["name"]: verdict for call in calls if call["name"] not in self.artifacts.exempt}
-        question = question_text(step.messages)
         message = with_verdict(message, lean(verdict))
-        return HeldMessage.of(message, verdict, question=question, verdicts=gated, answers=step.answers)
+        conversation = Conversation.of(step.messages)
+        return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
         artifact = self.artifacts.artifacts[0]
@@ -337,7 +336,8 @@ class ModelGates:
         if assessment.accepted and assessment.drawn.primary is not None:
             return Judgement(assessment)
         # A message that cannot wait takes the abstention path: not being holdable must not let it out.
-        waiting = hold(assessment) if self.agent.reviewed else None
+        asks = self.agent.reviewed and (self.records is None or self.records.is_label(assessment.verdict))
+        waiting = hold(assessment) if asks else None
         if waiting is not None:
             return Judgement(assessment, held=waiting)
         assert assessment.verdict is not None, "a message that no gate judges is accepted"

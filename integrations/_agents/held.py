@@ -15,18 +15,20 @@ from typing import Any, Literal
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError
 
 from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
-from guardrail.plain_json import spelled
+from guardrail.plain_json import json_fault, spelled
+from guardrail.prompting import plain_turns, question_text
 from guardrail.types import Frozen
 from guardrail.verdict import Verdict
 
-from .calls import call_digest
+from .calls import call_digest, conversation_digest
 
 __all__ = [
     "HOLDING",
+    "Conversation",
     "FrozenMessage",
     "GuardState",
     "HeldMessage",
@@ -46,10 +48,62 @@ __all__ = [
 
 HOLDING = "A person is checking this before it goes out."
 """Text that stands in for a held-back message until it is decided."""
+LONGEST_TEXT, LONGEST_TALK = 20_000, 200_000
+"""Characters of a text that a reviewer sees of a conversation, and of all of it."""
 LAYOUT = "acrc-guardrail/1"
 """Name of a note's layout, with its version. It stands before a packed note and in a plain one."""
 _NOTE = "the guardrail's note in the state of this thread"
 _WAY_OUT = "ask again in a new thread (this one keeps what was held back)"
+
+
+class Conversation(Frozen):
+    """What a held-back message answers, as a reviewer sees it."""
+
+    question: str = ""
+    """Text of the last human message."""
+    messages: tuple[dict[str, Any], ...] = ()
+    """The turns and results of tools up to the message, without the system message; see `plain_turns`. Longer texts are
+    cut at `LONGEST_TEXT`, and the oldest messages left out above `LONGEST_TALK`; both are marked."""
+    digest: str = ""
+    """Digest of all of it, uncut: the same words are another question in another conversation."""
+
+    @classmethod
+    def of(cls, messages: Sequence[BaseMessage]) -> Conversation:
+        """The conversation before a message."""
+        turns = [_cut(turn) for turn in plain_turns([message for message in messages if message.type != "system"])]
+        room, shown = LONGEST_TALK, 0
+        for turn in reversed(turns):
+            room -= len(json.dumps(turn))
+            shown += room >= 0 or not shown
+        older = len(turns) - shown
+        mark = [{"role": "", "content": f"[{older} earlier messages are left out]"}] if older else []
+        # Stored and shown, never sent to a model, so the question may be rewritten to fit UTF-8.
+        return cls(
+            question=spelled(question_text(messages)),
+            messages=(*mark, *turns[older:]),
+            digest=conversation_digest(messages),
+        )
+
+
+def _cut(turn: dict[str, Any]) -> dict[str, Any]:
+    """A turn that any checkpoint can store and any page can show."""
+    calls = [
+        {"name": spelled(call["name"]), "arguments": _cut_arguments(call["arguments"])}
+        for call in turn.get("tool_calls", ())
+    ]
+    return {**turn, "content": _cut_text(turn["content"]), **({"tool_calls": calls} if calls else {})}
+
+
+def _cut_arguments(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    if json_fault(arguments, packed=True) is not None:
+        return {"not plain JSON": _cut_text(repr(arguments))}
+    text = json.dumps(arguments, ensure_ascii=False)
+    return dict(arguments) if len(text) <= LONGEST_TEXT else {"cut": _cut_text(text)}
+
+
+def _cut_text(text: str) -> str:
+    more = len(text) - LONGEST_TEXT
+    return spelled(text if more <= 0 else f"{text[:LONGEST_TEXT]}\n[{more} more characters are left out]")
 
 
 class FrozenMessage(Frozen):
@@ -102,8 +156,8 @@ class ReviewTarget(Frozen):
 class HeldMessage(Frozen):
     """A message that was held back, with the verdict of each artifact."""
 
-    question: str
-    """Text of the last human message."""
+    conversation: Conversation
+    """What the message answers."""
     message: FrozenMessage
     """The candidate, released unchanged when a person approves."""
     judged: tuple[ReviewTarget, ...]
@@ -111,18 +165,13 @@ class HeldMessage(Frozen):
     verdict: Verdict
     """The verdict that held the message back."""
 
-    @field_validator("question")
-    @classmethod
-    def _shown(cls, question: str) -> str:
-        return spelled(question)  # stored and shown, never sent to a model, so it may be rewritten to fit UTF-8
-
     @classmethod
     def of(
         cls,
         message: AIMessage,
         verdict: Verdict,
         *,
-        question: str,
+        conversation: Conversation,
         verdicts: Mapping[str, Verdict] | None = None,
         answers: Collection[str] = (),
     ) -> HeldMessage:
@@ -131,13 +180,13 @@ class HeldMessage(Frozen):
         Args:
             message: The candidate.
             verdict: The verdict on the whole message.
-            question: Text of the last human message.
+            conversation: What the message answers.
             verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
             answers: Tools whose call is the answer.
         """
         slim = {name: lean(judgement) for name, judgement in (verdicts or {}).items()}
         judged = targets_of(message, slim, answers, lean(verdict))
-        return cls(question=question, message=FrozenMessage.of(message), judged=judged, verdict=lean(verdict))
+        return cls(conversation=conversation, message=FrozenMessage.of(message), judged=judged, verdict=lean(verdict))
 
     @property
     def empty(self) -> bool:

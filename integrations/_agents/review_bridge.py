@@ -58,8 +58,9 @@ class BaseBridge:
 
     def _item(self, request: Mapping[str, Any], key: str, **metadata: str) -> Item:
         """The item of a request, added if it is new."""
+        own = {**self.metadata, **metadata, "conversation": request["conversation"]}  # labels are told apart by it
         content = content_of(request).model_copy(
-            update={"metadata": {**self.metadata, **metadata}, "candidate_set": self._candidate_set(request)}
+            update={"metadata": own, "candidate_set": self._candidate_set(request)}
         )
         return self.store.enqueue(content, key=key, expires_in=self.expires_in, callback=self.callback)
 
@@ -129,6 +130,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
         allowed = tuple(name for name in allowed if name != "edit") or ("reject",)
     return Content(
         question=request["question"],
+        messages=tuple(request["messages"]),
         kind=kind,
         candidate=candidate,
         verdict=_verdict(request),

@@ -20,13 +20,14 @@ from pydantic import ValidationError
 
 from guardrail.errors import UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
-from guardrail.plain_json import spelled
 from guardrail.verdict import Verdict
+
+from .held import Conversation
 
 __all__ = ["MOST_IN_MEMORY", "VerdictStore"]
 
 FORMAT = 1
-"""Version of a verdict store; 0, which SQLite gives a file without one, is the first."""
+"""Version of a verdict store, in SQLite's ``user_version``."""
 MOST_IN_MEMORY = 10_000
 """Verdicts kept without a file; older ones are forgotten, and a call without a verdict counts as held back."""
 
@@ -36,8 +37,6 @@ class VerdictStore:
 
     A tool call may wait for a person for days and be resumed by another process: give a path then. The file is SQLite,
     written by any number of processes and threads; it holds the answers that were held back.
-
-    Columns and fields of a newer version are ignored.
 
     Args:
         path: The file; None keeps the last 10,000 verdicts in memory.
@@ -77,19 +76,20 @@ class VerdictStore:
         """
         return self._memory is None or self._expires_in is not None
 
-    def put(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
+    def put(self, key: str, subject: str, verdict: Verdict | None, conversation: Conversation | None = None) -> None:
         """Remember a verdict.
 
         Args:
             key: Call id, or the key of an answer.
             subject: Digest of the judged call; `get` with another subject finds nothing.
             verdict: The verdict; None if the call passes without one.
-            question: The question, for a reviewer.
+            conversation: What the judged message answers, for a reviewer.
         """
         now = self._clock()
         with self._connected() as db, db:
-            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, spelled(question))
-            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, question) VALUES (?, ?, ?, ?, ?)", row)
+            shown = (conversation or Conversation()).model_dump_json()
+            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, shown)
+            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, conversation) VALUES (?, ?, ?, ?, ?)", row)
             if self._expires_in is not None:
                 self._delete_before(db, now - self._expires_in)
             if self._memory is not None:
@@ -105,8 +105,7 @@ class VerdictStore:
         oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
         with self._connected() as db:
             row = db.execute("SELECT subject, verdict, stored FROM verdict WHERE id = ?", (key,)).fetchone()
-        # A verdict that an older version stored has no time: where verdicts expire, it counts as expired.
-        if row is None or (self._expires_in is not None and (row[2] is None or row[2] < oldest)):
+        if row is None or row[2] < oldest:
             return None
         try:
             return str(row[0]), None if row[1] == "null" else Verdict.from_stored(row[1])
@@ -116,11 +115,11 @@ class VerdictStore:
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
 
-    def question(self, key: str) -> str:
-        """The question of the conversation that was judged; "" if it is unknown."""
+    def conversation(self, key: str) -> Conversation:
+        """What the judged message answers; empty if it is unknown."""
         with self._connected() as db:
-            row = db.execute("SELECT question FROM verdict WHERE id = ?", (key,)).fetchone()
-        return "" if row is None or row[0] is None else str(row[0])
+            row = db.execute("SELECT conversation FROM verdict WHERE id = ?", (key,)).fetchone()
+        return Conversation() if row is None else Conversation.from_stored(row[0])
 
     def delete(self, key: str) -> bool:
         """Delete one verdict, so that its call is held from now on; return whether one was stored."""
@@ -129,16 +128,15 @@ class VerdictStore:
             return db.execute("DELETE FROM verdict WHERE id = ?", (key,)).rowcount > 0
 
     def purge(self, older_than: float) -> int:
-        """Delete verdicts stored more than ``older_than`` seconds ago; return their number.
-
-        Verdicts that an older version stored without a time are deleted, too.
-        """
+        """Delete verdicts stored more than ``older_than`` seconds ago; return their number."""
         with self._connected() as db, db:
             return self._delete_before(db, self._clock() - older_than)
 
-    async def aput(self, key: str, subject: str, verdict: Verdict | None, question: str = "") -> None:
+    async def aput(
+        self, key: str, subject: str, verdict: Verdict | None, conversation: Conversation | None = None
+    ) -> None:
         """`put` without blocking the event loop."""
-        await asyncio.to_thread(self.put, key, subject, verdict, question)
+        await asyncio.to_thread(self.put, key, subject, verdict, conversation)
 
     async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
         """`get` without blocking the event loop."""
@@ -156,20 +154,20 @@ class VerdictStore:
     @staticmethod
     def _delete_before(db: sqlite3.Connection, moment: float) -> int:
         db.execute("PRAGMA secure_delete=ON")
-        return db.execute("DELETE FROM verdict WHERE stored IS NULL OR stored < ?", (moment,)).rowcount
+        return db.execute("DELETE FROM verdict WHERE stored < ?", (moment,)).rowcount
 
     def _prepare(self, db: sqlite3.Connection) -> None:
         """Make the table. The file's ``user_version`` is its format, except in a file with other tables."""
-        others = "SELECT count(*) FROM sqlite_master WHERE type = 'table' AND name != 'verdict'"
-        if not db.execute(others).fetchone()[0]:
+        tables = {row[0] for row in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'")}
+        if tables <= {"verdict"}:
             (version,) = db.execute("PRAGMA user_version").fetchone()
-            check_version(version or None, FORMAT, f"the verdict store {self._name}", "name another file")
-            db.execute(f"PRAGMA user_version={FORMAT}")
-        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT, verdict TEXT)")
-        columns = {row[1] for row in db.execute("PRAGMA table_info(verdict)")}
-        for name, kind in (("stored", "REAL"), ("question", "TEXT")):  # files of older versions do not have them
-            if name not in columns:
-                db.execute(f"ALTER TABLE verdict ADD COLUMN {name} {kind}")
+            if tables or version:
+                check_version(version, FORMAT, f"the verdict store {self._name}", "name another file")
+            db.execute(f"PRAGMA user_version={FORMAT}")  # before the table: another process may open the file now
+        db.execute(
+            "CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT NOT NULL, verdict TEXT NOT NULL, "
+            "stored REAL NOT NULL, conversation TEXT NOT NULL)"
+        )
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

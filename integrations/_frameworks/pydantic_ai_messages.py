@@ -26,7 +26,7 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.types import Bindings
 
 from .._agents.call_reviews import APPROVED
-from .._agents.calls import ANSWER_TOOL
+from .._agents.calls import ANSWER_TOOL, arguments_of
 from .._agents.framework_guard import Decided
 from .chat import CarriedItems
 
@@ -150,7 +150,7 @@ def _response(message: ModelResponse) -> AIMessage:
         if isinstance(part, its.TextPart):
             texts.append(part.content)
         elif isinstance(part, its.ToolCallPart):
-            args = part.args_as_dict(raise_if_invalid=True)
+            args = arguments_of(part.args)
             calls.append({"name": part.tool_name, "args": args, "id": part.tool_call_id, "type": "tool_call"})
         elif not isinstance(part, its.ThinkingPart):
             raise _unknown(part)

@@ -29,7 +29,7 @@ from .dialects import CHAT, Dialect
 from .forwarding import CutError, Mask, passed_name
 from .health import Health, news
 from .in_flight import InFlight
-from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, prompt_of
+from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, is_answer, prompt_of
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
@@ -482,7 +482,7 @@ class Gateway:
         body = await self._off_loop(content, reading)
         if dialect is GUARDRAIL:
             self._refuse_long(content)
-            call = f"{'' if key is None else key.name} {call_of(body)}"
+            call = call_of(body, None if key is None else key.name)
             prompt = await asyncio.to_thread(self._prompt_of, call, body, headers.get("x-guardrail-model"))
             if prompt is None:
                 return _responses.JSONResponse({"action": "NONE"})
@@ -542,7 +542,7 @@ class Gateway:
 
     def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
-        if payload.get("input_type") == "response":
+        if is_answer(payload):
             if (prompt := self._draws.get(call)) is None:
                 raise UNKNOWN_CALL
             remembered: dict[str, Any] = json.loads(prompt)

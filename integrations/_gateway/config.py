@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal, Self
 from urllib.parse import urlsplit
 
-from pydantic import AfterValidator, BeforeValidator, Field, SecretStr, ValidationError, model_validator
+from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_validator
 
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import ABSTENTION
@@ -106,19 +106,14 @@ class RecordsConfig(Frozen):
     """Probability with which a measured request is recorded, chosen by hash before it is measured."""
 
 
-def _as_guards_do(plan: SamplingPlan | None) -> SamplingPlan | None:
-    return plan if plan is None or plan.cut_off else plan.model_copy(update={"cut_off": "abstain"})
-
-
 class Observe(Frozen):
     """Settings of an observing alias."""
 
     rate: float = Field(default=1.0, gt=0, le=1)
     """Probability with which a request is measured, chosen by a hash that does not depend on its content."""
-    plan: Annotated[SamplingPlan | None, AfterValidator(_as_guards_do)] = None
+    plan: SamplingPlan | None = None
     """Plan of the samples, without an artifact. Its primary answer has the settings of the application's requests, e.g.
-    ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature. Without
-    ``cut_off`` it is "abstain", as for a guard."""
+    ``{n: 10, primary: sampled, temperature: 1, top_p: 1}`` for clients that send no temperature."""
     prompt: PromptWrapping = PromptWrapping()
     """Prompt in which the application wraps a question, without an artifact."""
     records: RecordsConfig | None = None

@@ -2,7 +2,7 @@
 
 A client whose connection breaks, or that waited too long, sends the same request again by itself. It joins the work
 that is still running. Afterwards the guard's memory of draws (`guardrail.sampling.draws`) gives it the same verdict.
-The memory alone would let both requests make all calls, and keep one answer of each; and a wave of a native sampler
+The memory alone would let both requests make all calls, and keep one answer of each; and a request of a native sampler
 that is cancelled with its client leaves nothing to continue.
 """
 

@@ -8,14 +8,16 @@ proxy with ``fail_open`` passes an answer after a 503.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any
 
+from guardrail.plain_json import canonical_json
+
+from .._agents.calls import arguments_of
 from .dialects import Dialect, need, present
 from .protocol import ApiError
 
-__all__ = ["GUARDRAIL", "PATH", "UNKNOWN_CALL", "call_of", "prompt_of"]
+__all__ = ["GUARDRAIL", "PATH", "UNKNOWN_CALL", "call_of", "is_answer", "prompt_of"]
 
 PATH = "/beta/litellm_basic_guardrail_api"
 OTHER = (
@@ -30,11 +32,24 @@ UNKNOWN_CALL = ApiError(
 """The error for an answer whose prompt the gateway has not seen, or no longer remembers."""
 
 
-def call_of(payload: Mapping[str, Any]) -> str:
-    """The name of the proxy's call, which only the proxy's key that made it shares."""
+def call_of(payload: Mapping[str, Any], key: str | None) -> str:
+    """The name of the proxy's call, which only the gateway's key and the proxy's key that made it share."""
     call = need(payload.get("litellm_call_id"), str, "litellm_call_id")
     owner = need(payload.get("request_data") or {}, dict, "request_data").get("user_api_key_hash")
-    return f"litellm call {owner} {call}"
+    return canonical_json(["litellm call", key, owner, call])
+
+
+def is_answer(payload: Mapping[str, Any]) -> bool:
+    """Whether the proxy asks about an answer, not about a prompt.
+
+    Raises:
+        ApiError: It asks about something else, which might be an answer.
+    """
+    kind = payload.get("input_type")
+    if kind not in ("request", "response"):
+        why = f'input_type must be "request" or "response", got {str(kind)[:40]!r}. Nothing else was judged.'
+        raise ApiError(400, why, "unknown_input_type", "input_type")
+    return bool(kind == "response")
 
 
 def prompt_of(payload: Mapping[str, Any], model: str | None) -> dict[str, Any]:
@@ -59,11 +74,12 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     return {"action": "BLOCKED", "blocked_reason": reason, "guardrail": completion["guardrail"]}
 
 
-def _call(function: Any) -> tuple[Any, Any]:
+def _call(function: Any) -> tuple[Any, str | None]:
+    """Name and arguments, to be compared; None for arguments that cannot be read, which no judged call has."""
     fields = need(function, dict, "tool_calls")
     try:
-        return fields.get("name"), json.loads(fields.get("arguments") or "{}")
-    except (TypeError, ValueError):
+        return fields.get("name"), canonical_json(arguments_of(fields.get("arguments")))
+    except ValueError:
         return fields.get("name"), None
 
 

@@ -85,6 +85,19 @@ def model() -> MortalChat:
     return MortalChat(script=script(), probability=0.5)
 
 
+DOWN: set[int] = set()
+"""Numbers of the plants that the model of `overloaded` fails to answer, as an overloaded server does."""
+
+
+def overloaded() -> ScriptedChat:
+    """The model behind a server that fails some calls: `--model python:tests.calibrate.fakes:overloaded`."""
+    answers = {
+        question: [ConnectionError("HTTP 503")] if i in DOWN else texts
+        for i, (question, texts) in enumerate(script().items())
+    }
+    return scripted(answers)
+
+
 def scripted(answers: Mapping[str, Sequence[str | Exception]]) -> ScriptedChat:
     """A model that answers from this script."""
     return ScriptedChat(script=answers, probability=0.5)

@@ -21,6 +21,7 @@ from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.outcome import InfeasibleReason
+from guardrail.specs import EstimatorSpec
 from guardrail.types import Unmeasured
 from tests.calibrate import fakes
 
@@ -378,3 +379,17 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
     assert "with 70 % confidence" in " ".join(loaded.promises)
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
     assert "3 fits have used these labels" in run("fit", str(large), "-a", "0.15")
+
+
+def test_a_stage_prints_its_condition_in_the_direction_of_its_own_score() -> None:
+    # A confidence is stored as 1 - value: "conf <= 0.0859" was printed for answers from 0.9141 on.
+    def spec(**params: str) -> EstimatorSpec:
+        return EstimatorSpec(name="imported:conf", version=1, unit="probability", params={"column": "conf", **params})
+
+    assert spec(stored="1 - value").condition(0.25) == "conf >= 0.75"
+    assert spec(stored="- value").condition(-3.5) == "conf >= 3.5"
+    assert spec(stored="value").condition(0.25) == "conf <= 0.25"
+    entropy = EstimatorSpec(name="semantic_entropy", version=1, unit="nats")
+    assert entropy.condition(0.5) == "semantic_entropy <= 0.5 nats"
+    sure = EstimatorSpec(name="score:sure@1", version=1, unit="probability", params={"higher": "certain"})
+    assert sure.condition(0.25) == "score:sure@1 >= 0.75"

@@ -373,7 +373,7 @@ def test_the_cut_off_of_a_scorer_is_in_its_own_direction(unit: Literal["probabil
     artifact = from_frame(graded).score(sure).fit(alpha=0.3)
     assert artifact.threshold is not None
     limit = 1 - artifact.threshold if unit == "probability" else -artifact.threshold
-    shown = artifact.answer_if.removeprefix("answer if score:sure@1 gives ").removesuffix(" or more")
+    shown = artifact.answer_if.removeprefix("answer if score:sure@1 >= ")
     assert float(shown.removesuffix(" nats")) == pytest.approx(limit, abs=1e-5)
     assert from_frame(graded).score(sure).file.records[150].scores["score:sure@1"].value == pytest.approx(
         0.25 if unit == "probability" else -0.75
@@ -405,7 +405,7 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     assert "calibrate: Why: Even without a single error 60 items are too few" in shown
     records.fit(alpha=0.2, estimator=KEY)
     shown = logged()
-    assert "calibrate: These labels have carried 2 fits" in shown
+    assert "calibrate: 3 fits have used these labels" in shown
     assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown
     columns([row | {"said": "no idea of it"} for row in rows(20)]).score(USUAL).label("stated")
     assert "calibrate: 20 of 20 answers are undecided by rule stated and count as wrong until" in logged()

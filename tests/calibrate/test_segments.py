@@ -194,7 +194,16 @@ def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, arti
         fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(min_labels=0))
     whole = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified")
     reach = Reach(
-        estimator=KEY, share=0.5, cut=1.0, n_pool=9, n_within=6, n=3, seed=0, fixed_beforehand=True, drawn_sha256=""
+        estimator=KEY,
+        share=0.5,
+        cut=1.0,
+        n_asked=9,
+        n_pool=9,
+        n_within=6,
+        n=3,
+        seed=0,
+        fixed_beforehand=True,
+        drawn_sha256="",
     )
     with pytest.raises(UsageError, match="within reach"):
         with_segments(whole.model_copy(update={"reach": reach}), ["a"] * 240, BySegment())

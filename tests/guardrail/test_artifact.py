@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -73,22 +74,28 @@ def test_every_truncation_is_refused(saved: Path) -> None:
             CalibrationArtifact.load(saved)
 
 
-def test_a_future_version_is_refused(saved: Path) -> None:
-    content = json.loads(saved.read_text())
-    content["schema_version"] = 4
-    saved.write_text(json.dumps(content))
-    with pytest.raises(ArtifactFormatError, match="schema version 4; this library reads version 3"):
+@pytest.mark.parametrize("version", [0, 2, True, "1", None])
+def test_another_version_is_refused_with_the_way_out(saved: Path, version: object) -> None:
+    """A field of another version could narrow the promise, and a guard that ignores it would answer too much."""
+    saved.write_text(json.dumps({**json.loads(saved.read_text()), "schema_version": version}))
+    refused = f"format version '{version}'; this version of acrc-guardrail reads '1'. Upgrade acrc-guardrail"
+    with pytest.raises(ArtifactFormatError, match=refused):
         CalibrationArtifact.load(saved)
 
 
-def test_unknown_and_missing_fields_are_refused_by_name(saved: Path) -> None:
-    from guardrail.files import _digest
-
-    content = json.loads(saved.read_text())
-    content.pop("digest")
-    content["plan"]["temperature"] = 0.0
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        ({"plan": {**ARTIFACT.content["plan"], "temperature": 0.0}}, "'plan' is wrong: .*temperature must be above 0"),
+        ({"plan": {**ARTIFACT.content["plan"], "more": 1}}, r"'plan\.more' is wrong: Extra inputs are not permitted"),
+        ({"more": None}, "'more' is wrong: Extra inputs are not permitted"),
+    ],
+)
+def test_wrong_and_unknown_fields_are_refused_by_name(saved: Path, change: dict[str, Any], problem: str) -> None:
+    """An unknown field could narrow the promise, as another version's."""
+    content = {**ARTIFACT.content, **change}
     saved.write_text(json.dumps({"digest": _digest(content), **content}))
-    with pytest.raises(ArtifactFormatError, match=r"field 'plan' is wrong: .*temperature must be above 0"):
+    with pytest.raises(ArtifactFormatError, match=f"field {problem}"):
         CalibrationArtifact.load(saved)
 
 
@@ -167,7 +174,8 @@ def test_repr_does_not_print_thousands_of_scores() -> None:
 def test_a_rule_of_several_fields_is_named_as_one_of_the_content(tmp_path: Path) -> None:
     artifact = ARTIFACT
     path = artifact.save(tmp_path / "artifact.json")
-    content = {**artifact.content, "schema_version": 3}
+    reach = {"estimator": "x", "share": 0.5, "cut": 0.1, "n_pool": 9, "n_within": 5, "n": 5, "seed": 0}
+    content = {**artifact.content, "reach": {**reach, "fixed_beforehand": True, "drawn_sha256": ""}}
     path.write_text(json.dumps({**content, "digest": _digest(content)}))
-    with pytest.raises(ArtifactFormatError, match=r"the content is wrong: .* if and only if it has parts"):
+    with pytest.raises(ArtifactFormatError, match=r"the content is wrong: .* above the cut 0\.1 of the reach"):
         CalibrationArtifact.load(path)

@@ -265,7 +265,8 @@ def test_a_cascade_is_checked_stage_by_stage(tmp_path: Path, capsys: pytest.Capt
     assert main(["doctor", path, "--model", SCRIPTED, "--model", LARGE]) == 0
     printed = capsys.readouterr().out
     assert "a cascade of 2 stages" in printed
-    assert "threshold: 0.5, 1 for 10% error on average of the whole system" in printed
+    assert "threshold: answer if discrete_semantic_entropy <= 0.5 nats, then" in printed
+    assert "for 10% error on average of the whole system" in printed
     for stage in ("stage 1", "stage 2"):
         for check in ("model", "requests", "sampling", "measuring"):
             assert f"ok    {stage}: {check}" in printed

@@ -26,7 +26,6 @@ from guardrail.doctor import examine
 from guardrail.monitor import RiskMonitor
 from guardrail.notebook import sure
 from guardrail.outcome import Feasible, LabelsNeeded, Outcome, Price, Terms, promise_lines
-from guardrail.review.web.site import promise_on_page
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS
@@ -79,7 +78,7 @@ def test_a_certificate_in_use_beside_what_would_be_answered_on_average() -> None
         "On average only: --rule acrc answers 50 % of questions, 30 points more, and about 40 % of such gates end "
         "above 10 % wrong."
     )
-    assert "certifies nothing" in promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE)[1]  # an older file
+    assert "certifies nothing" in promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE)[1]  # figures that nobody computed
     everything = promise_lines(0.1, 200, CERTIFICATE, CERTIFICATE, Price(average=1.0))[1]
     assert everything == "On average only: --rule acrc answers all questions: it stops nothing, and certifies nothing."
     assert "finds no threshold, either" in promise_lines(0.1, 200, NOTHING, NOTHING, Price(average=0.0))[1]
@@ -101,11 +100,10 @@ def test_without_a_certificate_the_line_says_how_many_labels_would_do(labels: La
         assert words in line
 
 
-def test_other_rules_promise_an_average_at_best_and_an_older_file_says_what_it_lacks() -> None:
+def test_other_rules_promise_an_average_at_best() -> None:
     assert (
         "In use: rule lec, not a certificate." in promise_lines(0.1, 200, Terms("lec", False, 1.0, 0.5, 9), NOTHING)[0]
     )
-    assert "does not say (fit again)" in promise_lines(0.1, 200, Terms("sgr", None, 0.9, 0.5, 9), NOTHING)[0]
     assert "as many" in promise_lines(0.1, 200, AVERAGE, Terms("certified", True, 0.9, 0.5, 9))[1]
 
 
@@ -118,10 +116,6 @@ def test_an_artifact_takes_the_figures_from_its_fields() -> None:
     assert all(line in own._repr_html_() for line in own.promises)
     proven = artifact(CERTIFIED, CERTIFIED)
     assert "with 90 % confidence" in proven.promises[0]
-    older = artifact(CERTIFIED.model_copy(update={"certifies": None}), CERTIFIED)
-    assert older.promises == proven.promises
-    assert older.certifies is True
-    assert artifact(ACRC.model_copy(update={"rule": "sgr", "certifies": None}), NONE).certifies is None
 
 
 def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> None:
@@ -132,6 +126,7 @@ def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> N
         estimator="x",
         share=0.5,
         cut=cut,
+        n_asked=1_000,
         n_pool=1_000,
         n_within=500,
         n=200,
@@ -148,7 +143,8 @@ def test_each_segment_has_its_own_certificate() -> None:
     segments = Segments(outcomes={"a": CERTIFIED}, delta=0.1, share="each", unknown="others", min_labels=50)
     scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E), segment=("a",) * 200)
     own = artifact(NONE, CERTIFIED, segments=segments, calibration=scores)
-    assert own.answer_if.endswith(f"(a: {CERTIFIED.threshold:.6g}, other questions: none, answers nothing)")
+    limit = f"discrete_semantic_entropy <= {CERTIFIED.threshold:.6g} nats"
+    assert own.answer_if.endswith(f"(a: {limit}, other questions: nothing)")
     line = own.promises[0]
     assert "a certificate in each of 1 segments, for each by itself: at most 2 %" in line
 
@@ -183,41 +179,45 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     assert "This gate stops nothing" in open_gate._repr_html_()
     assert artifact(ACRC, NONE).warning is None  # it holds some back
     reach = Reach(
-        estimator="x", share=0.5, cut=2.0, n_pool=9, n_within=5, n=5, seed=0, fixed_beforehand=True, drawn_sha256=""
+        estimator="x",
+        share=0.5,
+        cut=2.0,
+        n_asked=9,
+        n_pool=9,
+        n_within=5,
+        n=5,
+        seed=0,
+        fixed_beforehand=True,
+        drawn_sha256="",
     )
     assert not artifact(everything, everything, calibration=scores, reach=reach).stops_nothing  # those above the cut
     assert not artifact(NONE, NONE).stops_nothing
 
 
-OLDER = {
-    "acrc": (
-        "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
-        "tends to at most alpha as n grows. Not a certificate: roughly half of calibrations end slightly above alpha."
-    ),
+LOOSE = {
     "empirical": "None: the observed error rate is at most alpha on these items, chosen by looking at them.",
-    "prediction_powered": "Asymptotic; not a certificate. That the error rate exceeds 0.1 tends to at most 10 % as ...",
     "mine": "At most 0.15 of the answers are wrong, I hope; with luck at most 3.",
 }
-"""Promises as files of earlier versions, and rules of users, state them."""
+"""Promises of rules of users that certify nothing."""
 
 
-@pytest.mark.parametrize("rule", OLDER)
-def test_a_stored_promise_on_average_is_stated_without_at_most_on_every_page(rule: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("rule", LOOSE)
+def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str, tmp_path: Path) -> None:
     """The file keeps its text and its digest; what people read follows the rule."""
-    stored = ACRC.model_copy(update={"rule": rule, "guarantee": OLDER[rule], "certifies": None, "threshold": 0.5})
+    stored = ACRC.model_copy(update={"rule": rule, "guarantee": LOOSE[rule], "threshold": 0.5})
     path = artifact(stored, NONE, created=datetime.now(UTC).isoformat()).save(tmp_path / "artifact.json")
-    older = CalibrationArtifact.load(path)
-    assert older.outcome.guarantee == OLDER[rule]
+    loaded = CalibrationArtifact.load(path)
+    assert loaded.outcome.guarantee == LOOSE[rule]
     verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL, n=4).model_copy(update={"outcome": stored})).assess(
         "sure?"
     )
     findings = [finding.detail for finding in examine(str(path))]
     pages = {
         "verdict": f"{verdict.explain()} {verdict._repr_html_()} {verdict.to_metadata()}",
-        "artifact": f"{older._repr_html_()} {stored._repr_html_()}",
+        "artifact": f"{loaded._repr_html_()} {stored._repr_html_()}",
         "inspect": CliRunner().invoke(app, ["inspect", str(path)]).output,
         "doctor": " ".join(findings),
-        "report": promise(older),
+        "report": promise(loaded),
     }
     for page, text in pages.items():
         words = " ".join(text.replace("\u2502", " ").split()).lower()
@@ -226,9 +226,8 @@ def test_a_stored_promise_on_average_is_stated_without_at_most_on_every_page(rul
     assert any("on average" in finding for finding in findings)
 
 
-def test_a_stored_promise_of_a_certificate_keeps_its_words() -> None:
-    proven = CERTIFIED.model_copy(update={"certifies": None})
-    assert "at most 0.2" in proven.promise == CERTIFIED.guarantee
+def test_the_promise_of_a_certificate_keeps_its_words() -> None:
+    assert "at most 0.2" in CERTIFIED.promise == CERTIFIED.guarantee
     shares = (StageShare(threshold=0.5, n_accepted=1, n_errors=0),) * 2
     fields: dict[str, Any] = {"alpha": 0.1, "delta": None, "n": 9, "stages": shares, "interval": None}
     for rule, words in (("certified", "at most 0.1"), ("lec_joint", "0.1 or less")):
@@ -245,13 +244,6 @@ def test_no_help_text_header_or_alarm_promises_at_most_for_every_rule() -> None:
     alarms = [monitor.alarm.detail]
     assert len(described) == 5
     assert not [text for text in (*described, *alarms, *SHOWN) if "at most" in text]
-
-
-def test_the_review_page_rewords_a_promise_that_an_earlier_version_stored() -> None:
-    for rule in ("acrc", "empirical", "prediction_powered"):
-        assert "at most" not in promise_on_page(OLDER[rule])
-    assert promise_on_page(CERTIFIED.guarantee) == CERTIFIED.guarantee
-    assert promise_on_page(5) == "5"  # a verdict of any form must not break the page
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,6 @@ class CallOptions:
     batch_size: Annotated[
         int | None, typer.Option(help="Questions a batch, for local weights (default 16).", min=1)
     ] = None
-    retry_failed: Annotated[bool, typer.Option("--retry-failed", help="Ask again where the model failed.")] = False
     allow_identical_samples: Annotated[
         bool, typer.Option("--allow-identical-samples", help="Accept that no question has two different samples.")
     ] = False
@@ -188,7 +187,6 @@ def ask(
             name=name,
             batch_size=options.calls.batch_size,
             max_concurrency=options.calls.max_concurrency,
-            retry_failed=options.calls.retry_failed,
             allow_identical_samples=options.calls.allow_identical_samples,
             probe=options.calls.probe,
             batches=batches,
@@ -203,10 +201,17 @@ def ask(
 def _print_collected(collected: Collected) -> None:
     """Print how many questions are on file, and what failed or was cut off."""
     resumed = f" ({collected.n_resumed} were there already)" if collected.n_resumed else ""
-    on_file = collected.n_resumed + collected.n_drawn
+    on_file = collected.n_resumed + collected.n_drawn - collected.n_failed
     print_line(f"{on_file} of {collected.n_questions} questions are on file{resumed}.")
     if collected.n_failed:
-        print_line(f"{collected.n_failed} failed and will abstain. Try them again with --retry-failed.", "yellow")
+        print_line(
+            f"{collected.n_failed} failed at the server, a rate limit or a time-out. The same command asks only these "
+            "again.",
+            "yellow",
+        )
+    if (held := sum(collected.problems.values()) - collected.n_failed) > 0:
+        print_line(f"{held} have no whole answer (a refusal, an empty or rejected one) and will abstain.", "yellow")
+    if collected.problems:
         for problem, count in sorted(collected.problems.items(), key=lambda item: -item[1])[:5]:
             print_line(f"  {count} x {problem}", "yellow")
     if collected.n_cut_off:

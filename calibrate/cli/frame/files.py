@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import numpy as np
 from rich.markup import escape
 
 from guardrail.errors import UsageError, require
@@ -15,6 +16,8 @@ from guardrail.files import refuse_special, sqlite_path
 from ...data.column_store import open_each
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
+from ...evaluation.audit import DIFFERENT
+from ...scoring.metrics import ks_two_sample
 from ...scoring.reach import waiting_of
 from .terminal import console, errors, print_line
 
@@ -29,10 +32,12 @@ __all__ = [
     "open_pool",
     "opened_store",
     "pair_cache",
+    "pool_of",
     "read_pool",
     "warn_incomplete",
     "warn_repeated",
     "warn_undecided",
+    "warn_unlike",
 ]
 
 
@@ -72,9 +77,32 @@ def open_files(paths: Sequence[Path]) -> list[RecordFile]:
 
 def open_pool(paths: Sequence[Path]) -> RecordFile:
     """Open record files as one, and warn about questions that are in two of them."""
-    file = pooled(open_files(paths))
+    return pool_of(open_files(paths))
+
+
+def pool_of(files: Sequence[RecordFile]) -> RecordFile:
+    """Open files as one; warns about questions that are in two of them."""
+    file = pooled(files)
     warn_repeated(file)
     return file
+
+
+def warn_unlike(files: Sequence[RecordFile], key: str) -> None:
+    """Warn if the scores of a file differ from those of the others (Kolmogorov-Smirnov, p < .01 over all files)."""
+    scores = [values[~np.isnan(values)] for file in files for values in (file.records.scores(key),)]
+    for i, (file, own) in enumerate(zip(files, scores, strict=True)):
+        others = np.concatenate([np.empty(0), *scores[:i], *scores[i + 1 :]])
+        if not min(own.size, others.size):
+            continue
+        distance, p = ks_two_sample(own, others)
+        if p < DIFFERENT / len(files):
+            print_line(
+                f"{file.path} looks different from the other files (largest distance of {key} {distance:.2f}, p = "
+                f"{p:.1g}): the promise is for questions mixed as here, and for neither kind alone. Fit on the files "
+                "that are like the questions at run time.",
+                "yellow",
+            )
+            return
 
 
 def read_pool(records: Sequence[Path]) -> RecordFile:

@@ -36,10 +36,10 @@ def asking(
     """Lines about the model's and the scorers' calls.
 
     Args:
-        parts: Questions with the record file of their answers; answers that are in it are not asked for again.
+        parts: Questions with the record file of their answers; those whose server failed are asked again.
         plan: The sampling plan.
         scorers: The scorers that the plan names.
-        options: Calls at once, and whether failed questions are asked again.
+        options: Calls at once.
         local: Whether the model draws in batches by itself, instead of one call at a time.
         price: Price of one call of the model.
     """
@@ -47,9 +47,7 @@ def asking(
     n_left = 0
     for questions, path in parts:
         there = [
-            record
-            for record in (read_records(path).records if path.is_file() else ())
-            if not (options.retry_failed and record.may_be_drawn_again)
+            record for record in (read_records(path).records if path.is_file() else ()) if not record.may_be_drawn_again
         ]
         n_left += len({question.id for question in questions} - {record.id for record in there})
         on_file += there

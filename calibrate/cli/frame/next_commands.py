@@ -8,13 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
-from ...data.column_store import share_ids
-from ...data.records import RecordHeader, with_other_ids
+from ...data.records import RecordHeader
 from ...evaluation.choice import AUTO, SHARE
 from ...pipeline import DECLARED
 from ...scoring.scores import usual_key
@@ -22,7 +20,7 @@ from ...spec_syntax import estimator_flags, rule_text
 from ...thresholds.fit import request_for
 from ...thresholds.registry import rule_named, rules
 
-__all__ = ["fit_flags", "listed", "merged_command", "next_step"]
+__all__ = ["fit_flags", "fresh_command", "listed", "next_step"]
 
 
 def listed(paths: Iterable[Path | str]) -> str:
@@ -57,21 +55,14 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
     return f"calibrate fit {name} {flags} --alpha 0.1"
 
 
-def merged_command(
-    artifact: CalibrationArtifact, key: str, records: Sequence[Path], fresh: Sequence[Path], out: Path
-) -> str:
-    """The command that calibrates on new record files as well: `fit` reads several as one.
+def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path], out: Path) -> str:
+    """The command that calibrates on fresh record files alone.
 
-    A fresh file with an id of the others (both number their questions from 1) is copied with other ids first.
+    Questions that refuted an artifact are of another population than those it was fitted on: a threshold for both
+    together keeps its promise for neither.
     """
-    files, commands = list(records), []
-    for path in fresh:
-        if records and share_ids([*records, path]):
-            path, command = with_other_ids(path)
-            commands.append(command)
-        files.append(path)
     target = shlex.quote(str(out.with_name(f"{out.stem}-new.json")))
-    return " && ".join([*commands, f"calibrate fit {listed(files)} {fit_flags(artifact, key)} --out {target}"])
+    return f"calibrate fit {listed(fresh)} {fit_flags(artifact, key)} --out {target}"
 
 
 def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
@@ -79,7 +70,7 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
     flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {artifact.alpha!r}"]
-    if choice is not None and choice.share not in (None, SHARE):
+    if choice is not None and choice.share != SHARE:
         flags.append(f"--share {choice.share!r}")
     is_builtin = outcome.rule in rules()
     if is_builtin:
@@ -104,13 +95,8 @@ def _rule_text(outcome: Feasible | Infeasible) -> str:
     given: dict[str, Any] = {}
     # An option that was declared decides others, as `expect` decides `min_accept`: those are not given.
     for names in (DECLARED, tuple(rule.defaults)):
-        try:
-            _, request = request_for(rule, alpha=outcome.alpha, delta=delta, options=given)
-            usual = rule.resolve(outcome.n, request)
-            chosen = {name: options[name] for name in names if name in usual and name in options}
-            more = given | {name: value for name, value in chosen.items() if value != usual[name]}
-            request_for(rule, alpha=outcome.alpha, delta=delta, options=more)
-        except UsageError:  # of an older version, whose options this one reads otherwise
-            break
-        given = more
+        _, request = request_for(rule, alpha=outcome.alpha, delta=delta, options=given)
+        usual = rule.resolve(outcome.n, request)
+        chosen = {name: options[name] for name in names if name in usual and name in options}
+        given = given | {name: value for name, value in chosen.items() if value != usual[name]}
     return rule_text(outcome.rule, given)

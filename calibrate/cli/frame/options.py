@@ -22,6 +22,7 @@ from .terminal import print_line
 __all__ = [
     "MODEL_HELP",
     "USUAL",
+    "WITHOUT_FAILED_HELP",
     "AddressOption",
     "CutOption",
     "EstimatorOption",
@@ -29,6 +30,7 @@ __all__ = [
     "PartsOption",
     "RecordsArgument",
     "RespondOption",
+    "WithoutFailedOption",
     "check_engine",
     "chosen_estimator",
     "declared",
@@ -37,6 +39,11 @@ __all__ = [
 ]
 
 
+WITHOUT_FAILED_HELP = (
+    "Fit although more than 1 % of the questions have no score because a server, a rate limit or a time-out failed; "
+    "the promise states their share."
+)
+WithoutFailedOption = Annotated[bool, typer.Option("--without-failed", help=WITHOUT_FAILED_HELP)]
 MODEL_HELP = (
     "transformers:PATH_OR_ID (local weights), openai-compatible:MODEL@BASE_URL (an "
     "endpoint), python:MODULE:NAME (a chat model, or a function that makes one, importable from here), "
@@ -65,7 +72,9 @@ CutOption = Annotated[
 
 AddressOption = Annotated[
     str | None,
-    typer.Option(help="With --engine ray: auto or HOST:PORT of a Ray cluster. Default: this machine alone."),
+    typer.Option(
+        help="With --engine ray: HOST:PORT of a Ray cluster. Default: auto, the one that this machine is part of."
+    ),
 ]
 
 

@@ -58,7 +58,7 @@ from ...pipeline import CERTIFICATE_DELTA, part_header
 from ...report.sentences import slots_argument
 from ...scoring.names import named_entailment
 from ...spec_syntax import assignment, parse_name
-from .files import changed_file, keep_inputs, open_pool
+from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, warn_unlike
 from .next_commands import listed
 from .options import CutOption, PartsOption
 from .terminal import console, finish, print_line, table
@@ -333,6 +333,7 @@ def fit_by_parts(
     test_fraction: float,
     test: Sequence[Path],
     seed: int,
+    without_failed: bool = False,
     report: Path | None = None,
 ) -> None:
     """Fit a gate of parts, test it on what was kept out, and print the verdict; write its report if a path is given.
@@ -344,7 +345,9 @@ def fit_by_parts(
     keep_inputs([*records, *test], [out, *([beside] if test_fraction else [])])
     if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    file = open_pool(records)
+    files = open_files(records)
+    file = pool_of(files)
+    warn_unlike(files, key_of_parts(file, options.parts))
     chosen = replace(
         PartsRule.read(rule), bands=_bands(options.by_length), band_delta=band_delta, planned=options.planned
     )
@@ -362,6 +365,7 @@ def fit_by_parts(
         groups=groups,
         cap=options.cap,
         cut=options.cut,
+        without_failed=without_failed,
     )
     held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
     result = None if held_out is None else check_on(artifact, held_out)  # a test file that is refused counts no fit

@@ -17,7 +17,7 @@ from rich.text import Text
 
 from guardrail.plain_json import visible
 
-__all__ = ["VisibleConsole", "console", "errors", "finish", "print_line", "say_stalled", "shortened", "table"]
+__all__ = ["VisibleConsole", "console", "errors", "finish", "print_line", "shortened", "table"]
 
 
 class VisibleConsole(Console):
@@ -99,11 +99,6 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
 def print_line(text: str, style: str | None = None) -> None:
     """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
-
-
-def say_stalled(text: str) -> None:
-    """Print why work on other processes makes no progress."""
-    print_line(text, "yellow")
 
 
 def finish(written: Iterable[Path | str], following: str) -> None:

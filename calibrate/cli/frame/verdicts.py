@@ -14,7 +14,7 @@ from guardrail.notebook import percent
 from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record, RecordFile
-from ...evaluation.choice import SHARE, Chosen
+from ...evaluation.choice import Chosen
 from ...evaluation.label_checks import suspicious, unread_answers
 from ...ledger import Ledger
 from ...pipeline import GateCounts
@@ -48,7 +48,7 @@ def print_verdict(text: VerdictText) -> None:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
     if text.segments:
-        columns = ("segment", "n", "wrong", "score <=", "answered", "wrong", "one: answered", "one: wrong")
+        columns = ("segment", "n", "wrong", "answers if", "answered", "wrong", "one: answered", "one: wrong")
         segments = table("Segments", columns, text.segments)
         console.print(segments, "one: under one threshold for all questions", highlight=False)
     print_tested_segments(text.tested_segments)
@@ -63,7 +63,7 @@ def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:
 
 def _counted(counts: GateCounts) -> list[str]:
     wrong = counts.n - counts.n_correct
-    shares = [(wrong, counts.n), (counts.n_accepted, counts.n), (counts.n_errors, counts.n_accepted)]
+    shares = [(wrong, counts.n), (counts.n_accepted, counts.n_asked), (counts.n_errors, counts.n_accepted)]
     return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
 
 
@@ -121,10 +121,9 @@ def print_choice(chosen: Chosen, most: int = 10) -> None:
     title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
     print_advice(key for key, *_ in rows)
-    share = SHARE if chosen.choice.share is None else chosen.choice.share
     print_line(
-        f"Chosen: {chosen.estimator}, on {percent(share)} of the questions. The fit uses the other {len(chosen.rest)} "
-        "questions, so the choice costs labels and nothing of delta."
+        f"Chosen: {chosen.estimator}, on {percent(chosen.choice.share)} of the questions. The fit uses the other "
+        f"{len(chosen.rest)} questions, so the choice costs labels and nothing of delta."
     )
 
 

@@ -26,7 +26,8 @@ from ..errors import StoreUnavailableError
 from ..queue.database import Database
 from ..queue.rows import SYSTEM
 from ..queue.rows import log as note
-from .rows import fetch, grids, inbox, monitors, state_of, steps, steps_of
+from ..queue.schema import grids, inbox, monitors, steps
+from .rows import fetch, state_of
 
 __all__ = ["FOLD_AT_ONCE", "Inbox", "InboxWorker", "add_grid", "fold", "fold_all", "grid_of", "put", "write_state"]
 
@@ -186,15 +187,10 @@ def fold(database: Database, connection: Connection, row: Any) -> tuple[DriftSta
 
 
 def add_grid(connection: Connection, name: str, grid: Grid) -> None:
-    """Store the grid of a drift monitor, if it has none, and count the history of a state of the first format."""
-    row = fetch(connection, name, lock=True)
-    if connection.execute(select(grids.c.name).where(grids.c.name == name)).first() is not None:
-        return
-    connection.execute(insert(grids).values(name=name, grid=grid.model_dump_json()))
-    state = state_of(row, DriftState)
-    if state.n:
-        state = state.counted(grid, [step.value for step in connection.execute(steps_of(name))])
-        write_state(connection, row, state, [], None, 0.0)
+    """Store the grid of a drift monitor, if it has none."""
+    fetch(connection, name, lock=True)
+    if connection.execute(select(grids.c.name).where(grids.c.name == name)).first() is None:
+        connection.execute(insert(grids).values(name=name, grid=grid.model_dump_json()))
 
 
 def write_state(
@@ -255,7 +251,7 @@ def fold_all(database: Database) -> int:
                 folded += 0 if row is None else fold(database, connection, row)[1]
         except StoreUnavailableError:
             raise
-        except GuardrailError as error:  # e.g. the state of a newer version; the other monitors are folded
+        except GuardrailError as error:  # e.g. the state of another version; the other monitors are folded
             _log.error("guardrail: the inbox of monitor %r cannot be folded: %s", name, error)
     return folded
 

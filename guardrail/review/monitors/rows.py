@@ -1,11 +1,11 @@
-"""Tables of the shared monitors, and steps of a transaction on their rows."""
+"""Steps of a transaction on the rows of the shared monitors."""
 
 from __future__ import annotations
 
 from typing import Any, TypeVar
 
 from pydantic import ValidationError
-from sqlalchemy import BigInteger, Column, Float, Index, Integer, String, Table, Text, UniqueConstraint, select
+from sqlalchemy import select
 from sqlalchemy.engine import Connection
 
 from ...errors import UsageError
@@ -13,70 +13,12 @@ from ...files import problem_of
 from ...monitor import Alarm
 from ...monitor.base import parse_state
 from ...monitor.betting import BettingState
-from ..limits import LONGEST_KEY, storable
-from ..queue.schema import metadata
+from ..limits import storable
+from ..queue.schema import monitors, steps
 
-__all__ = [
-    "LONGEST_MONITOR",
-    "alarm_of",
-    "fetch",
-    "grids",
-    "has_step",
-    "inbox",
-    "monitors",
-    "state_of",
-    "steps",
-    "steps_of",
-]
+__all__ = ["alarm_of", "fetch", "has_step", "state_of", "steps_of"]
 
 State = TypeVar("State", bound=BettingState)
-
-LONGEST_MONITOR = 128
-"""Characters of a monitor's name."""
-
-monitors = Table(
-    "review_monitors",
-    metadata,
-    Column("name", String(LONGEST_MONITOR), primary_key=True),
-    Column("kind", String(16), nullable=False),
-    Column("n", Integer, nullable=False),
-    Column("state", Text, nullable=False),
-    Column("alarm", Text),
-    Column("acknowledged", Float(53)),
-    Column("created", Float(53), nullable=False),
-)
-steps = Table(
-    "review_monitor_steps",
-    metadata,
-    Column("name", String(LONGEST_MONITOR), primary_key=True),
-    Column("n", Integer, primary_key=True),
-    Column("key", String(LONGEST_KEY)),
-    Column("at", Float(53), nullable=False),
-    Column("value", Float(53), nullable=False),
-    Column("chance", Float(53), nullable=False),
-    Column("log_wealth", Float(53), nullable=False),
-    UniqueConstraint("name", "key"),
-)
-grids = Table(
-    "review_monitor_grids",
-    metadata,
-    Column("name", String(LONGEST_MONITOR), primary_key=True),
-    Column("grid", Text, nullable=False),
-)
-"""The `Grid` of each drift monitor, which never changes: a process without the artifact can fold."""
-inbox = Table(
-    "review_monitor_inbox",
-    metadata,
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("name", String(LONGEST_MONITOR), nullable=False),
-    Column("key", String(LONGEST_KEY), nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("value", Float(53), nullable=False),
-    UniqueConstraint("name", "key"),
-    sqlite_autoincrement=True,
-)
-"""Scores that guards have written and nobody has folded into the monitor yet."""
-Index("review_monitor_inbox_order", inbox.c.name, inbox.c.number)
 
 
 def fetch(connection: Connection, name: str, *, lock: bool = False, skip: bool = False) -> Any:
@@ -106,10 +48,10 @@ def has_step(connection: Connection, name: str, key: str) -> bool:
 
 
 def state_of(row: Any, kind: type[State]) -> State:
-    """The state in a row. A state of the first format has no counts; `add_grid` of the inbox counts them.
+    """The state in a row.
 
     Raises:
-        UsageError: It cannot be read, or a newer version wrote it; the message names the monitor.
+        UsageError: It cannot be read, or another version wrote it; the message names the monitor.
     """
     return parse_state(row.state, kind, f"monitor {row.name!r} of the review store")
 

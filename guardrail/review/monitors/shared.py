@@ -19,9 +19,10 @@ from ...monitor.drift import Reference
 from ...verdict import Verdict
 from ..errors import StoreUnavailableError
 from ..limits import LONGEST_KEY, check_text, passes
+from ..queue.schema import LONGEST_MONITOR, monitors
 from ..queue.store import ReviewStore
 from .inbox import FOLD_AT_ONCE, Inbox, add_grid, fold, fold_all, put, write_state
-from .rows import LONGEST_MONITOR, alarm_of, fetch, has_step, monitors, state_of
+from .rows import alarm_of, fetch, has_step, state_of
 
 __all__ = ["SharedCanary", "SharedDrift", "SharedRisk", "risk_monitor"]
 

@@ -22,9 +22,10 @@ from ...monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, DriftSta
 from ...types import Frozen
 from ..limits import LONGEST_NAME, check_text
 from ..queue.rows import log
+from ..queue.schema import monitors, steps
 from ..queue.store import ReviewStore
 from .inbox import fold_all
-from .rows import alarm_of, fetch, monitors, state_of, steps, steps_of
+from .rows import alarm_of, fetch, state_of, steps_of
 from .shared import SharedCanary, SharedDrift, SharedRisk, risk_monitor
 from .switch import SharedSwitch
 

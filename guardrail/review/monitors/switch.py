@@ -14,8 +14,9 @@ from ...errors import UsageError
 from ...monitor import Alarm, SafetySwitch
 from ..errors import StoreUnavailableError
 from ..limits import check_text
+from ..queue.schema import LONGEST_MONITOR, inbox, monitors
 from ..queue.store import ReviewStore
-from .rows import LONGEST_MONITOR, alarm_of, inbox, monitors
+from .rows import alarm_of
 
 __all__ = ["SharedSwitch"]
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import os
-import random
 import sqlite3
 import threading
 import time
@@ -22,7 +21,7 @@ from socket import SHUT_RDWR, socket
 from typing import Any
 from weakref import WeakSet, finalize
 
-from sqlalchemy import create_engine, delete, event, insert, inspect, select, text
+from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import (
     ArgumentError,
@@ -42,23 +41,14 @@ from . import schema
 from .deadline import DEADLINE, Circuit, Operation, watched
 from .writers import Writers
 
-__all__ = ["Database", "migrate"]
+__all__ = ["Database"]
 
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
 CONNECTIONS = 8
 """Largest number of connections that a process opens to PostgreSQL; further operations wait for one."""
 _OPENING = 60.0
-"""Seconds in which tables are made or migrated; other processes that start at that time wait for it."""
-_LOCK_WAIT, _RETRY = 0.4, 0.2
-"""Seconds that a migration waits for the locks of the tables, and at most between two attempts. The first is less than
-PostgreSQL's ``deadlock_timeout`` of 1 s, so that it gives way before the server aborts an operation of another process.
-"""
-_GIVES_WAY = ("55P03", "40P01")
-"""SQLSTATEs: the lock is not available, deadlock detected."""
-_MIGRATING = threading.Lock()
-"""Alembic keeps the running migration in a global variable, so a process runs one at a time."""
-_MIGRATIONS = Path(__file__).parent.parent / "migrations"
+"""Seconds in which tables are made; other processes that start at that time wait for it."""
 _POSTGRESQL_TAKES_NOTHING = ("53", "57", "25006", "25P03")
 """SQLSTATEs: no disk, memory or connections; cancelled or shut down; read-only; idle in a transaction for too long."""
 _SQLITE_TAKES_NOTHING = (
@@ -67,9 +57,6 @@ _SQLITE_TAKES_NOTHING = (
     sqlite3.SQLITE_FULL,
     sqlite3.SQLITE_CANTOPEN,
 )
-_NO_TABLES = "0"
-_OLDER = tuple(str(number) for number in range(int(schema.LAYOUT)))
-"""Layouts that `migrate` starts from."""
 
 
 class Database:
@@ -233,45 +220,26 @@ class Database:
         try:
             with self.read() as connection:
                 layout = _layout(connection)
-            if layout != schema.LAYOUT:
-                layout = self._migrated()
+            if layout is None:
+                layout = self._with_tables()
         except (DatabaseError, StoreUnavailableError) as error:
             self.close()
             raise UsageError(f"cannot open the review store {_shown(self.url)}: {_first_line(error)}.") from error
         if layout != schema.LAYOUT:
             self.close()
             raise UsageError(
-                f"the review store {_shown(self.url)} has layout {layout!r}; this version reads {schema.LAYOUT!r} and "
-                "older ones. Upgrade acrc-guardrail to the version that wrote it, or use another database."
+                f"the review store {_shown(self.url)} has layout {layout!r}; this version of acrc-guardrail reads "
+                f"{schema.LAYOUT!r}. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
 
-    def _migrated(self) -> str | None:
-        """Make the tables, or change those of an older layout while other processes go on writing; the new layout."""
-        end = time.monotonic() + _OPENING
-        while True:
-            try:
-                with self.write(max(0.0, end - time.monotonic())) as connection:
-                    if connection.dialect.name == "postgresql":
-                        connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
-                        _lock_tables(connection)
-                    layout = _layout(connection)  # another process may have made the tables in between
-                    if layout in _OLDER:
-                        migrate(connection)
-                        layout = schema.LAYOUT
-                    return layout
-            except DBAPIError as error:
-                if getattr(error.orig, "sqlstate", None) not in _GIVES_WAY or time.monotonic() > end:
-                    raise
-                time.sleep(random.uniform(0.0, _RETRY))
-
-
-def _lock_tables(connection: Connection) -> None:
-    """Take all tables before anything is changed, in the order of the operations: items or monitors first."""
-    names = [name for name in inspect(connection).get_table_names() if name.startswith("review_")]
-    names.sort(key=lambda name: (name not in ("review_items", "review_monitors"), name == "review_events", name))
-    connection.execute(text(f"SET LOCAL lock_timeout = '{int(_LOCK_WAIT * 1000)}ms'"))
-    if names:
-        connection.execute(text(f"LOCK TABLE {', '.join(names)} IN ACCESS EXCLUSIVE MODE"))
+    def _with_tables(self) -> str | None:
+        """Make the tables, one process at a time; the layout, also if another process made them in between."""
+        with self.write(_OPENING) as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
+            if _layout(connection) is None:
+                schema.make_tables(connection)
+            return _layout(connection)
 
 
 _BEGIN = text(
@@ -423,31 +391,12 @@ def _identity(url: URL) -> tuple[int, int] | None:
     return status.st_dev, status.st_ino
 
 
-def migrate(connection: Connection, layout: str = schema.LAYOUT) -> None:
-    """Make the tables, or change those of an older layout, in the caller's transaction.
-
-    Args:
-        connection: Its transaction holds the lock under which the tables are changed.
-        layout: The layout to have afterwards.
-    """
-    from alembic import command  # takes longer to load than an up-to-date database takes to open
-    from alembic.config import Config
-
-    config = Config(attributes={"connection": connection})
-    config.set_main_option("script_location", str(_MIGRATIONS).replace("%", "%%"))
-    with _MIGRATING:
-        command.upgrade(config, layout)
-    # For versions from before Alembic, too: they read only this row and refuse a layout that they do not know.
-    connection.execute(delete(schema.meta).where(schema.meta.c.name == "layout"))
-    connection.execute(insert(schema.meta).values(name="layout", value=layout))
-
-
 def _layout(connection: Connection) -> str | None:
-    """The layout of the tables; `_NO_TABLES` in a database without tables."""
+    """The layout of the tables; None in a database without tables."""
     if not inspect(connection).has_table(schema.meta.name):
-        return _NO_TABLES
+        return None
     query = select(schema.meta.c.value).where(schema.meta.c.name == "layout")
-    return connection.execute(query).scalar_one_or_none()
+    return str(connection.execute(query).scalar_one_or_none())
 
 
 def _parsed(text: str) -> URL:

@@ -87,7 +87,7 @@ class Content(Frozen):
     """Indices of the candidate's tool calls, from 0, that an edit must not change: they need no decision."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Data of the caller: a thread id, a tenant, the probability with which an audit was drawn."""
-    parts: tuple[PartVerdict, ...] = Field(default=(), exclude_if=lambda parts: not parts)
+    parts: tuple[PartVerdict, ...] = ()
     """The parts of the candidate, in order; those that are held back are decided one by one, the others stay as they
     are. Empty if the whole candidate is decided."""
 
@@ -153,7 +153,7 @@ class PartDecision(Frozen):
     """`Part.place`: the path of a JSON field, or the span of a sentence."""
     action: Literal["approve", "edit", "reject"]
     """Whether the part is right, is replaced, or stays held back."""
-    text: str = Field(default="", exclude_if=lambda text: not text)
+    text: str = ""
     """What replaces the part: JSON for a field, words for a sentence; required for "edit", only allowed there."""
 
     @model_validator(mode="after")
@@ -178,7 +178,7 @@ class Decision(Frozen):
     """Name of the person who decided; the store fills it in."""
     at: float = 0.0
     """When, in seconds since 1970 UTC; the store fills it in."""
-    parts: tuple[PartDecision, ...] = Field(default=(), exclude_if=lambda parts: not parts)
+    parts: tuple[PartDecision, ...] = ()
     """The decisions part by part from which action and candidate follow (`by_parts`); empty for a decision about the
     whole candidate."""
 

@@ -21,20 +21,17 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from sqlalchemy import and_, case, column, delete, exists, func, select, table
+from sqlalchemy import and_, case, delete, exists, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
 from ...types import Frozen
 from .database import Database
 from .rows import log
-from .schema import items, marks, outbox
+from .schema import items, marks, outbox, steps
 
 __all__ = ["Purged", "purge"]
 
-_steps = table("review_monitor_steps", column("name"), column("key"), column("at"))
-_monitors = table("review_monitors", column("name"), column("kind"))
-_grids = table("review_monitor_grids", column("name"))
 _AT_ONCE = 500
 """Items deleted with one statement; SQLite takes at most 999 parameters."""
 _TO_BE_KNOWN = 86_400.0
@@ -104,13 +101,10 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
 
 def _delete_steps(connection: Connection, since: float, deleted: ColumnElement[bool], dry_run: bool) -> int:
     """Delete the steps of monitors before ``since``, at least a day ago: until then a guard may write a score again."""
-    stays = exists().where(items.c.id == _steps.c.key, ~deleted)
-    # A drift monitor of an earlier version: its counts are made from its steps when it is opened with its artifact.
-    uncounted = select(_monitors.c.name).where(_monitors.c.kind == "drift", _monitors.c.name.not_in(select(_grids)))
-    old = and_(_steps.c.at < since, ~stays, _steps.c.name.not_in(uncounted))
+    old = and_(steps.c.at < since, ~exists().where(items.c.id == steps.c.key, ~deleted))
     if dry_run:
-        return int(connection.execute(select(func.count()).select_from(_steps).where(old)).scalar_one())
-    return connection.execute(delete(_steps).where(old)).rowcount
+        return int(connection.execute(select(func.count()).select_from(steps).where(old)).scalar_one())
+    return connection.execute(delete(steps).where(old)).rowcount
 
 
 def _known(now: float, seconds: float) -> ColumnElement[bool]:

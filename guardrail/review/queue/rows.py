@@ -92,7 +92,7 @@ def fetch(connection: Connection, item: str, *, lock: bool = False) -> Row[Any]:
 
 
 def as_item(row: Row[Any]) -> Item:
-    """The item in a row of the table; unknown fields are ignored.
+    """The item in a row of the table.
 
     An item whose content or decision cannot be read says so in place of its content. It can only be rejected, and
     counts as not decided, so that nothing of it goes out. An error would hide all other items of a list, and an item

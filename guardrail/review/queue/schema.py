@@ -1,13 +1,46 @@
-"""Tables of the queue. Times are seconds since 1970 UTC; contents are JSON texts."""
+"""Tables of the queue and of the shared monitors. Times are seconds since 1970 UTC; contents are JSON texts."""
 
 from __future__ import annotations
 
-from sqlalchemy import Column, Float, Index, Integer, MetaData, String, Table, Text, func
+from sqlalchemy import (
+    BigInteger,
+    Column,
+    Float,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    UniqueConstraint,
+    func,
+    insert,
+)
+from sqlalchemy.engine import Connection
 
-__all__ = ["LAYOUT", "ended", "events", "items", "marks", "meta", "metadata", "outbox"]
+from ..limits import LONGEST_KEY
 
-LAYOUT = "4"
-"""Version of the tables: the last revision in ``guardrail/review/migrations``, which makes and changes them."""
+__all__ = [
+    "LAYOUT",
+    "LONGEST_MONITOR",
+    "ended",
+    "events",
+    "grids",
+    "inbox",
+    "items",
+    "make_tables",
+    "marks",
+    "meta",
+    "metadata",
+    "monitors",
+    "outbox",
+    "steps",
+]
+
+LAYOUT = "1"
+"""Version of the tables, stored in `meta`."""
+LONGEST_MONITOR = 128
+"""Characters of a monitor's name."""
 metadata = MetaData()
 
 meta = Table("review_meta", metadata, Column("name", String(64), primary_key=True), Column("value", Text))
@@ -76,3 +109,68 @@ marks = Table(
     Column("value", Text, nullable=False),
 )
 Index("review_marks_until", marks.c.until)
+
+monitors = Table(
+    "review_monitors",
+    metadata,
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
+    Column("kind", String(16), nullable=False),
+    Column("n", Integer, nullable=False),
+    Column("state", Text, nullable=False),
+    Column("alarm", Text),
+    Column("acknowledged", Float(53)),
+    Column("created", Float(53), nullable=False),
+)
+steps = Table(
+    "review_monitor_steps",
+    metadata,
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
+    Column("n", Integer, primary_key=True),
+    Column("key", String(LONGEST_KEY)),
+    Column("at", Float(53), nullable=False),
+    Column("value", Float(53), nullable=False),
+    Column("chance", Float(53), nullable=False),
+    Column("log_wealth", Float(53), nullable=False),
+    UniqueConstraint("name", "key"),
+)
+grids = Table(
+    "review_monitor_grids",
+    metadata,
+    Column("name", String(LONGEST_MONITOR), primary_key=True),
+    Column("grid", Text, nullable=False),
+)
+"""The `Grid` of each drift monitor, which never changes: a process without the artifact can fold."""
+inbox = Table(
+    "review_monitor_inbox",
+    metadata,
+    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
+    Column("name", String(LONGEST_MONITOR), nullable=False),
+    Column("key", String(LONGEST_KEY), nullable=False),
+    Column("at", Float(53), nullable=False),
+    Column("value", Float(53), nullable=False),
+    UniqueConstraint("name", "key"),
+    sqlite_autoincrement=True,
+)
+"""Scores that guards have written and nobody has folded into the monitor yet."""
+Index("review_monitor_inbox_order", inbox.c.name, inbox.c.number)
+
+
+_SQLITE = [
+    f"CREATE TRIGGER review_events_no_{verb} BEFORE {verb} ON review_events "
+    "BEGIN SELECT RAISE(ABORT, 'the audit trail is append-only'); END"
+    for verb in ("UPDATE", "DELETE")
+]
+_POSTGRESQL = [
+    "CREATE OR REPLACE FUNCTION review_events_frozen() RETURNS trigger LANGUAGE plpgsql AS "
+    "$$ BEGIN RAISE EXCEPTION 'the audit trail is append-only'; END $$",
+    "CREATE TRIGGER review_events_frozen BEFORE UPDATE OR DELETE OR TRUNCATE ON review_events "
+    "FOR EACH STATEMENT EXECUTE FUNCTION review_events_frozen()",
+]
+
+
+def make_tables(connection: Connection) -> None:
+    """Make the tables, and the triggers that keep the audit trail append-only, in the caller's transaction."""
+    metadata.create_all(connection, checkfirst=False)
+    for statement in _POSTGRESQL if connection.dialect.name == "postgresql" else _SQLITE:
+        connection.exec_driver_sql(statement)
+    connection.execute(insert(meta).values(name="layout", value=LAYOUT))

@@ -2,8 +2,8 @@
 
 A token has 256 random bits, so a plain SHA-256 hides it.
 
-The file is JSON: ``{"format": 1, "accounts": {"ann": {"role": "reviewer", "sha256": "..."}}}``, in earlier versions the
-accounts alone; `guardrail review --add-token ann` writes it.
+The file is JSON: ``{"format": 1, "accounts": {"ann": {"role": "reviewer", "sha256": "..."}}}``;
+`guardrail review --add-token ann` writes it.
 """
 
 from __future__ import annotations
@@ -149,15 +149,14 @@ def _load(path: Path) -> tuple[Account, ...]:
 
 
 def _rows(path: Path) -> dict[str, dict[str, Any]]:
-    """Accounts by name, checked, with the fields that only a newer version knows."""
+    """Accounts by name, checked."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(content.get("format", {}), dict):  # a dict is the account of somebody called "format"
-            check_version(content["format"], FORMAT, str(path), "make a new file with `guardrail review --add-token`")
-            content = content["accounts"]
+        version = content.get("format")
+        check_version(version, FORMAT, str(path), "make a new file with `guardrail review --add-token`")
         return {
-            _checked_name(name): {**row, "role": _checked_role(row["role"]), "sha256": str(row["sha256"])}
-            for name, row in content.items()
+            _checked_name(name): {"role": _checked_role(row["role"]), "sha256": str(row["sha256"])}
+            for name, row in content["accounts"].items()
         }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, UsageError):

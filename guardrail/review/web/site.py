@@ -20,7 +20,7 @@ from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
 
 from ...errors import UsageError
-from ...outcome import stated
+from ...plain_json import visible
 from ..errors import (
     AlreadyDecidedError,
     ItemExpiredError,
@@ -110,10 +110,13 @@ class Site:
         self.accounts, self.sessions, self._limit, self._keys, self._https = accounts, sessions, limit, keys, https
         self._large = 0
         self._pages = Environment(
-            loader=PackageLoader("guardrail.review.web"), autoescape=True, undefined=StrictUndefined, trim_blocks=True
+            loader=PackageLoader("guardrail.review.web"),
+            autoescape=True,
+            undefined=StrictUndefined,
+            trim_blocks=True,
+            finalize=_shown,
         )
         self._pages.filters["when"] = when
-        self._pages.filters["promise"] = promise_on_page
         self._pages.filters["pretty"] = _pretty
         self._pages.filters["compact"] = _compact
         self._pages.filters["ago"] = ago
@@ -284,7 +287,7 @@ def when(seconds: Any) -> str:
         return "no limit"
     try:
         return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
-    except (ValueError, OverflowError, OSError, TypeError):  # an older store may hold times beyond the calendar
+    except (ValueError, OverflowError, OSError, TypeError):  # beyond the calendar
         return "never" if isinstance(seconds, float) and seconds > 0 else f"{seconds}"
 
 
@@ -307,16 +310,15 @@ def _broken(candidate: Candidate | None) -> bool:
     return candidate is not None and "\ufffd" in f"{candidate.model_dump()}"
 
 
+def _shown(value: Any) -> Any:
+    """A text without characters that turn it around or hide in it; fields to edit, marked by ``| e``, keep them."""
+    return visible(value) if type(value) is str else value
+
+
 def _pretty(value: Any) -> str:
     if isinstance(value, tuple):
         value = [part.model_dump(mode="json") for part in value]
     return json.dumps(value, indent=2, ensure_ascii=False)
-
-
-def promise_on_page(guarantee: object) -> str:
-    """The promise of a stored verdict; earlier versions wrote "at most" of rules that certify nothing."""
-    text = str(guarantee)
-    return stated(text, certifies=not text.startswith(("Asymptotic", "None", "On average")))
 
 
 def _compact(value: Any) -> str:

@@ -549,11 +549,11 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     assert not (tmp_path / "no.json").exists()
     shown = run("fit", records_path, *flags, "--test", bad, code=1)
     assert "Refuted by the test questions" in shown
-    command = f"calibrate fit {records_path} {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc"
+    command = f"calibrate fit {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc"
     assert "".join(command.split()) in "".join(shown.replace("\u2502", "").split())  # the box breaks long paths
     assert "May answer" not in shown
     assert "Guardrail(" not in shown
-    assert re.search(r"Next: (Compare the labels|Calibrate on these questions|Use rule certified)", shown)
+    assert re.search(r"Next: (Compare the labels|If run time asks such questions|Use rule certified)", shown)
     page = tmp_path / "r.html"
     report = ("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
     run(*report, "--test", fresh)

@@ -152,12 +152,10 @@ def model_of(service: Service, **settings: Any) -> OpenAICompatibleChat:
     return OpenAICompatibleChat(model="towns", base_url=f"http://127.0.0.1:{port}/v1", max_retries=0, **settings)
 
 
-def collected(
-    service: Service, path: Path, *, model: Any = None, retry_failed: bool = False, **settings: Any
-) -> Collected:
+def collected(service: Service, path: Path, *, model: Any = None, **settings: Any) -> Collected:
     model = model or model_of(service)
     batches = Batches(path, **{"wait": 0.0, **settings})
-    return collect_records(QUESTIONS, model, PLAN, path, batches=batches, retry_failed=retry_failed)
+    return collect_records(QUESTIONS, model, PLAN, path, batches=batches)
 
 
 def live_records(service: Service, path: Path, **settings: Any) -> Any:
@@ -206,7 +204,7 @@ def test_a_question_without_answers_in_three_batches_fails_and_can_be_retried(se
     done = collected(service, tmp_path / "b.jsonl")
     assert done.n_failed == 1  # of five requests of one question: 1/3 of 1/3 of 1/3 of 60 requests
     assert "overloaded" in next(iter(done.problems))
-    done = collected(service, tmp_path / "b.jsonl", retry_failed=True)
+    done = collected(service, tmp_path / "b.jsonl")
     assert (done.n_drawn, done.n_failed) == (1, 0)
     assert contents(tmp_path / "b.jsonl") == live_records(service, tmp_path / "live.jsonl")
 

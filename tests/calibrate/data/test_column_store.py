@@ -184,7 +184,6 @@ def _records(draw: st.DrawFn) -> list[dict[str, Any]]:
                 "scores": draw(st.dictionaries(st.sampled_from([KEY, "degree"]), score)),
                 "correct": draw(st.sampled_from([None, True, False, "false"])),
                 "label_detail": draw(st.sampled_from(["", "why"])),
-                "unknown": draw(st.none() | st.just([{}])),
             }
         )
     return rows
@@ -454,11 +453,6 @@ def test_questions_of_the_fit_are_found_by_columns(records_path: Path) -> None:
     assert refused[0].startswith(f"{len(fitted)} of {len(plain.records)} test records")
     assert refused[0] == refused[1]
     refuse_fitted(artifact, split(records, test_fraction=0.4)[1], "test")  # the control
-    old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
-    unknown = [outcome(parts_of, old, some, KEY) for some in (records, plain.records)]
-    assert "does not say which" in unknown[0]
-    assert unknown[0] == unknown[1]
-    refuse_fitted(old, records, "test")
 
 
 def test_questions_in_two_files_are_found_by_columns(records_path: Path) -> None:

@@ -227,7 +227,18 @@ def by_people(name: str) -> CorrectnessSpec:
     return CorrectnessSpec(name="given", version=1, params={"file": name, "sha256": 64 * name})
 
 
-DRAWN = Reach(estimator="a", share=1, cut=1, n_pool=9, n_within=9, n=1, seed=0, fixed_beforehand=True, drawn_sha256="")
+DRAWN = Reach(
+    estimator="a",
+    share=1,
+    cut=1,
+    n_asked=9,
+    n_pool=9,
+    n_within=9,
+    n=1,
+    seed=0,
+    fixed_beforehand=True,
+    drawn_sha256="",
+)
 
 
 def test_several_files_are_read_as_one(tmp_path: Path) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shlex
-import subprocess
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
@@ -354,40 +353,6 @@ def test_certified_is_advised_only_where_it_would_have_helped(parts: tuple[Recor
     assert audit(fit_artifact(old, estimator=KEY, alpha=0.3, rule="certified"), good, KEY).certified is None
 
 
-@pytest.mark.parametrize("named", [True, False])
-def test_a_refutation_prints_a_command_that_merges_and_works(
-    parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: bool
-) -> None:
-    monkeypatch.setenv("COLUMNS", "240")
-    monkeypatch.chdir(tmp_path)
-    old, fresh = parts
-    # The fit read two files; unless they are named, they are found in the folder, among a copy and other files.
-    write_records("old a.jsonl", part_header(old.header, old.records[:50]), old.records[:50])
-    write_records("old b.jsonl", part_header(old.header, old.records[50:]), old.records[50:])
-    write_records("old c.jsonl", part_header(old.header, old.records[50:]), old.records[50:])
-    bare = part_header(old.header, old.records).model_copy(update={"correctness": None})
-    write_records("bare.jsonl", bare, old.records)  # `fit` could not read it
-    Path("a.test.jsonl").write_text("no records\n", encoding="utf-8")
-    write_records("new.jsonl", fresh.header, flipped(fresh).records)
-    fit_artifact(old, estimator=KEY, alpha=0.15).save(tmp_path / "a.json")
-    command = ["audit", "--records", "new.jsonl", "--artifact", "a.json"]
-    for path in ("old a.jsonl", "old b.jsonl"):
-        command += ["--calibration", path] if named else []
-    shown = CliRunner().invoke(app, command)
-    assert shown.exit_code == 1
-    line = next(line for line in shown.output.splitlines() if "calibrate fit" in line).split("calibrate ")[1]
-    pasted = shlex.split(line)
-    assert pasted[:4] == ["fit", "old a.jsonl", "old b.jsonl", "new.jsonl"]
-    assert CliRunner().invoke(app, pasted).exit_code == 0
-    assert CalibrationArtifact.load("a-new.json").data.n_used == len(old.records) + len(fresh.records)
-    Path("old a.jsonl").unlink()
-    unknown = " ".join(
-        CliRunner().invoke(app, ["audit", "--records", "new.jsonl", "--artifact", "a.json"]).output.split()
-    )
-    assert "calibrate fit" not in unknown
-    assert "calibrate audit --records new.jsonl --artifact a.json --calibration FILE" in unknown
-
-
 @pytest.mark.parametrize(
     "command",
     [
@@ -397,30 +362,42 @@ def test_a_refutation_prints_a_command_that_merges_and_works(
     ],
     ids=["audit", "fit", "report"],
 )
-def test_fresh_questions_with_the_ids_of_old_ones_are_merged_by_one_line_that_works(
+def test_a_refutation_prints_a_command_on_the_fresh_questions_alone_that_works(
     parts: tuple[RecordFile, RecordFile], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: list[str]
 ) -> None:
-    """Both files number their questions from 1."""
+    # A threshold for old and new questions together broke its promise on the new ones in 66 to 80 % of calibrations.
     monkeypatch.setenv("COLUMNS", "240")
     monkeypatch.chdir(tmp_path)
-    old, fresh = (
-        [record.model_copy(update={"id": str(number)}) for number, record in enumerate(file.records, start=1)]
-        for file in (parts[0], flipped(parts[1]))
-    )
-    write_records("old.jsonl", parts[0].header, old)
-    write_records("fresh ones.jsonl", parts[1].header, fresh)
-    fit_artifact(RecordFile(Path("old.jsonl"), parts[0].header, tuple(old)), estimator=KEY, alpha=0.15).save("a.json")
+    old, fresh = parts[0], flipped(parts[1])
+    # Other references, or a fit would find that answers labelled wrong contain theirs.
+    others = [record.model_copy(update={"references": ("another plant",)}) for record in fresh.records]
+    write_records("old.jsonl", old.header, old.records)
+    write_records("fresh ones.jsonl", part_header(fresh.header, others), others)
+    fit_artifact(old, estimator=KEY, alpha=0.15).save("a.json")
     shown = CliRunner().invoke(app, [*command, *(["--estimator", KEY] if command[0] == "fit" else [])])
     assert shown.exit_code == 1
-    line = next(line for line in reversed(shown.output.splitlines()) if "&& calibrate fit" in line)
-    rename, merge = line[line.index("sed ") :].split(" && calibrate ")
-    assert "old.jsonl 'fresh ones-renamed.jsonl'" in merge
-    without = CliRunner().invoke(app, ["fit", "old.jsonl", "fresh ones.jsonl", *shlex.split(merge)[3:]])
-    printed = " ".join(without.output.replace("\u2502", "").split())
-    assert "numbered alike need other ids: " + rename in printed
-    subprocess.run(rename, shell=True, check=True)
-    assert CliRunner().invoke(app, shlex.split(merge)).exit_code == 0
-    assert CalibrationArtifact.load("a-new.json").data.n_questions == len(old) + len(fresh)
+    line = next(line for line in reversed(shown.output.splitlines()) if "calibrate fit 'fresh" in line)
+    pasted = shlex.split(line[line.index("calibrate fit") :])[1:]
+    assert pasted[:3] == ["fit", "fresh ones.jsonl", "--estimator"]
+    assert CliRunner().invoke(app, pasted).exit_code == 0
+    assert CalibrationArtifact.load("a-new.json").data.n_used == len(fresh.records)
+
+
+def test_files_of_different_questions_are_pointed_out_where_they_are_fitted_together(
+    labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "400")
+    monkeypatch.chdir(tmp_path)
+    ranked = sorted(labelled.records, key=lambda record: record.scores[KEY].value or 0.0)
+    for name, records in {"even": ranked[::2], "odd": ranked[1::2], "sure": ranked[:120], "rest": ranked[120:]}.items():
+        write_records(f"{name}.jsonl", part_header(labelled.header, records), records)
+
+    def warned(*names: str) -> bool:
+        shown = CliRunner().invoke(app, ["fit", *names, "-e", KEY, "--alpha", "0.3", "--out", f"{names[0]}.json"])
+        return "looks different from the other files" in shown.output
+
+    assert warned("sure.jsonl", "rest.jsonl")
+    assert not warned("even.jsonl", "odd.jsonl")
 
 
 def test_what_was_made_in_memory_is_written_by_commands_that_work(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
@@ -246,12 +245,6 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
         write_report(Path("never.html"), artifact, calibration, estimator=KEY, test=labelled.records)
     same_ids = [record.model_copy(update={"question": f"another {record.question}"}) for record in calibration]
     assert list(parts_of(artifact, calibration, KEY, same_ids).fitted) == calibration  # ids may be row numbers
-    old = artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": None})})
-    with pytest.raises(UsageError, match="fitted on 168 questions, 240 of these records have a score and a label"):
-        parts_of(old, labelled.records, KEY)
-    assert list(parts_of(old, labelled.records, KEY, test).fitted) == calibration
-    assert not parts_of(old, calibration, KEY).test
-    assert '"questions"' not in json.dumps(old.content)  # older artifacts keep their digest
     clusters = fit_artifact(
         by_pairs(labelled), estimator=KEY, alpha=0.15, groups="cluster", part=by_pairs(labelled).records[:100]
     )
@@ -270,12 +263,12 @@ def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFil
     artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, part=calibration, rule="certified")
     wrong = [record.model_copy(update={"correct": False}) for record in test]
     (path, *_) = write_report(
-        tmp_path / "r.html", artifact, calibration, estimator=KEY, test=wrong, merged="calibrate fit old new"
+        tmp_path / "r.html", artifact, calibration, estimator=KEY, test=wrong, alone="calibrate fit new"
     )
     html = path.read_text(encoding="utf-8")
     text = Page(html).text
     assert '<section class="verdict red">' in html
-    for words in ("Refuted by the test questions", "Likely cause", "calibrate fit old new", "Refuted."):
+    for words in ("Refuted by the test questions", "Likely cause", "calibrate fit new", "Refuted."):
         assert words in text, words
     for words in ("May answer", "may answer by itself", "Promised.", "Guardrail("):
         assert words not in text, words

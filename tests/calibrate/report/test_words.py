@@ -46,7 +46,7 @@ def test_feasible_names_the_figures(labelled: RecordFile) -> None:
     assert f"{outcome.n_errors} of {outcome.n_accepted}" in text
     assert "target 15 %" in text
     rows = dict(facts(artifact))
-    assert rows["threshold"] == f"accept if uncertainty <= {outcome.threshold:.6g}"
+    assert rows["threshold"] == f"answer if {KEY} <= {outcome.threshold:.6g} nats"
     assert rows["right answer if"] == "exact"
     assert rows["digest"] == artifact.digest
     assert "10 samples at temperature 0.7" in rows["asked"]

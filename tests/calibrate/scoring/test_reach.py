@@ -187,6 +187,7 @@ def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
         estimator="discrete_semantic_entropy",
         share=0.5,
         cut=0.5,
+        n_asked=100,
         n_pool=100,
         n_within=50,
         n=10,

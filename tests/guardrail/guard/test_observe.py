@@ -205,11 +205,9 @@ def test_a_failure_behind_the_answer_never_reaches_the_caller() -> None:
         observing.with_structured_output(dict)
 
 
-def test_the_mode_is_written_down_where_it_is_not_the_default() -> None:
+def test_the_mode_is_part_of_a_guards_configuration() -> None:
     model = ScriptedChat()
-    artifact = make_artifact(model)
-    assert "mode" not in Guardrail(model=model, artifact=artifact).to_config()["settings"]
-    config = Guardrail(model=model, artifact=artifact, mode="observe", observe_rate=0.5).to_config()
+    config = Guardrail(model=model, artifact=make_artifact(model), mode="observe", observe_rate=0.5).to_config()
     again = Guardrail.from_config(config, model=model)
     assert (again.mode, again.observe_rate) == ("observe", 0.5)
 

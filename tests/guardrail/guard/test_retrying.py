@@ -27,7 +27,7 @@ from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.sampling.calls import SAMPLE_INDEX
-from guardrail.sampling.draws import REMEMBERED, Draws
+from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample
 from guardrail.verdict import Reason
@@ -623,7 +623,5 @@ def test_the_setting_is_part_of_a_guards_configuration() -> None:
     settings = guard.to_config()["settings"]
     assert settings["remember"] == 7.5
     assert Guardrail.from_config(guard.to_config(), model=model).remember == 7.5
-    _, usual = turning(remember=REMEMBERED)
-    assert "remember" not in usual.to_config()["settings"]  # versions before it would refuse the name
     _, shared = turning(remember=Draws())
     assert "remember" in shared.to_config()["needs"]

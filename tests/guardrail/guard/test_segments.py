@@ -215,10 +215,8 @@ def test_an_artifact_with_segments_survives_a_file_and_binds_them(tmp_path: Path
         CalibrationArtifact.model_validate(content)
 
 
-def test_artifacts_with_one_threshold_are_stored_as_before() -> None:
+def test_an_artifact_with_one_threshold_has_no_segments() -> None:
     plain = make_artifact(MODEL)
-    assert "segments" not in plain.content
-    assert "segment" not in plain.content["calibration"]
     with pytest.raises(UsageError, match="one threshold for all"):
         plain.in_segment("easy")
     assert plain.refuse_segments("anything") is plain

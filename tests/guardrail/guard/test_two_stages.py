@@ -119,7 +119,9 @@ class Native(ScriptedChat):
 def test_a_native_sampler_draws_the_second_stage_with_another_seed(remember: float) -> None:
     """With the same seed a sampled answer would agree with its own samples, and look certain."""
     model = Native()
-    verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 0.6), remember=remember).assess("q")
+    artifact = two_stage_artifact(model, 0.6)
+    sampled = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"primary": "sampled"})})
+    verdict = Guardrail(model=model, artifact=sampled, remember=remember).assess("q")
     assert (verdict.cost.calls, len(verdict.samples)) == (2, 2)
     assert verdict.candidate is not None
     assert verdict.candidate.text not in verdict.samples

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
 from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
-from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
+from guardrail.errors import ArtifactMismatchError
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.monitor.drift import Reference
 from guardrail.parts.decide import undivided
@@ -432,22 +432,15 @@ def _at(artifact: CalibrationArtifact, threshold: float) -> dict[str, Any]:
 # -- the artifact
 
 
-def test_an_artifact_with_parts_is_version_3_and_any_other_version_2(tmp_path: Path) -> None:
+def test_an_artifact_with_parts_reads_back(tmp_path: Path) -> None:
     artifact = guard_of(answers()).artifact
     loaded = CalibrationArtifact.load(artifact.save(tmp_path / "a.json"))
     assert loaded == artifact
     assert loaded.digest == artifact.digest
-    assert json.loads((tmp_path / "a.json").read_text())["schema_version"] == 3
-    whole = make_artifact(ScriptedChat())
-    assert json.loads(whole.save(tmp_path / "b.json").read_text())["schema_version"] == 2
-    assert "parts" not in whole.content
 
 
-def test_the_version_says_whether_there_are_parts() -> None:
-    artifact, whole = guard_of(answers()).artifact, make_artifact(ScriptedChat())
-    for content in ({**artifact.content, "schema_version": 2}, {**whole.content, "schema_version": 3}):
-        with pytest.raises(ValidationError, match="schema version 3 if and only if it has parts"):
-            CalibrationArtifact.from_stored(content)
+def test_parts_have_the_threshold_of_the_outcome() -> None:
+    artifact = guard_of(answers()).artifact
     changed = {**artifact.content["parts"], "threshold": 0.9}
     with pytest.raises(ValidationError, match=r"the parts have threshold 0\.9, the outcome says 0.2"):
         CalibrationArtifact.from_stored({**artifact.content, "parts": changed})
@@ -474,10 +467,3 @@ def test_scores_of_many_parts_are_packed() -> None:
 
 def test_the_calibration_of_whole_answers_is_empty() -> None:
     assert guard_of(answers()).artifact.calibration == CalibrationScores(uncertainty=(), error=())
-
-
-def test_an_artifact_of_a_newer_version_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "a.json"
-    path.write_text(json.dumps({**guard_of(answers()).artifact.content, "schema_version": 4}))
-    with pytest.raises(ArtifactFormatError, match="schema version 4; this library reads version 3"):
-        CalibrationArtifact.load(path)

@@ -23,7 +23,7 @@ def content(candidate: Candidate | None, *answers: str, likely: tuple[str, ...] 
     chosen = None
     if likely:
         pairs = tuple((text, 1 / len(likely)) for text in likely)
-        chosen = CandidateSet(answers=pairs, epsilon=0.2, attained=True, attainable=0.1)
+        chosen = CandidateSet(answers=pairs, epsilon=0.2, attained=True, attainable=0.1, delta=0.1)
     shares = tuple((text, 1 / len(answers)) for text in answers)
     return Content(question="?", candidate=candidate, alternatives=shares, candidate_set=chosen, **changes)
 

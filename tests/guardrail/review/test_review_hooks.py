@@ -219,7 +219,7 @@ def test_without_a_candidate_one_can_only_respond_or_reject() -> None:
 
 def test_the_calibrated_list_is_stored_with_the_item(store: ReviewStore) -> None:
     verdict = guarded("message").assess(QUESTION)
-    values: dict[str, Any] = {"epsilon": 0.2, "quantile": 0.0, "n": 9, "n_without": 0, "attainable": 0.1}
+    values: dict[str, Any] = {"epsilon": 0.2, "quantile": 0.0, "n": 9, "n_without": 0, "attainable": 0.1, "delta": 0.1}
     rule = CandidateRule(artifact=verdict.artifact, population="held_back", **values)
     shown = content_of(verdict, [HumanMessage(QUESTION)], candidates=rule).candidate_set
     assert shown is not None

@@ -213,7 +213,7 @@ def test_what_is_broken_beside_the_candidate_takes_nothing_away(store: ReviewSto
         candidate=Candidate(text="a"),
         messages=({"role": "human", "content": HALF},),
         alternatives=(("a", 0.5), (f"b{HALF}", 0.3), ("c", 0.2)),
-        candidate_set=CandidateSet(answers=((f"b{HALF}", 0.3),), epsilon=0.1, attained=True, attainable=0.1),
+        candidate_set=CandidateSet(answers=((f"b{HALF}", 0.3),), epsilon=0.1, attained=True, attainable=0.1, delta=0.1),
         metadata={HALF: HALF, "nan": math.nan},
     )
     stored = store.item(store.enqueue(content).id).content

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import logging
 import math
 import multiprocessing
@@ -31,12 +30,13 @@ from guardrail.review import ReviewStore
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import inbox as inbox_module
 from guardrail.review.monitors.inbox import Inbox, put
-from guardrail.review.monitors.rows import fetch, inbox, steps_of
-from guardrail.review.monitors.rows import monitors as table
+from guardrail.review.monitors.rows import fetch, steps_of
 from guardrail.review.monitors.shared import SharedDrift, SharedRisk
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.monitors.switch import BEHIND
 from guardrail.review.queue.deadline import FAILURES
+from guardrail.review.queue.schema import inbox
+from guardrail.review.queue.schema import monitors as table
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -328,11 +328,7 @@ def test_a_stored_risk_monitor_stays_with_its_artifact(store: ReviewStore) -> No
 
 def test_a_risk_monitor_stored_without_an_artifact_is_taken_over_by_the_first(store: ReviewStore) -> None:
     monitors = Monitors(store)
-    state = monitors.risk("risk", 0.1).update(False)
-    stored = json.loads(state.model_dump_json())
-    del stored["artifact"]  # as earlier versions wrote it
-    with store.database.write() as connection:
-        connection.execute(update(table).values(state=json.dumps(stored)))
+    monitors.risk("risk", 0.1).update(False)
     first, other = (monitors.known_risk("risk", artifact=digest) for digest in ("sha256:a", "sha256:b"))
     assert first is not None
     assert other is not None
@@ -637,7 +633,7 @@ import itertools, os, signal, sys
 from sqlalchemy import event, func, select
 from guardrail.review import Monitors, ReviewStore
 from guardrail.review.monitors import inbox as inbox_module
-from guardrail.review.monitors.rows import inbox
+from guardrail.review.queue.schema import inbox
 
 def fold(url, deadly):
     seen = itertools.count(1)

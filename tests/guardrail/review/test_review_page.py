@@ -412,6 +412,37 @@ def test_renewing(store: ReviewStore, address: str, now: list[float]) -> None:
     assert (status, json.loads(text)["error"]) == (409, "Your time for this item is over")
 
 
+def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, address: str) -> None:
+    """Nobody decides about "the second one" without the turn that lists them; a long talk does not bury the answer."""
+    talk = tuple({"role": "human", "content": f"turn {place}."} for place in range(9))
+    item = store.enqueue(held_back(messages=({"role": "system", "content": "rules"}, *talk)))
+    page = Client(address).sign_in("ann").get(f"/items/{item.id}")[1]
+    assert "<summary>3 earlier messages</summary>" in page
+    folded = [fold.split("</details>")[0] for fold in page.split("<details>")[1:]]
+    assert ["rules" in part for part in folded][:2] == [True, False]
+    assert [f"turn {place}." in folded[1] for place in range(9)] == [True] * 3 + [False] * 6
+    assert all(f"turn {place}." in page for place in range(9))
+
+
+def test_no_character_turns_the_text_around(store: ReviewStore, address: str) -> None:
+    """A reviewer approved "pay 50 to bob", shown by an override from a text that says otherwise."""
+    turned, shown = "pay \u202ebob ot 05\u2066", "pay \\u202ebob ot 05\\u2066"
+    talk = ({"role": "human", "content": turned}, {"role": "ai", "content": "", "tool_calls": [{"name": turned}]})
+    content = held_back(turned, turned, alternatives=((turned, 1.0),), messages=talk, metadata={turned: turned})
+    item = store.enqueue(content)
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    for path in ("/", "/search?q=pay", f"/items/{item.id}"):
+        page = ann.get(path)[1]
+        outside = re.sub(r"<textarea.*?</textarea>", "", page, flags=re.DOTALL)  # an edit starts from the text itself
+        assert shown in outside
+        assert "\u202e" not in outside
+    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited=turned)
+    decided = store.item(item.id).decision
+    assert decided is not None
+    assert decided.action == "approve"  # nothing was edited
+
+
 def test_hostile_text_is_text(store: ReviewStore, address: str) -> None:
     content = held_back(
         HOSTILE,

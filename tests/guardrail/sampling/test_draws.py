@@ -185,6 +185,16 @@ def test_a_native_sampler_is_asked_for_what_is_missing_with_another_seed() -> No
     assert [(n, primary) for n, primary, _ in forgetful.asked] == [(5, True)] * 2
 
 
+@pytest.mark.parametrize("primary", ["greedy", "sampled", "majority"])
+def test_samples_behind_an_answer_are_continued_with_another_seed(primary: Any) -> None:
+    """Equal seeds would give equal samples, and the answer would look certain."""
+    model = Native(asked=[], outcomes=[(False, 2), (True, 3)])
+    sampler = Sampler(model, SamplingPlan(n=5, seed=0, primary=primary), primary=False, memory=Draw(Draws(), "key"))
+    for _ in range(2):
+        sampler.draw([PROMPT])
+    assert len({seed for *_, seed in model.asked}) == len(model.asked) == 2
+
+
 def test_two_stages_of_a_native_sampler_are_parts_of_one_draw() -> None:
     model, draw = Native(asked=[]), Draw(Draws(), "key")
     first = Sampler(model, SamplingPlan(n=0), memory=draw).draw([PROMPT])[0]

@@ -390,10 +390,10 @@ def test_calls_within_calls_do_not_wait_for_each_other_s_threads() -> None:
     assert side_by_side(outer, range(4), 2) == [[0, 1, 2]] * 4
 
 
-def test_seeds_of_requests_and_of_their_waves_stay_what_they_were() -> None:
+def test_seeds_of_requests_and_of_their_parts_stay_what_they_were() -> None:
     """Recorded with the first release: another seed draws other samples for the same question."""
     plan = SamplingPlan(n=5, seed=7)
-    seeds = [request_seed(plan, [HumanMessage("q")], wave) for wave in range(3)]
+    seeds = [request_seed(plan, [HumanMessage("q")], part) for part in range(3)]
     assert seeds == [6012974611894258217, 94795034596607799, 5023562544274138077]
 
 

@@ -28,6 +28,7 @@ from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
 from guardrail.errors import UsageError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.observe import Observed
 from guardrail.review import Decision, ReviewStore
 from guardrail.types import MAX_TOKENS
@@ -328,24 +329,50 @@ class Constant(AgentChat):
     guardrail_trusted: ClassVar[bool] = False
 
 
-def test_samples_that_cannot_be_measured_are_named_while_collecting_and_before_fitting(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    model = chat(Constant, **{name: [sending(40)] for name in ASKED})
+CUT_OFF = sending(40).model_copy(update={"response_metadata": {"finish_reason": "length"}})
+UNMEASURABLE: dict[str, tuple[type[AgentChat], Sequence[Any], str, str]] = {
+    "the endpoint": (Constant, [sending(40)], "degenerate_samples", "guardrail doctor"),
+    "the answers": (AgentChat, [CUT_OFF], "cut_off", "larger max_tokens"),
+    "the model": (AgentChat, [RuntimeError("down")], "model_failed", "guardrail doctor"),
+}
+
+
+@pytest.mark.parametrize("kind", UNMEASURABLE)
+def test_nobody_is_asked_about_calls_that_cannot_be_measured(kind: str, caplog: pytest.LogCaptureFixture) -> None:
+    """People decided about 60 calls before `calibrate steps` said that none of them could be a label."""
+    of, replies, reason, way_out = UNMEASURABLE[kind]
+    guarded_agent = agent(chat(of, **dict.fromkeys(ASKED, replies)), collecting())
+    for name in ASKED:
+        result = ask(guarded_agent, name, name)
+        assert "__interrupt__" not in result
+        assert result["messages"][-1].text == ABSTENTION
+        verdict = result["messages"][-1].response_metadata["guardrail"]
+        assert verdict["detail"].startswith(f"Held back, and nobody is asked: it could not be measured ({reason}")
+    assert SENT == []
+    assert not read_records("agent.records.jsonl").records
+    (logged,) = [record.getMessage() for record in caplog.records if "nobody is asked" in record.getMessage()]
+    assert reason in logged
+    assert way_out in logged
+
+
+def test_people_are_asked_again_once_calls_can_be_measured() -> None:
+    guarded_agent = agent(chat(send=[CUT_OFF], more=[sending(40)]), collecting())
+    assert "__interrupt__" not in ask(guarded_agent, "send", "1")
+    assert "__interrupt__" in ask(guarded_agent, "more", "2")
+
+
+def test_records_that_cannot_be_measured_are_refused_before_fitting() -> None:
     with SqliteSaver.from_conn_string("threads.sqlite") as saver:
-        guarded_agent = agent(model, collecting(), saver=saver)
-        for name in ASKED:
-            waiting = ask(guarded_agent, name, name)["__interrupt__"]
-            assert "Not measured: degenerate_samples" in waiting[0].value["verdict"]["detail"]
-            answer(guarded_agent, APPROVE, thread=name)
-    (logged,) = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
-    assert "the endpoint cannot be measured, so every question is held back" in logged
-    for way_out in ("guardrail doctor", 'probe="off"', "guardrail_trusted"):
-        assert way_out in logged
+        decided(saver, collecting)
+    lines = Path("agent.records.jsonl").read_text(encoding="utf-8").splitlines()
+    records = [json.loads(line) for line in lines[1:]]
+    for record in records:
+        record["drawn"] |= {"problem": "degenerate_samples", "problem_detail": "a cache answers"}
+    Path("agent.records.jsonl").write_text("\n".join([lines[0], *map(json.dumps, records)]), encoding="utf-8")
     refused = CliRunner().invoke(app, ["steps", "threads.sqlite", "--records", "agent.records.jsonl"])
     output = " ".join(refused.output.replace("│", "").split())
     assert refused.exit_code == 2
-    assert "none of 4 records could be measured; 4 of them: degenerate_samples" in output
+    assert "none of 5 records could be measured; 5 of them: degenerate_samples" in output
     assert "guardrail_trusted" in output
     assert not Path("steps.jsonl").exists()
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import operator
 import os
 import signal
@@ -20,6 +21,7 @@ pytest.importorskip("langgraph", reason="the `agents` extra is not installed")
 
 from langchain.agents import create_agent
 from langchain.tools import ToolRuntime
+from langchain_core.messages import AIMessage, HumanMessage, SystemMessage, ToolMessage
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.graph import END, START, StateGraph
 from langgraph.types import Command, Send
@@ -29,11 +31,12 @@ from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.types import ToolCall
+from integrations._agents.held import Conversation
 from integrations._agents.review_bridge import request_digest
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 from tests import postgres
-from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, sending
+from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
 
 ROOT = Path(__file__).resolve().parent.parent.parent.parent
 APPROVAL = {"action": "approve"}
@@ -480,6 +483,67 @@ def test_labels_do_not_leak_between_candidates_or_conversations(store: Any) -> N
     judged = [step.verdict.candidate for step in pool.items]
     assert [answer.tool_calls[0].arguments["amount"] for answer in judged if answer is not None] == [5, 5000, 5]
     assert len(items) == 3
+
+
+def test_the_reviewer_sees_what_came_before(store: Any) -> None:
+    """ "The second one" was decided blind, and the decision became a label."""
+    from tests.integrations.agents.agent_fakes import balance
+    from tests.integrations.agents.test_langchain_agents import agent_of, gate
+
+    asks = [calls(("transfer", {"to": name, "amount": 5})) for name in ("bob", "eve", "bob", "ann", "kim")]
+    read = calls(("balance", {"account": "Bob and Eve"}))
+    model = AgentChat(steps={("who?", 0): [read], ("who?", 1): ["Bob or Eve?"], ("the second one", 0): asks})
+    agent = agent_of(model, gate(model))
+    agent.invoke({"messages": "who?"}, CONFIG)
+    value = shown(agent.invoke({"messages": "the second one"}, CONFIG))
+    (item,) = ReviewBridge(store).enqueue(agent, CONFIG)
+    assert (
+        value["messages"]
+        == list(item.content.messages)
+        == [
+            {"role": "human", "content": "who?"},
+            {
+                "role": "ai",
+                "content": "",
+                "tool_calls": [{"name": "balance", "arguments": {"account": "Bob and Eve"}}],
+            },
+            {"role": "tool", "content": balance.invoke({"account": "Bob and Eve"})},
+            {"role": "ai", "content": "Bob or Eve?"},
+            {"role": "human", "content": "the second one"},
+        ]
+    )
+
+
+def test_of_a_long_conversation_the_newest_is_shown_and_the_rest_named() -> None:
+    """A checkpoint would hold megabytes for each decision; the label is still of this conversation and no other."""
+    page = [HumanMessage("Read."), AIMessage("x" * 19_000), ToolMessage("y" * 30_000, tool_call_id="1")]
+    talk = [SystemMessage("S"), *page * 8, HumanMessage("the \ud83d one"), calls(("balance", {"account": math.nan}))]
+    shown = Conversation.of(talk)
+    assert (shown.question, shown.messages[-2]) == ("the \\ud83d one", {"role": "human", "content": "the \\ud83d one"})
+    assert shown.messages[-1]["tool_calls"][0]["arguments"] == {"not plain JSON": "{'account': nan}"}
+    assert shown.messages[-3]["content"] == "y" * 20_000 + "\n[10000 more characters are left out]"
+    # 5 times 19,000 and 20,000 characters fit into 200,000; the two short questions of the sixth do not count.
+    assert shown.messages[0] == {
+        "role": "",
+        "content": f"[{8 * 3 + 2 - len(shown.messages) + 1} earlier messages are left out]",
+    }
+    assert 180_000 < len(shown.model_dump_json()) < 205_000
+    talk[2] = AIMessage("z" * 19_000)
+    assert Conversation.of(talk).messages == shown.messages
+    assert Conversation.of(talk).digest != shown.digest
+
+
+def test_labels_are_of_a_conversation_also_where_what_differs_is_left_out(store: Any) -> None:
+    reviews = pytest.importorskip("calibrate.reviews")
+    for end in ("Bob is my son.", "Bob is a thief."):
+        agent = transferring(5, 0, 1, 2, 3)
+        agent.invoke(
+            {"messages": [HumanMessage("x" * 20_000 + end), AIMessage("Well?"), HumanMessage("pay bob")]}, CONFIG
+        )
+        ReviewBridge(store).enqueue(agent, CONFIG)
+    decide(store, action="approve")
+    artifact = artifact_of(AgentChat())
+    assert [step.correct for step in reviews.read_reviews(store, [artifact]).items] == [True, None]
 
 
 def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:

@@ -73,7 +73,7 @@ def test_candidate_and_verdict_lie_in_the_checkpoint_as_plain_json(build: Callab
     graph.invoke({"messages": "what?"}, CONFIG)
     note = stored(saver)
     assert json.loads(json.dumps(note, allow_nan=False)) == note
-    assert note["held"]["question"] == "what?"
+    assert note["held"]["conversation"]["question"] == "what?"
     assert note["held"]["message"]["text"] == "secret-0"
     assert (note["held"]["verdict"]["accepted"], note["held"]["verdict"]["reason"]) == (False, "above_threshold")
     assert sorted(text for text, _ in note["held"]["verdict"]["alternatives"]) == SECRETS[1:]

@@ -668,6 +668,20 @@ async def ask_agent(guarded_agent: Agent[Any], prompt: Any, streamed: bool, **op
     return result, "".join([repr(event) async for event in result.stream_events()])
 
 
+async def test_the_reviewer_sees_what_came_before(tmp_path: Path) -> None:
+    """ "The second one" was decided blind, and the decision became a label."""
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    model, guarded_agent = answering(APART)
+    expected = [("human", "Rome or Oslo?"), ("ai", "Which one?"), ("human", "The second one")]
+    turns: Any = [{"role": {"human": "user", "ai": "assistant"}[role], "content": text} for role, text in expected]
+    result = await Runner.run(guarded_agent, turns)
+    (value,) = await model.review_requests(result)
+    with review.ReviewStore(tmp_path / "reviews.db") as store:
+        (item,) = await ReviewBridge(store).enqueue(model, result)
+    for shown in (value["messages"], item.content.messages):
+        assert [(turn["role"], turn["content"]) for turn in shown] == expected
+
+
 @pytest.mark.parametrize("way", ["streamed", "saved", "in a session"])
 @pytest.mark.parametrize("kind", ANSWERED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tmp_path: Path) -> None:

@@ -69,6 +69,7 @@ from integrations.pydantic_ai_guard import (
     PydanticAIChat,
     ReviewBridge,
     VerdictStore,
+    _equal,
     agent_bindings,
 )
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
@@ -527,6 +528,13 @@ def test_a_call_that_was_changed_after_the_verdict_does_not_run(
     assert (bank.run("Pay 5").output, bank.paid) == ("Done", [])
 
 
+def test_arguments_are_compared_strictly() -> None:
+    """True is 1 to Python, at any depth: a hook could send another value to the tool than the judged one."""
+    assert _equal({"a": [1], "b": {"c": "x"}}, {"b": {"c": "x"}, "a": [1]})
+    for other in ({"a": [1.0]}, {"a": [True]}, {"a": [1, 1]}, {"a": ["1"]}):
+        assert not _equal({"a": [1]}, other)
+
+
 def test_a_capability_that_changes_nothing_lets_a_judged_call_run() -> None:
     class Watching(AbstractCapability[Any]):
         async def before_tool_execute(self, ctx: Any, *, call: Any, tool_def: Any, args: Any) -> Any:
@@ -779,6 +787,20 @@ async def ask_agent(guarded_agent: Any, *prompts: Any, streamed: bool, **options
         shown = [event async for event in events]
     assert shown[-1].event_kind == "agent_run_result"
     return shown[-1].result.output, shown[-1].result.all_messages(), "".join(map(repr, shown))
+
+
+async def test_the_reviewer_sees_what_came_before(tmp_path: Path) -> None:
+    """ "The second one" was decided blind, and the decision became a label."""
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
+    history: Any = [ModelRequest([UserPromptPart("Rome or Oslo?")]), ModelResponse([TextPart("Which one?")])]
+    result = await guarded_agent.run("The second one", message_history=history)
+    (value,) = await guard.review_requests(result)
+    with review.ReviewStore(tmp_path / "reviews.db") as store:
+        (item,) = await ReviewBridge(store).enqueue(guard, result)
+    expected = [("human", "Rome or Oslo?"), ("ai", "Which one?"), ("human", "The second one")]
+    for shown in (value["messages"], item.content.messages):
+        assert [(turn["role"], turn["content"]) for turn in shown] == expected
 
 
 @pytest.mark.parametrize("streamed", [True, False])

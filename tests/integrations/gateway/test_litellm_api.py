@@ -72,7 +72,14 @@ def test_tool_calls_are_compared_by_their_arguments(serve: Serve, endpoint: Held
     endpoint.mode = "tool"
     served = serve(artifact=make_artifact(MODEL, threshold=0.1, n=4, bindings=bindings_for([ADD])))
     ask(served, "request", tools=[ADD], **prompt(SURE))
-    for arguments, action in (('{"b": 2, "a": 1}', "NONE"), ('{"a": 1, "b": 3}', "BLOCKED"), ("{", "BLOCKED")):
+    for arguments, action in (
+        ('{"b": 2, "a": 1}', "NONE"),
+        ('{"a": 1, "b": 3}', "BLOCKED"),
+        ("{", "BLOCKED"),
+        ('{"a": 1.0, "b": 2}', "BLOCKED"),  # 1, 1.0 and true are equal to Python, and not to a tool
+        ('{"a": true, "b": 2}', "BLOCKED"),
+        ('{"a": 5, "a": 1, "b": 2}', "BLOCKED"),  # a tool may read the first
+    ):
         calls = [{"id": "x", "type": "function", "function": {"name": "add", "arguments": arguments}}]
         assert ask(served, "response", texts=[], tool_calls=calls)["action"] == action
     assert ask(served, "response", texts=["Paris"])["action"] == "BLOCKED"
@@ -106,6 +113,25 @@ def test_what_is_not_known_is_blocked_with_status_200(serve: Serve, endpoint: He
     endpoint.mode = "500"
     ask(served, "request", "down", headers=as_ann, **prompt("another?"))
     assert "failed" in ask(served, "response", "down", headers=as_ann, **answer)["blocked_reason"]
+
+
+@pytest.mark.parametrize("kind", [None, "output", "post_call", "Response ", "RESPONSE", True, ["response"]])
+def test_an_unknown_kind_of_request_is_refused(serve: Serve, kind: Any) -> None:
+    """It was taken for a prompt, so the proxy gave the answer out."""
+    served = serve()
+    ask(served, "request", **prompt(SURE))
+    reply = ask(served, kind, **prompt(SURE), model="m")
+    assert (reply["action"], reply["code"]) == ("BLOCKED", "unknown_input_type")
+    assert 'must be "request" or "response"' in reply["blocked_reason"]
+
+
+def test_names_with_spaces_do_not_share_an_answer(serve: Serve) -> None:
+    """The answer to one user's question passed for another's."""
+    served = serve()
+    mine, other = {"user_api_key_hash": "a"}, {"user_api_key_hash": "a b"}
+    ask(served, "request", "b c", request_data=mine, **prompt(SURE))
+    assert ask(served, "response", "c", request_data=other, texts=["Paris"])["action"] == "BLOCKED"
+    assert ask(served, "response", "b c", request_data=mine, texts=["Paris"])["action"] == "NONE"
 
 
 def test_a_prompt_that_no_guard_would_take_is_not_remembered(serve: Serve) -> None:
