@@ -49,8 +49,9 @@ from examples.demo.smollm2 import recorded
 from examples.tiny_model.asking import greedy, load, sample
 from examples.tiny_model.dice import Dice
 from examples.tiny_model.world import Fact, build_world
-from guardrail.judges import make_judge, words
+from guardrail.judges import make_judge
 from guardrail.judges.json_value import read_json
+from guardrail.judges.text import asked_words, read
 from guardrail.outcome import Feasible
 from guardrail.parts.json_fields import OtherDocument, document_of, json_spec, leaves
 from guardrail.parts.measure import PartsMeasure, parts_measure
@@ -170,11 +171,11 @@ def of_known_facts(records: Sequence[Sequence[Field]], rows: Sequence[dict[str, 
 def json_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure the fields of composed JSON answers.
 
-    Fields of facts are compared by token_f1, for the model says "salt" or "grey salt", and sums as numbers.
+    Fields of facts are compared by text, for the model says "salt" or "grey salt", and sums as numbers.
     """
     names = sorted({name for row in rows for name in row["names"]})
     cap = max(len(row["names"]) for row in rows)
-    judges = {f"/{name}": "numeric" if name.startswith("sum") else "token_f1" for name in names}
+    judges = {f"/{name}": "numeric" if name.startswith("sum") else "text" for name in names}
     measure = parts_measure(json_spec(cap=cap, judges=judges))
     supported = [
         _supported(
@@ -271,7 +272,7 @@ def of_better_kinds(facts: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def as_values(row: dict[str, Any]) -> dict[str, Any]:
     """Return a record whose answers and samples are values: each without the words of its question."""
-    asked_about = [frozenset(words(question)) for question in row["questions"]]
+    asked_about = [asked_words(question) for question in row["questions"]]
     return {
         **row,
         "names": [f"fact_{k}" for k in range(1, len(asked_about) + 1)],
@@ -284,7 +285,7 @@ def as_values(row: dict[str, Any]) -> dict[str, Any]:
 
 def _value(answer: str, question: frozenset[str]) -> str:
     """The answer without the words of its question; all of it if there are no others."""
-    return " ".join(word for word in answer.split() if not question.issuperset(words(word))) or answer
+    return " ".join(word for word in answer.split() if not question.issuperset(read(word).words)) or answer
 
 
 def labelled_by_people(path: Path) -> list[dict[str, Any]]:
@@ -311,7 +312,7 @@ def labelled_by_people(path: Path) -> list[dict[str, Any]]:
 
 def text_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
     """Measure composed texts: a part is the answer to one question, supported by a sample whose answer is the same."""
-    judge, supported = make_judge("token_f1"), []
+    judge, supported = make_judge("text"), []
     for row in rows:
         agree = [
             judge.equivalent(question, [(answer, sample) for sample in samples])

@@ -1,6 +1,6 @@
 """Names with parameters: how the command line writes and reads them.
 
-A judge or similarity is "token_f1(threshold=0.7)", a threshold rule "acrc:min_accept=1,monotone=false", and a column
+A judge or similarity is "text(threshold=0.7)", a threshold rule "acrc:min_accept=1,monotone=false", and a column
 map "question=prompt": all are names and lists of key=value, which are read here.
 """
 

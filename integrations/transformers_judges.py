@@ -13,19 +13,19 @@ from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 from guardrail.judges import EntailmentScores, Item, JudgeSpec
-from guardrail.judges.text import guards_hold, normalise
+from guardrail.judges.text import agree, normalise
 
 from ._local.encoders import Precision
 from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_nli, scores
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
-VERSION = 6
+VERSION = 7
 """Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: the model is
 asked about every two texts that differ, and the guards compare marks unchanged. 4: the guards count paths with dots and
 short strings in quotes as marks. 5: they count units written to a number, versions, exceptions and letters before
-numbers. `EmbeddingSimilarity` is one version ahead: texts that are equal once normalised have
-similarity 1 again."""
+numbers. 7: the guards are those of `guardrail.judges.text.agree`. `EmbeddingSimilarity` is one version ahead: texts
+that are equal once normalised have similarity 1 again."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.
 # "In Paris, under Henri IV" entails "in Paris" but not the other way round; "he died in May" and "he was a painter" do
@@ -199,7 +199,7 @@ class NliSimilarity(_NliBased):
 class EmbeddingJudge(_EmbeddingBased):
     """Two answers are the same iff the cosine of their embeddings is >= threshold and both guards hold.
 
-    The question is prepended to both. Guards as in `TokenF1Judge` (the same numbers; both or neither contain a
+    The question is prepended to both. Guards as in `GuardedJaccard` (the same numbers; both or neither contain a
     negation), because cosine cannot tell 1945 from 1944. Antonyms are *not* caught: use an NLI or chat-model judge
     where they occur. A pair is unmeasured if a text is longer than the model's limit, or if words that the model does
     not know hide how the texts differ (see ``docs/judges-models.md``).
@@ -234,7 +234,7 @@ class EmbeddingJudge(_EmbeddingBased):
 
         Pairs that a guard keeps apart and pairs of equal texts need no embedding.
         """
-        differing = [item for item in items if item[1] != item[2] and guards_hold(item[1], item[2])]
+        differing = [item for item in items if item[1] != item[2] and agree(item[1], item[2])]
         cosines = dict(zip(differing, self._loaded.cosines(differing, self.precision), strict=True))
         return [item[1] == item[2] if item not in cosines else self._alike(cosines[item]) for item in items]
 
@@ -283,7 +283,7 @@ class EmbeddingSimilarity(_EmbeddingBased):
         ]
 
     def _comparable(self, a: str, b: str) -> bool:
-        return not self.guards or guards_hold(a, b)
+        return not self.guards or agree(a, b)
 
 
 def _positive(cosine: float | None) -> float | None:

@@ -4,16 +4,26 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any, ClassVar
 
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.judges import JsonJudge, ToolCallJudge, normalise, token_f1
+from guardrail.judges import JsonJudge, ToolCallJudge, normalise
 from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, labels_agree, parse_number
-from guardrail.judges.text import NEGATIONS, SCALES, contradicts, overlap, word_set, word_tuple, written
+from guardrail.judges.text import (
+    CHANGING,
+    NEGATIONS,
+    asked_words,
+    has_digit,
+    own_words,
+    read,
+    word_set,
+    written,
+)
 from guardrail.judges.tool_call import read_calls
 from guardrail.models import import_named
 from guardrail.plain_json import sha256_hex
@@ -49,7 +59,7 @@ class Exact:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="exact", version=5, params={})
+        return CorrectnessSpec(name="exact", version=6, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
@@ -67,9 +77,10 @@ class TokenF1:
     """Right iff token-F1 with a reference is at least ``threshold`` and nothing tells the two apart.
 
     F1 over all words is the paper's rule for open answers (0.5). It counts words and is blind to which: to it "not in
-    Paris" is "in Paris", and "C++" is "C#". So F1 over content words (`overlap`) must reach the threshold too, and the
-    two must not contradict each other in numbers, marks or negation. A number in one of them only is a further detail.
-    Where numbers decide use `Numeric`, where short names decide use `Exact` with aliases.
+    Paris" is "in Paris", and "C++" is "C#". So F1 over the words that are not in the question must reach the threshold
+    too, and the two must have the same signs that are not prose, the same words that change others ("not"), and no
+    different numbers. A number in one of them only is a further detail. Where numbers decide use `Numeric`, where short
+    names decide use `Exact` with aliases.
 
     Attributes:
         threshold: Smallest F1 that counts as right, in (0, 1].
@@ -86,7 +97,7 @@ class TokenF1:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="token_f1", version=7, params={"threshold": self.threshold})
+        return CorrectnessSpec(name="token_f1", version=8, params={"threshold": self.threshold})
 
     def label(self, answer: str, question: Question) -> Label:
         """Overlap with the best matching reference that does not contradict the answer."""
@@ -99,10 +110,21 @@ class TokenF1:
         )
 
     def _same(self, question: str, answer: str, reference: str) -> bool:
-        if normalise(answer) == normalise(reference):
+        ours, theirs = read(answer), read(reference)
+        if ours.normal == theirs.normal:
             return True
-        agreement = min(token_f1(answer, reference), overlap(question, answer, reference))
-        return agreement >= self.threshold and not contradicts(answer, reference)
+        if ours.marks != theirs.marks or CHANGING & {*ours.words} != CHANGING & {*theirs.words}:
+            return False
+        numbers = [sorted(filter(has_digit, reading.words)) for reading in (ours, theirs)]
+        if all(numbers) and numbers[0] != numbers[1]:
+            return False
+        own = own_words(question, answer), own_words(question, reference)
+        return min(_f1(ours.words, theirs.words), _f1(*own) if all(own) else 1) >= self.threshold
+
+
+def _f1(ours: Sequence[str], theirs: Sequence[str]) -> float:
+    """Token-F1: 2 |common| / (|A| + |B|), with multiplicity. Source: SQuAD evaluation (Rajpurkar et al. 2016)."""
+    return 2 * (Counter(ours) & Counter(theirs)).total() / (len(ours) + len(theirs)) if ours and theirs else 0.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +142,7 @@ class Contains:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="contains", version=3, params={})
+        return CorrectnessSpec(name="contains", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Containment of any reference."""
@@ -143,8 +165,8 @@ def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...
     words of the question only. A chain ("12 x 9 = 108 + 0 = 108") has no words at all.
     """
     *sides, right = written(answer).split(_EQUALS)
-    words_before = {word for side in sides for word in word_tuple(side) if len(word) > 1 and not word[-1].isdecimal()}
-    allowed = _FILLERS.union(word_tuple(question.question)) - NEGATIONS - {"or"} if len(sides) == 1 else frozenset()
+    words_before = {word for side in sides for word in read(side).words if len(word) > 1 and not has_digit(word)}
+    allowed = (_FILLERS | asked_words(question.question)) - NEGATIONS - {"or"} if len(sides) == 1 else frozenset()
     equation = "=" not in reference and "\n" not in answer.strip() and all(map(_SIDE.fullmatch, sides))
     equation = equation and not any(map(_MULTIPLE.search, sides))
     return (answer, right) if sides and equation and words_before <= allowed else (answer,)
@@ -152,7 +174,9 @@ def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...
 
 _WORDLIKE = re.compile(r"[^\W\d_]{2}")
 _SIGNS = frozenset({"minus", "negative", "x"})
-_MULTIPLES = SCALES | {"percent", "per", "squared", "cubed", "factorial", "x"}
+_MULTIPLES = word_set(
+    "hundred thousand million billion trillion dozen lakh crore percent per squared cubed factorial x"
+)
 _SENTENCE_END = re.compile(r"(?<=[.!?])\s+|\n+")
 
 
@@ -168,7 +192,7 @@ def _says(answer: str, reference: str) -> bool:
 def _parts(sentence: str, reference: str) -> tuple[str, ...]:
     """The sentence, and what follows its last "=" unless a negation stands before it."""
     left, equals, right = written(sentence).rpartition(_EQUALS)
-    states = equals and "=" not in reference and NEGATIONS.isdisjoint(word_tuple(left))
+    states = equals and "=" not in reference and NEGATIONS.isdisjoint(read(left).words)
     return (sentence, right) if states else (sentence,)
 
 
@@ -247,7 +271,7 @@ class Numeric:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="numeric", version=8, params={"tolerance": self.tolerance})
+        return CorrectnessSpec(name="numeric", version=9, params={"tolerance": self.tolerance})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of numbers with any reference."""
@@ -299,7 +323,7 @@ class Option:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="option", version=4, params={})
+        return CorrectnessSpec(name="option", version=5, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality of the option named and the reference option."""
@@ -346,7 +370,7 @@ class JsonValues:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="json", version=3, params={})
+        return CorrectnessSpec(name="json", version=4, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""

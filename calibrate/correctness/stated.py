@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
-from guardrail.judges.text import CARDINALS, FUNCTION_WORDS, NEGATIONS, SCALES, is_refusal, word_set, written
+from guardrail.judges.numbers import CARDINALS
+from guardrail.judges.refusals import is_refusal
+from guardrail.judges.text import FUNCTION_WORDS, NEGATIONS, SCALES, fold, word_set, written
 from guardrail.specs import CorrectnessSpec
 
 from ..data.questions import Question
@@ -36,7 +37,7 @@ class Stated:
     @property
     def spec(self) -> CorrectnessSpec:
         """Name, version and parameters."""
-        return CorrectnessSpec(name="stated", version=2, params={})
+        return CorrectnessSpec(name="stated", version=3, params={})
 
     def label(self, answer: str, question: Question) -> Label:
         """Compare the answer with each reference: right if one is stated, wrong if none can be, else undecided."""
@@ -99,8 +100,7 @@ def _words(text: str) -> tuple[_Word, ...]:
 
 
 def _folded(raw: str) -> str:
-    bare = "".join(char for char in unicodedata.normalize("NFD", raw) if not unicodedata.combining(char))
-    word = bare.casefold().removesuffix("'s")
+    word = fold(raw).removesuffix("'s")
     if word[:1].isdecimal():
         return _ORDINAL_END.sub("", word.replace(",", ""))
     if (number := CARDINALS.get(word.replace("-", " "))) is not None:

@@ -19,7 +19,7 @@ from guardrail.judges.base import Item, judge_batch
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.judges.similarity import jaccard
-from guardrail.judges.text import word_tuple
+from guardrail.judges.text import read
 from guardrail.plain_json import sha256_hex
 from guardrail.types import Frozen
 from guardrail.uncertainty import list_estimators, make_estimator
@@ -382,9 +382,9 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
 
 
 def _is_short(text: str) -> bool:
-    return not is_canonical_call(text) and len(word_tuple(text)) <= _SHORT
+    return not is_canonical_call(text) and len(read(text).words) <= _SHORT
 
 
 def _doubtful(pair: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
-    ours, theirs = map(frozenset, map(word_tuple, pair))
+    ours, theirs = (frozenset(read(text).words) for text in pair)
     return ours <= theirs or theirs <= ours, jaccard(*pair), pair

@@ -37,7 +37,7 @@ _CLUSTERINGS = ("components", "greedy")
 def estimator_key(estimator: Estimator) -> str:
     """Key of an estimator in a record file: its name, and what it compares answers with where that is not the default.
 
-    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:token_f1(threshold=0.7):greedy",
+    "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:text(threshold=0.7):greedy",
     "eigenvalue:jaccard", "degree:from_judge(exact)", "graded_disagreement:exact:rouge_l". Other specs have other keys,
     versions aside, and `parse_estimator` makes the same estimator of it, where its judge can be made by name.
     """
@@ -68,7 +68,7 @@ def parse_estimator(
 
     "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for estimators with both, or
     the path of an ensemble file, which ends in ".json". An empty part is the default: "name::rouge_l". A judge or
-    similarity may have parameters: "semantic_entropy:token_f1(threshold=0.7)". A judge is a similarity as
+    similarity may have parameters: "semantic_entropy:text(threshold=0.7)". A judge is a similarity as
     "degree:from_judge(exact)".
 
     Args:
@@ -130,7 +130,7 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
 
 
 def named_similarity(text: str, estimator: str = "NAME") -> Similarity:
-    """A similarity as a user writes it: "rouge_l", "nli(model=./weights)", "from_judge(token_f1(threshold=0.7))".
+    """A similarity as a user writes it: "rouge_l", "nli(model=./weights)", "from_judge(text(threshold=0.7))".
 
     Raises:
         UsageError: An unknown similarity, or a judge in its place.

@@ -6,8 +6,9 @@ from ..specs import JudgeSpec
 from ..types import canonical_calls
 from .base import BatchJudge, Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
-from .lexical import ExactJudge, TokenF1Judge
+from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
+from .refusals import is_refusal
 from .registry import default_judge, list_entailments, list_judges, make_entailment, make_judge
 from .similarity import (
     BatchSimilarity,
@@ -20,9 +21,9 @@ from .similarity import (
     list_similarities,
     make_similarity,
 )
-from .text import distinct_answers, is_refusal, normalise, token_f1, words
+from .text import normalise
 from .tool_call import ToolCallJudge, is_canonical_call
-from .vote import majority, with_majority
+from .vote import distinct_answers, majority, with_majority
 
 __all__ = [
     "BatchJudge",
@@ -40,7 +41,7 @@ __all__ = [
     "NumericJudge",
     "RougeL",
     "Similarity",
-    "TokenF1Judge",
+    "TextJudge",
     "ToolCallJudge",
     "canonical_calls",
     "default_judge",
@@ -56,7 +57,5 @@ __all__ = [
     "make_judge",
     "make_similarity",
     "normalise",
-    "token_f1",
     "with_majority",
-    "words",
 ]

@@ -112,7 +112,7 @@ class JsonJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="json", version=3, params={})
+        return JudgeSpec(name="json", version=4, params={})
 
     def identity(self, text: str) -> str:
         """Canonical JSON of the value, or the normalised text; the first word says which."""

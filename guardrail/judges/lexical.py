@@ -1,24 +1,24 @@
-"""Judges that compare words: equal normalised strings, and token F1 behind guards."""
+"""Judges that compare words: equal normal forms, and the words that an answer adds to its question."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from ..errors import UsageError
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .numbers import leads_conflict, parse_number
-from .text import apart, guards_hold, is_echo, is_refusal, normalise, orders_agree, overlap
+from .text import CHANGING, has_digit, normalise, own_words, read
 
-__all__ = ["ExactJudge", "TokenF1Judge"]
+__all__ = ["ExactJudge", "TextJudge"]
 
 
 @dataclass(frozen=True, slots=True)
 class ExactJudge(BatchJudge):
-    """Two answers are the same iff their normalised strings are equal, or both are refusals.
+    """Two answers are the same iff their normal forms are equal; see `guardrail.judges.text.normalise`.
 
-    Free, and hard to beat on short answers, formulas and code; see `guardrail.judges.text.normalise`.
+    Free, and hard to beat on labels, formulas and code.
     """
 
     is_slow = False
@@ -27,71 +27,85 @@ class ExactJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="exact", version=4, params={})
+        return JudgeSpec(name="exact", version=5, params={})
 
     def identity(self, text: str) -> str:
-        """The normalised string: equal ones are the same answer."""
+        """The normal form: answers with equal ones are the same."""
         return normalise(text)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of normalised strings; the question plays no part."""
-        return [_identical(a, b) for a, b in pairs]
+        """Equality of normal forms; the question plays no part."""
+        return [normalise(a) == normalise(b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)
-class TokenF1Judge(BatchJudge):
-    """Two answers are the same iff they share enough content words and nothing else tells them apart.
+class TextJudge(BatchJudge):
+    """Two answers are the same iff the longer one has enough of the shorter one's own words.
 
-    Token-F1 of their content words, less those of the question (`overlap`), is at least ``threshold``, and the guards
-    hold: the same numbers (digit by digit: "1.0" = "1", "1,000" = "1000"), letters that stand alone and marks, and both
-    or neither a negation ("except Tom" / "Tom") or a refusal. Nor may each have a number in words or Roman numerals
-    that the other lacks ("Henry VIII" / "Henry VII"), or a word before its only number ("buy 5 shares" / "sell 5
-    shares"). Numbers in another order ("1, 2" / "2, 1") need a word of their own each ("5 apples, 3 pears").
-    Words of hedges ("hard to say", "my best guess") that both use do not make them alike.
-    An answer that only repeats the question ("The capital of Eritrea is Eritrea.") is at most the same as another such
-    answer. A mark on one side only tells answers apart too ("$50" / "50", "C" / "C++"): that costs an answer at most.
-    Only "=" does not count, because "x = 5" says the same as "5". Antonyms ("increases" / "decreases")
-    are *not* caught, nor are names that share a word ("John Smith" / "Jane Smith"): use an NLI or chat-model judge if
-    they occur.
+    An answer's own words are those that are neither function words nor in the question. With A the fewer and B the more
+    of them, the answers are the same iff |A and B| / |A| >= ``threshold`` and nothing tells them apart:
+
+    * Numbers of A are those of B that A has, in the same order; an answer of numbers only has all numbers of the other.
+    * A word that changes what others say (`CHANGING`: "not", "or", "million") and a single letter ("option A") is in
+      both or in neither.
+    * A text with signs that are not prose (formulas, code, lists in brackets), and a text without own words, equals
+      only its own normal form (`normalise`).
+
+    The judge knows no synonyms and does not read the order of words: "Ann beat Bob" and "Bob beat Ann" are the same.
 
     Attributes:
-        threshold: Smallest F1 that counts as the same, in (0, 1]. Declared before calibration, part of the artifact.
+        threshold: Smallest share of the shorter answer's own words, in (0, 1]. Part of the artifact.
+
+    Raises:
+        UsageError: ``threshold`` is not in (0, 1].
     """
 
-    threshold: float = 0.5
+    threshold: float = 0.6
 
     is_slow = False
     compares_words = True
 
     def __post_init__(self) -> None:
         if not 0 < self.threshold <= 1:
-            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.5.")
+            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.6.")
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="token_f1", version=7, params={"threshold": self.threshold})
+        return JudgeSpec(name="text", version=1, params={"threshold": self.threshold})
+
+    def identity(self, text: str) -> str:
+        """The normal form: answers with equal ones are the same."""
+        return normalise(text)
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Overlap of content words behind the guards; words of the question count only where no others are left."""
-        return [self._same(question, a, b) for a, b in pairs]
+        """Compare the answers' own words; each answer is read once."""
+        said = {text: _Said.of(question, text) for text in {text for pair in pairs for text in pair}}
+        return [said[a].is_like(said[b], self.threshold) for a, b in pairs]
 
-    def _same(self, question: str, a: str, b: str) -> bool:
-        if _identical(a, b):
+
+class _Said(NamedTuple):
+    normal: str
+    names: frozenset[str]
+    numbers: list[str]
+    others: frozenset[str]
+    """Words that both answers or neither must have: those of `CHANGING` and single letters."""
+
+    @classmethod
+    def of(cls, question: str, text: str) -> _Said:
+        own = own_words(question, text) if not read(text).marks else []
+        numbers = [word for word in own if has_digit(word)]
+        others = frozenset(word for word in own if word.casefold() in CHANGING or (len(word) == 1 and word.isalpha()))
+        return cls(normalise(text), frozenset(own).difference(numbers, others), numbers, others)
+
+    def is_like(self, other: _Said, threshold: float) -> bool:
+        if self.normal == other.normal:
             return True
-        # The guards come first: no overlap of words outweighs another number or a negation.
-        alike = is_refusal(a) == is_refusal(b) and guards_hold(a, b) and not apart(a, b)
-        alike = alike and orders_agree(a, b) and not _numbers_conflict(a, b)
-        # An echo has no words of its own to compare: by the question's words it would equal every whole sentence.
-        alike = alike and is_echo(question, a) == is_echo(question, b)
-        return alike and overlap(question, a, b) >= self.threshold
-
-
-def _numbers_conflict(a: str, b: str) -> bool:
-    """Whether both answers state a number, and each says something before it that the other does not."""
-    ours, theirs = parse_number(a), parse_number(b)
-    return ours is not None and theirs is not None and leads_conflict(ours, theirs)
-
-
-def _identical(a: str, b: str) -> bool:
-    return normalise(a) == normalise(b) or (is_refusal(a) and is_refusal(b))
+        few, many = sorted((self, other), key=lambda said: (len(said.names), len(said.numbers)))
+        if not (few.names or few.numbers):
+            return bool(few.others) and few[1:] == many[1:]
+        return (
+            few.others == many.others
+            and few.numbers == [number for number in many.numbers if not few.names or number in few.numbers]
+            and len(few.names & many.names) >= threshold * len(few.names)
+        )

@@ -4,28 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import gcd
 
 from ..specs import JudgeSpec
 from .base import BatchJudge
-from .text import (
-    AMOUNTS,
-    CARDINALS,
-    FUNCTION_WORDS,
-    QUANTITIES,
-    SCALES,
-    is_name,
-    is_refusal,
-    normalise,
-    word_set,
-    word_tuple,
-    written,
-)
+from .text import CHANGING, FUNCTION_WORDS, asked_words, has_digit, normalise, read, word_set, written
 
-__all__ = ["Number", "NumericJudge", "labels_agree", "leads_agree", "leads_conflict", "parse_number"]
+__all__ = ["CARDINALS", "Number", "NumericJudge", "labels_agree", "parse_number"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,70 +21,36 @@ class Number:
 
     Attributes:
         value: Its value: 0.5 for "50%", 5 for "5 million".
-        label: What it counts: unit, currency, scale or noun, in one spelling; "" for a bare number.
-        rest: What is said behind that ("in the morning"); "" for nothing.
-        needs_label: Whether the label makes another number of it ("5 million", "5 squared"), which a bare one is not.
+        label: The words behind it: unit, currency, scale or counted noun, in one spelling; empty for a bare number.
         lead: The words before it that say more than that a number follows: "profit" of "a profit of $5 million".
-        spelling: Its digits, if they may be a version or a date ("1.10", "10/12"); "" for a plain number.
+        spelling: Its digits, if they may be a version or a date ("1.10", "10/12"); "" otherwise.
     """
 
     value: Fraction
-    label: str = ""
-    rest: str = ""
-    needs_label: bool = False
+    label: tuple[str, ...] = ()
     lead: tuple[str, ...] = ()
     spelling: str = ""
 
     @property
     def percent(self) -> bool:
         """Whether it was written as a percentage."""
-        return self.label == "%"
+        return self.label[:1] == ("%",)
 
     @property
     def rounded(self) -> Fraction:
-        """The value; with decimals, to nine significant digits and at least three decimals, for rounding errors.
-
-        Numbers are equal iff these are: an equivalence relation.
-        """
+        """The value, if it has decimals to nine significant digits and at least three decimals, for rounding errors."""
         # Whole numbers exactly: ids and counts that differ in the last digit are different.
-        if self.value.denominator == 1 or not self.value:
+        if self.value.denominator == 1:
             return self.value
-        size = len(str(int(abs(self.value)))) if abs(self.value) >= 1 else 1 - len(str(int(1 / abs(self.value))))
+        whole = int(abs(self.value))
+        size = len(str(whole)) if whole else 1 - len(str(int(1 / abs(self.value))))
         return round(self.value, max(3, 9 - size))
 
 
 def labels_agree(a: Number, b: Number) -> bool:
-    """Whether labels and what follows them are equal, or one is bare where it may be. Not transitive (5 km, 5, 5 m)."""
-    if (a.label, a.rest) == (b.label, b.rest):
-        return True
-    bare = not (a.label or a.rest) or not (b.label or b.rest) or (a.label == b.label and not (a.rest and b.rest))
-    return bare and not (a.needs_label or b.needs_label)
-
-
-def leads_agree(question: str, a: Number, b: Number) -> bool:
-    """Whether the words before two numbers are equal, or the question has all that only one of them says."""
-    ours, theirs = a.lead, b.lead
-    if ours == theirs:
-        return True
-    short, long = sorted((ours, theirs), key=len)
-    further = _without(long, short)
-    return further is not None and frozenset(map(_stem, word_tuple(question))).issuperset(further)
-
-
-def leads_conflict(a: Number, b: Number) -> bool:
-    """Whether each of two numbers has words before it that the other lacks ("buy 5 shares", "sell 5 shares")."""
-    return _without(a.lead, b.lead) is None and _without(b.lead, a.lead) is None
-
-
-def _without(words: Sequence[str], fewer: Sequence[str]) -> list[str] | None:
-    """The words less those of a part of them, in which the order is the same; None if it is no part of them."""
-    left, rest = list(fewer), []
-    for word in words:
-        if left and word == left[0]:
-            del left[0]
-        else:
-            rest.append(word)
-    return None if left else rest
+    """Whether one label begins with the other, and the rest makes no other number of it. Not transitive."""
+    short, long = sorted((a.label, b.label), key=len)
+    return long[: len(short)] == short and not any(map(_makes_another, long[len(short) :]))
 
 
 # -- Reading a number: exactly, with its label, or not at all ----------------------------------------------------------
@@ -105,177 +58,81 @@ def _without(words: Sequence[str], fewer: Sequence[str]) -> list[str] | None:
 _LATEX = (
     (re.compile(r"\\[dt]?frac\s?\{(-?\d+)\}\s?\{(\d+)\}"), r" \1/\2 "),
     (re.compile(r"\\(?:boxed|text(?:bf|it|rm)?|math(?:bf|it|rm))\s?\{([^{}]*)\}"), r" \1 "),
-    (re.compile(r"\{(,)\}|\\([%$])|\\[()\[\],;: ]"), r"\1\2"),
+    (re.compile(r"\{(,)\}|\\([%$])|\\[()\[\],;: ]|^#+ "), r"\1\2"),
     (re.compile(r"(?<![\w$])(\${1,2})([^$\n]+)\1(?![\w$])"), r" \2 "),
 )
-_COMES_TO = re.compile(
-    r"\b(?:comes?|came|amounts?|amounted|equals?|adds? up|added up|sums?|summed)(?: up)? to\b", re.IGNORECASE
-)
-_CALCULATED = re.compile(r"^[-\d\s.,+*/()^%$=]+=\s?")
+_LEFT_SIDE = re.compile(r"^(?:[-\d\s.,+*/()^%$=]+|[^\W\d_]+ ?)(?<![!<>])= ?")
+"""A calculation or a name before "=": "2 + 3 = 5" and "x = 5" state 5, but "2x = 5" and "-x = 5" do not."""
 _NUMBER = re.compile(
-    r"(?:(?P<whole>\d{1,9}) )?(?P<top>\d{1,400})/(?P<bottom>\d{1,400})"
-    r"|(?P<digits>(?:\d{1,3}(?:(?:,\d{3})+|(?: \d{3})+)(?![\d,])|\d{1,400})(?:\.\d{1,400})?|\.\d{1,400})"
-    r"(?:[eE](?P<exponent>[-+]?\d{1,3})(?!\w)|\s?[*x]\s?10\^(?P<tens>-?\d{1,3}))?"
+    r"(-?)([$\u20ac\u00a3\u00a5\u20b9]?)((?!0\d)\d{1,400}(?:\.\d{1,400})?(?:[eE][-+]?\d{1,3})?|\.\d{1,400}"
+    r"|[1-9]\d{0,399}/[1-9]\d{0,399})(%|[^\W\d_]*)"
 )
-_SIGNS = "$\u20ac\u00a3\u00a5\u20b9"
-_BEFORE = re.compile(rf"(?P<sign>[-+]?)(?:(?P<money>\b[A-Za-z]{{1,3}}\$|[{_SIGNS}]|\b(?:USD|EUR|GBP|JPY|INR)) ?)?$")
-_VARIABLE = re.compile(r"(?<!\S)[^\W\d_] ?[=:] ?$")
-_VERSION = re.compile(r"[1-9]\d?\.[1-4]0")
-_MONTH_FIRST = re.compile(
-    r"\b(Jan(?:uary)?|Feb(?:ruary)?|Mar(?:ch)?|Apr(?:il)?|May|June?|July?|Aug(?:ust)?|Sept?(?:ember)?|Oct(?:ober)?"
-    r"|Nov(?:ember)?|Dec(?:ember)?) ((?:0?[1-9]|[12]\d|3[01])(?:st|nd|rd|th)?)(?=$|,? \d{4}(?!\d)|[.,;:?!)](?:\s|$))"
-)
-"""A month before its day: the same date in either order. As a word for a month it has a capital ("it may 10")."""
-_LEAD = re.compile(r"(?:#+ )?(?:[^\W\d_]+(?:['.-][^\W\d_]+)*[.,:;]* )*(?:[^\W\d_]+ ?[=:] ?)?\(?")
-_LABEL = re.compile(
-    rf"[^\W\d_]+(?:['.-][^\W\d_]+)*|[\u00b0%{_SIGNS}][^\W\d_]*"
-    r"|[^\W\d_]{1,9}(?:\^-?\d|[23])?(?:[/\u00b7][^\W\d_]{1,12}(?:\^-?\d|[23])?)*"
-)
-_CLAUSE = re.compile(r"(?:\)[.,;:]?|[.,;:])(?=\s|$)|(?<=[^\W\d_]{3})[?!](?=\s|$)| [(\[]|\u2014")
-"""Begin of an explanation that is not part of the label."""
-_UNITS = """$ us$ usd dollar dollars|\u20ac eur euro euros|\u00a3 gbp sterling|\u00a5 jpy yen|\u20b9 inr rupee rupees
-|% percent pct|meter m metre|kilometer km kms kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi
-|foot ft feet|inch inche|yard yd|gram g|kilogram kg kgs|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre
-|milliliter ml mL|second s sec|minute min|hour h hr|day d|week wk|year yr|watt W|volt V|hertz Hz|ohm \u03a9"""
+_ONES = ("zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine")
+_TEENS = ("ten", "eleven", "twelve", "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen")
+_TENS = ("twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety")
+_SPELT = [*_ONES, *_TEENS, *(f"{ten} {one}".strip() for ten in _TENS for one in ["", *_ONES[1:]])]
+CARDINALS = {word: number for number, word in enumerate(_SPELT)}
+"""Numbers in words up to ninety-nine, as `normalise` writes them."""
+_UNITS = """$ usd dollar|\u20ac eur euro|\u00a3 gbp sterling|\u00a5 jpy yen|\u20b9 inr rupee|% percent pct|meter m metre
+|kilometer km kilometre|centimeter cm centimetre|millimeter mm millimetre|mile mi|foot ft feet|inch in inche|gram g
+|kilogram kg kgs|milligram mg|tonne t|pound lb lbs|ounce oz|liter l L litre|milliliter ml mL|second s sec|minute min
+|hour h hr|day d|week wk|year yr|watt W|volt V|hertz Hz"""
 """Spellings of one unit; none is converted into another."""
-_ALIASES = {word: row.split()[0] for row in _UNITS.split("|") for word in row.split()[1:]}
-_CURRENCIES = frozenset(_SIGNS)
-_CHANGING = SCALES | word_set("""
-january february march april may june july august september october november december jan feb mar apr jun jul
-aug sep sept oct nov dec after before early late spring summer autumn winter
-not no never neither nor without isn't than least most under over above below within exceeding between up down
-out to or and plus minus negative more less fewer greater larger smaller half halves third thirds quarter quarters
-twice thrice double triple times root squared cube cubed factorial power log ln exp sin cos tan sqrt max min mod
-modulo choose divided multiplied by version point square through until till from vs ad bc ce bce am pm a.m p.m b.c
-a.d o'clock score gross grand mil mn bn tn minimum maximum""")
-"""Words that make another number, or a time, of the one beside them."""
-
-
-@lru_cache(maxsize=1024)
-def parse_number(text: str) -> Number | None:
-    """The number that a text states; None if it states none, or several, or if reading it would be a guess.
-
-    Read: signs, thousands ("1,000", "1 000"), decimals, fractions ("3/4", "1 1/2"), exponents ("2e3", "3 x 10^5"),
-    percentages, and texts that are one number in words up to ninety-nine, each with the label before or behind it.
-    A name or a calculation before "=" does not count.
-    """
-    if "\\" in text or "{" in text or "$" in text:
-        for pattern, plain in _LATEX:
-            text = pattern.sub(plain, text)
-    plain = _COMES_TO.sub("equals", _CALCULATED.sub("", _day_first(written(text))))
-    match = _NUMBER.search(plain)
-    if match is None:
-        spelt = CARDINALS.get(normalise(plain))
-        return None if spelt is None else Number(Fraction(spelt))
-    prefix = _BEFORE.search(plain[: match.start()])
-    assert prefix is not None, "every part of it is optional"
-    value, lead, money = _value(match), plain[: prefix.start()], prefix["money"] or ""
-    named = is_name("".join(lead.split()[-1:])) and not money
-    if value is None or not _leads(lead) or (named and re.fullmatch(r".*\..*0", match["digits"] or "")):
-        return None  # the last is a version: Python 3.10 is not 3.1
-    number = _labelled(-value if prefix["sign"] == "-" else value, money.casefold(), plain[match.end() :])
-    if number is None:
-        return None
-    amount = number.label or prefix["sign"] or not AMOUNTS.isdisjoint(lead.casefold().split())
-    return replace(number, lead=_said_before(lead, number), spelling="" if amount else _unclear(match))
-
-
-def _day_first(text: str) -> str:
-    """A text with the day of a date before its month: "December 10, 1990" as "10 December, 1990"."""
-    return _MONTH_FIRST.sub(r"\2 \1", text)
-
-
-def _value(match: re.Match[str]) -> Fraction | None:
-    """The value of a number without its sign; None if it cannot be read."""
-    if match["top"]:
-        whole, top, bottom = int(match["whole"] or 0), int(match["top"]), int(match["bottom"])
-        return None if not bottom or (whole and top >= bottom) else whole + Fraction(top, bottom)
-    digits = match["digits"].replace(",", "").replace(" ", "")
-    if digits[0] == "0" and digits[1:2].isdecimal():
-        return None  # 007
-    return Fraction(digits) * Fraction(10) ** int(match["exponent"] or match["tens"] or 0)
-
-
-def _leads(lead: str) -> bool:
-    """Whether the text before a number does not change it: words, a name before "=", or a heading mark."""
-    words_before = _LABEL.findall(lead.casefold())
-    names = words_before[:-1] if lead.rstrip(" (")[-1:] == "=" else words_before
-    return (
-        _LEAD.fullmatch(lead) is not None
-        and not any(word in _CHANGING or word in CARDINALS for word in words_before)
-        and not any(len(word) == 1 and word not in "ai" for word in names)
-    )
-
-
-def _said_before(lead: str, number: Number) -> tuple[str, ...]:
-    """The words before a number, without those that every number may have and the variable of "x = 5"."""
-    lead = _VARIABLE.sub("", lead).rstrip(" (")
-    words_before = lead.split()
-    # "A" is an article if a noun follows and nothing stands before it ("A 5 km run"), else a name ("A 1", "Plan A 5").
-    letter = words_before[-1:] == ["A"] and not (number.label and len(words_before) == 1)
-    said = (_stem(word.casefold()) for word in _LABEL.findall(lead))
-    return (*(word for word in said if word not in _INTRODUCING), *(("A",) if letter else ()))
-
-
-def _unclear(match: re.Match[str]) -> str:
-    """The digits of a number that may be a version or a date; "" for others.
-
-    1.10 is a version after 1.9, and 10/12 a day: only as numbers they are 1.1 and 5/6. Versions with a second number of
-    50 or more are rare, so 3.50 is 3.5.
-    """
-    if match["top"]:
-        top, bottom = int(match["top"]), int(match["bottom"])
-        day = not match["whole"] and min(top, bottom) <= 12 and max(top, bottom) <= 31
-        return match[0] if day and gcd(top, bottom) > 1 else ""
-    digits = match["digits"]
-    return digits if _VERSION.fullmatch(digits) and not (match["exponent"] or match["tens"]) else ""
-
-
-def _labelled(value: Fraction, money: str, after: str) -> Number | None:
-    """A number with the label behind it; None if other text follows."""
-    clause = _CLAUSE.search(after)
-    named = after if clause is None else after[: clause.start()]
-    rest = "" if clause is None else normalise(after[clause.start() :].strip(" .,;:?!()[]\u2014"))
-    chunks = ["inch"] if named == " in" else named.replace("per cent", "%").split()
-    if any(map(str.isdecimal, rest)) or not all(map(_LABEL.fullmatch, chunks)):
-        return None
-    singular = [_singular(chunk) for chunk in chunks]
-    end = next((i for i, word in enumerate(singular) if word in FUNCTION_WORDS), len(singular))
-    trailing = " ".join([*singular[end:], rest]).strip()
-    attached = named[:1].isalpha() and (money or len(chunks[0]) == 1 or chunks[0] not in _ALIASES)  # $5m, 5k, 21st, 5s
-    scaled = attached or (money and end and len(chunks[0]) < 3)
-    variable = end == 1 and len(singular[0]) == 1 and singular[0].isalpha()
-    changing = any(
-        word in _CHANGING or word.endswith(("illion", "illiard")) for word in (*singular[:end], *trailing.split())
-    )
-    sign = _ALIASES.get(money, money)
-    label = [sign, *singular[:end]] if sign and singular[:1] != [sign] else singular[:end]
-    if not sign and label and label[-1] in _CURRENCIES:
-        label = [label[-1], *label[:-1]]  # "5 million dollars" as "$5 million"
-    if label[:1] == ["%"]:
-        value /= 100
-    return Number(value, " ".join(label), trailing, bool(scaled or variable or changing))
-
-
-def _stem(word: str) -> str:
-    return word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
-
-
-_INTRODUCING = frozenset(
-    map(_stem, (FUNCTION_WORDS | QUANTITIES) - word_set("since by each every any some other during"))
+_ALIASES = {word: row.split()[0] for row in _UNITS.split("|") for word in row.split()}
+_SIGNS = {"$", "\u20ac", "\u00a3", "\u00a5", "\u20b9", "%"}
+_INTRODUCING = FUNCTION_WORDS | word_set("""amount amounts total sum price cost costs value average result number count
+year come comes came get gets give gives final correct estimate estimated around circa approx""")
+"""Words before a number that say no more than that a number follows."""
+_OTHER_NUMBER = (
+    CHANGING | CARDINALS.keys() | word_set("within exceeding between square root log factor up times mil bn tn minimum")
 )
-"""Words before a number that do not change it."""
 
 
-def _singular(word: str) -> str:
-    """A word of a label in one spelling. Case counts in units: "mW" is not "MW"."""
-    small = word.casefold()
-    single = small[:-1] if len(small) > 3 and small.endswith("s") and not small.endswith("ss") else small
-    if word in _ALIASES or (len(word) > 2 and single in _ALIASES):
-        return _ALIASES.get(word) or _ALIASES[single]
-    if small in _CHANGING or single in _CHANGING:
-        return small if small in _CHANGING else single
-    return single if len(word) > 3 and (word.islower() or word.istitle()) else word
+@lru_cache(maxsize=4096)
+def parse_number(text: str) -> Number | None:
+    r"""The number that a text states; None if it states none, or several, or if reading it would be a guess.
+
+    Read: signs, thousands ("1,000"), decimals, fractions ("3/4"), exponents ("2e3"), percentages, LaTeX
+    (``\boxed{5}``), and texts that are one number in words up to ninety-nine. A calculation or a name before "="
+    does not count.
+    """
+    for pattern, plain in _LATEX if not {"\\", "$", "#", "{"}.isdisjoint(text) else ():
+        text = pattern.sub(plain, text)
+    words, marks, normal = read(_LEFT_SIDE.sub("", written(text)))
+    places = [place for place, word in enumerate(words) if has_digit(word)]
+    if not places and normal in CARDINALS:
+        return Number(Fraction(CARDINALS[normal]))
+    match = _NUMBER.fullmatch(words[places[0]]) if len(places) == 1 else None
+    if match is None or not set(marks) <= {match[0]}:
+        return None
+    place, (sign, money, digits, suffix) = places[0], match.groups()
+    lead = tuple(word for word in words[:place] if word not in _INTRODUCING)
+    if any(map(_makes_another, lead)) or not (suffix.isalpha() or suffix in ("", "%")):  # "1\u00bd" has no such letter
+        return None
+    behind = [
+        word for i, word in enumerate(words[place + 1 :]) if word not in FUNCTION_WORDS or (not i and word in _ALIASES)
+    ]
+    if suffix:  # "5k", "21st" and "$5m" are other numbers than 5, "5km" is not
+        behind.insert(0, suffix if suffix == "%" or (len(suffix) > 1 and suffix in _ALIASES) else f"-{suffix}")
+    elif money and behind and len(behind[0]) == 1:
+        behind[0] = f"-{behind[0]}"
+    # Signs first: "5 million dollars" is "$5 million".
+    named = [_one_spelling(word) for word in (money, *behind) if word]
+    label = tuple(sorted(named, key=lambda word: word not in _SIGNS))
+    value = Fraction(digits) * (-1 if sign else 1) / (100 if "%" in label else 1)
+    unclear = not label and (str(Fraction(digits)) != digits if "/" in digits else re.match(r"[1-9].*\..*0$", digits))
+    return Number(value, label, lead, digits if unclear else "")
+
+
+def _one_spelling(word: str) -> str:
+    single = word[:-1] if len(word) > 3 and word.endswith("s") and not word.endswith("ss") else word
+    known = _ALIASES.get(word) or _ALIASES.get(single)
+    return known or (_ALIASES.get(word.casefold(), single) if len(word) > 2 else single)
+
+
+def _makes_another(word: str) -> bool:
+    """Whether a word beside a number makes another number of it, or names it by a letter."""
+    return word.casefold() in _OTHER_NUMBER or word[0] == "-" or (len(word) == 1 and word not in _SIGNS)
 
 
 # -- The judge ---------------------------------------------------------------------------------------------------------
@@ -283,21 +140,17 @@ def _singular(word: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class NumericJudge(BatchJudge):
-    r"""Two answers are the same iff each states one number, the numbers are equal and their labels agree.
+    """Two answers are the same iff each states one number, and the numbers, their labels and what precedes them agree.
 
-    Labels are units, currencies, words of scale and counted nouns. They agree if they are equal, or if one number is
-    bare: "5 km" is "5", not "5 m". Nothing is converted: "5 km" is not "5000 m", and "5 million" is not "5,000,000"
-    (nor "5"). Only "%" is read: "50%" = "0.5". Whole numbers are compared exactly, others to nine significant digits
-    and at least three decimals. See `parse_number`.
+    Labels are units, currencies, words of scale and counted nouns. They agree if one begins with the other: "5 km" is
+    "5", not "5 m". Nothing is converted: "5 km" is not "5000 m", and "5 million" is neither "5,000,000" nor "5". Only
+    "%" is read: "50%" = "0.5". Whole numbers are compared exactly, others to nine significant digits and at least three
+    decimals.
 
-    Words before a number must be equal ("a profit of $5 million" is not "a loss of $5 million", "Windows 7" is not
-    "iPhone 7"). Words that only introduce a number ("the answer is", "about") do not count, nor do words of the
-    question that one answer has and the other lacks. A bare number whose digits may be a version or a date ("1.10",
-    "10/12") equals only the same digits.
-
-    The day and the month of a date may be in either order ("10 December" = "December 10"). Other dates, times, ranges,
-    bounds, lists, formulas ("\sqrt{2}", "5!") and texts with several numbers are texts: two of them are the same iff
-    their normalised strings are, and none is the same as a number. So are refusals.
+    Words before a number must be equal ("a profit of $5 million" is not "a loss of $5 million"), except those that only
+    introduce it ("about") and those of the question that one of the answers leaves out. A bare number whose digits may
+    be a version or a date ("1.10", "10/12") equals only the same digits. Everything else (dates, times, ranges, bounds,
+    lists, formulas) is a text: two of them are the same iff their normal forms are, and none is the same as a number.
     """
 
     is_slow = False
@@ -305,23 +158,19 @@ class NumericJudge(BatchJudge):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="numeric", version=7, params={})
+        return JudgeSpec(name="numeric", version=8, params={})
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Equality of the numbers that they state; words of the question before them do not count."""
-        return [_same(question, a, b) for a, b in pairs]
+        asked = asked_words(question)
+        return [_same(asked, a, b) for a, b in pairs]
 
 
-def _same(question: str, a: str, b: str) -> bool:
+def _same(asked: frozenset[str], a: str, b: str) -> bool:
     ours, theirs = parse_number(a), parse_number(b)
     if ours is None or theirs is None:
-        # Only two texts without a number (None is None) may be the same as texts.
-        equal = normalise(_day_first(a)) == normalise(_day_first(b))
-        return ours is theirs and (equal or (is_refusal(a) and is_refusal(b)))
-    equal = ours.rounded == theirs.rounded and labels_agree(ours, theirs)
-    return equal and _spellings_agree(ours, theirs) and leads_agree(question, ours, theirs)
-
-
-def _spellings_agree(a: Number, b: Number) -> bool:
-    """Whether two numbers may be versions or dates only if both have the same digits."""
-    return a.spelling == b.spelling or bool(a.label or b.label)
+        return ours is theirs and normalise(a) == normalise(b)
+    fewer, more = sorted((set(ours.lead), set(theirs.lead)), key=len)
+    leads_agree = ours.lead == theirs.lead or (fewer < more and more - fewer <= asked)
+    equal = ours.rounded == theirs.rounded and ours.spelling == theirs.spelling
+    return equal and leads_agree and labels_agree(ours, theirs)

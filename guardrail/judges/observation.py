@@ -78,7 +78,7 @@ class ObservationJudge(BatchJudge):
     def spec(self) -> JudgeSpec:
         """Name, version and parameters. Recorded and live observations of one ``version`` are the same judge."""
         params = {"tools": sorted(self._tools), "version": self._version, "errors": self._errors}
-        return JudgeSpec(name="observation", version=4, params=params)
+        return JudgeSpec(name="observation", version=5, params=params)
 
     def identity(self, text: str) -> str:
         """Canonical JSON of the calls, or the normalised text."""

@@ -19,7 +19,7 @@ from ..errors import MissingDependencyError, UsageError, load_entry_point
 from ..types import Bindings
 from .base import Entailment, Judge
 from .json_value import JsonJudge, is_structured
-from .lexical import ExactJudge, TokenF1Judge
+from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
 from .tool_call import ToolCallJudge
 
@@ -97,7 +97,7 @@ JUDGES: dict[str, Callable[..., Judge]] = {
     "exact": ExactJudge,
     "json": JsonJudge,
     "numeric": NumericJudge,
-    "token_f1": TokenF1Judge,
+    "text": TextJudge,
     "tool_call": ToolCallJudge,
 }
 """The built-in judges. A new one is one line here."""
@@ -106,14 +106,14 @@ _ENTAILMENTS: Registry[Entailment] = Registry("entailment model", "acrc_guardrai
 
 
 def default_judge(bindings: Bindings | None = None) -> Judge:
-    """The judge of an estimator that clusters, if none is named: `json` for answers in a format, else `token_f1`.
+    """The judge of an estimator that clusters, if none is named: `json` for answers in a format, else `text`.
 
     The words of an answer in a format include the names of its fields, which all answers share.
 
     Args:
         bindings: The plan's tools and answer format.
     """
-    return JsonJudge() if is_structured(bindings) else TokenF1Judge()
+    return JsonJudge() if is_structured(bindings) else TextJudge()
 
 
 def list_judges() -> tuple[str, ...]:
@@ -122,7 +122,7 @@ def list_judges() -> tuple[str, ...]:
 
 
 def make_judge(name: str, **params: Any) -> Judge:
-    """Make a judge by name, e.g. ``make_judge("token_f1", threshold=0.6)``.
+    """Make a judge by name, e.g. ``make_judge("text", threshold=0.8)``.
 
     Raises:
         UsageError: The name is unknown, or the judge does not take these parameters.

@@ -18,7 +18,7 @@ from .base import (
     knows_tool_calls,
 )
 from .registry import Registry, make_judge
-from .text import guards_hold, is_echo, is_hedged, normalise, shared, word_tuple
+from .text import agree, normalise, own_words, read
 
 __all__ = [
     "SIMILARITIES",
@@ -77,30 +77,29 @@ class BatchSimilarity(Comparer):
 
 
 def jaccard(answer: str, reference: str) -> float:
-    """Jaccard similarity of the sets of normalised words: |A and B| / |A or B|, in [0, 1], symmetric.
+    """Jaccard similarity of the sets of words: |A and B| / |A or B|, in [0, 1], symmetric.
 
     Order and multiplicity of words do not count. Texts without words score 1 if equal, else 0.
     """
-    ours, theirs = set(word_tuple(answer)), set(word_tuple(reference))
+    return _overlap(read(answer).words, read(reference).words, answer, reference)
+
+
+def _overlap(ours: Sequence[str], theirs: Sequence[str], a: str, b: str) -> float:
     if not ours or not theirs:
-        return float(normalise(answer) == normalise(reference))
-    return len(ours & theirs) / len(ours | theirs)
+        return float(normalise(a) == normalise(b))
+    return len({*ours} & {*theirs}) / len({*ours, *theirs})
 
 
 def rouge_l(answer: str, reference: str) -> float:
-    """ROUGE-L F1 of normalised words: 2 LCS / (|A| + |B|), LCS the longest common subsequence. In [0, 1], symmetric.
+    """ROUGE-L F1 of words: 2 LCS / (|A| + |B|), LCS the longest common subsequence. In [0, 1], symmetric.
 
     Texts without words score 1 if equal, else 0. Source: Lin 2004 with beta = 1. Difference: words as in
     `normalise` (articles dropped, numbers kept whole), no stemming.
     """
-    ours, theirs = word_tuple(answer), word_tuple(reference)
+    ours, theirs = read(answer).words, read(reference).words
     if not ours or not theirs:
         return float(normalise(answer) == normalise(reference))
     return 2 * _common_subsequence(ours, theirs) / (len(ours) + len(theirs))
-
-
-def _apart(a: str, b: str) -> bool:
-    return normalise(a) != normalise(b) and (is_hedged(a) or is_hedged(b))
 
 
 def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
@@ -123,30 +122,27 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Jaccard(BatchSimilarity):
-    """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation.
-
-    An answer that begins with an apology for having none (`is_hedged`) is like no other: it repeats the question.
-    """
+    """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation."""
 
     is_slow = False
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="jaccard", version=4, params={})
+        return JudgeSpec(name="jaccard", version=5, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Overlap of word sets; the question plays no part."""
-        return [0.0 if _apart(a, b) else jaccard(a, b) for a, b in pairs]
+        return [jaccard(a, b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)
 class GuardedJaccard(BatchSimilarity):
-    """Jaccard similarity of content words (`shared`), or 0 if the guards of `TokenF1Judge` fail.
+    """Jaccard similarity of the words that two answers add to the question, or 0 if a guard fails.
 
-    Guards: the same numbers and marks ("C++" is not "C#"), and both or neither contain a negation. Antonyms and
-    paraphrases without common words are not understood. Apologies as in `Jaccard`. An answer that only repeats the
-    question is like no answer that says more.
+    Guards: the same numbers, signs that are not prose ("C++" is not "C#") and words that change others ("not").
+    Antonyms and paraphrases without common words are not understood. An answer without own words
+    is like its equal only.
     """
 
     is_slow = False
@@ -154,35 +150,28 @@ class GuardedJaccard(BatchSimilarity):
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="guarded_jaccard", version=7, params={})
+        return JudgeSpec(name="guarded_jaccard", version=8, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Overlap of content words, less those of the question where others are left, behind the guards."""
-        return [self._similarity(question, a, b) for a, b in pairs]
-
-    def _similarity(self, question: str, a: str, b: str) -> float:
-        # An echo has no words of its own to compare: by the question's words it would be like every whole sentence.
-        unlike = _apart(a, b) or not guards_hold(a, b) or is_echo(question, a) != is_echo(question, b)
-        return 0.0 if unlike else shared(question, a, b)
+        """Overlap of own words behind the guards."""
+        own = {text: own_words(question, text) for pair in pairs for text in pair}
+        return [_overlap(own[a], own[b], a, b) if agree(a, b) else 0.0 for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)
 class RougeL(BatchSimilarity):
-    """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation.
-
-    An answer that begins with an apology for having none (`is_hedged`) is like no other: it repeats the question.
-    """
+    """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation."""
 
     is_slow = False
 
     @property
     def spec(self) -> JudgeSpec:
         """Name, version and parameters."""
-        return JudgeSpec(name="rouge_l", version=4, params={})
+        return JudgeSpec(name="rouge_l", version=5, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Longest common subsequence of words; the question plays no part."""
-        return [0.0 if _apart(a, b) else rouge_l(a, b) for a, b in pairs]
+        return [rouge_l(a, b) for a, b in pairs]
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,8 +69,8 @@ def make_estimator(
 
     Args:
         name: One of `list_estimators()`.
-        judge: Equivalence judge, for estimators that cluster. Default: `default_judge` of the bindings: `token_f1` at
-            0.5, or `json` if answers have a format.
+        judge: Equivalence judge, for estimators that cluster. Default: `default_judge` of the bindings: `text`,
+            or `json` if answers have a format.
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph or over pieces of an answer. Default:
             `guarded_jaccard`; `rouge_l` for `lexical_similarity`; `jaccard` for `graded_disagreement`.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from ..judges import GuardedJaccard
 from ..judges.base import identity_of
-from ..judges.text import FUNCTION_WORDS, is_echo, word_tuple
+from ..judges.text import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Level, Needs, Piece
 from .clustering import Steps
@@ -264,14 +264,13 @@ def answer_word_nll(evidence: Evidence) -> float | Missing:
     if isinstance(extents, Missing):
         return extents
     text = primary.text.strip()
-    if is_echo(question, text):
+    functional = FUNCTION_WORDS | NEGATIONS
+    asked = functional | asked_words(question)
+    said = read(text).words
+    if asked.issuperset(said) and not functional.issuperset(said):
         return Missing(Unmeasured.EMPTY_ANSWER, "the answer only repeats words of the question")
-    in_question = frozenset(word_tuple(question))
-    own = [
-        span.nll
-        for span in extents
-        if not in_question.union(FUNCTION_WORDS).issuperset(word_tuple(text[span.start : span.end]))
-    ]
+    spelled = [(span.nll, text[span.start : span.end]) for span in extents]
+    own = [nll for nll, word in spelled if fold(word) not in functional and not asked.issuperset(read(word).words)]
     # No own word and no echo: function words only, and those are the answer ("No.").
     return _total(own or [span.nll for span in extents])
 
@@ -436,7 +435,7 @@ _TOKENS, _WORDS = replace(_MATRIX, relevance="token"), replace(_MATRIX, relevanc
 _ALIKE = GuardedJaccard()
 
 ESTIMATORS = (
-    Estimator("answer_word_nll", 2, "nats", Needs(logprobs=True), answer_word_nll),
+    Estimator("answer_word_nll", 3, "nats", Needs(logprobs=True), answer_word_nll),
     Estimator("sar", 1, "nats", _TOKENS, sar, similarity=_ALIKE),
     Estimator("sentence_sar", 1, "nats", _MATRIX, sentence_sar, similarity=_ALIKE),
     Estimator("token_sar", 1, "nats", replace(_SAMPLES, relevance="token"), token_sar, similarity=_ALIKE),

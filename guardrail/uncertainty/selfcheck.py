@@ -16,8 +16,7 @@ import numpy as np
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from numpy.typing import NDArray
 
-from ..judges import normalise
-from ..judges import words as words_of
+from ..judges.text import read
 from ..sampling.follow_ups import FollowUp
 from ..types import Missing, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
@@ -113,12 +112,12 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
     primary = drawn.primary.comparable
     counts = Counter(
-        word for text in (primary, *(sample.comparable for sample in drawn.samples)) for word in _words(text)
+        word for text in (primary, *(sample.comparable for sample in drawn.samples)) for word in read(text).words
     )
     # T + V: add-one smoothing gives each distinct word one more count.
     total = counts.total() + len(counts)
     # The smallest count is the largest -ln p, so one logarithm for each sentence is enough.
-    rarest = [min((counts[word] + 1 for word in _words(part)), default=None) for part in sentences(primary)]
+    rarest = [min((counts[word] + 1 for word in read(part).words), default=None) for part in sentences(primary)]
     if not rarest or None in rarest:
         return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer has no words")
     return math.fsum(math.log(total / count) for count in rarest if count is not None) / len(rarest)
@@ -193,14 +192,6 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
         against[text] = int(verdict[1].lower() == "no")
     # Over all questions, so that a sample drawn twice counts twice although it was asked about once.
     return sum(against[text] for text in questions) / len(questions)
-
-
-def _words(text: str) -> list[str]:
-    """Normalised words; a text without word characters (an emoji) is one word."""
-    return words_of(text) or [word for word in [normalise(text)] if word]
-
-
-# -- Answers of the model to a question about its answer ---------------------------------------------------------------
 
 
 def _before(prompt: Sequence[BaseMessage]) -> list[BaseMessage]:
@@ -295,7 +286,7 @@ _SUPPORT = replace(_SAMPLES, follow_up=SELFCHECK_PROMPT)
 
 ESTIMATORS = (
     Estimator("p_true", 1, "probability", replace(_SAMPLES, follow_up=P_TRUE), p_true),
-    Estimator("selfcheck_ngram", 4, "nats", replace(_SAMPLES, answer=True), selfcheck_ngram),
+    Estimator("selfcheck_ngram", 5, "nats", replace(_SAMPLES, answer=True), selfcheck_ngram),
     Estimator("selfcheck_nli", 1, "probability", replace(_SAMPLES, entailment=True), selfcheck_nli),
     Estimator("selfcheck_prompt", 1, "probability", _SUPPORT, selfcheck_prompt),
     Estimator("verbalised", 1, "probability", Needs(follow_up=VERBALISED), verbalised),

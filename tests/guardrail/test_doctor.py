@@ -448,7 +448,7 @@ def test_judges_that_cannot_judge_fail() -> None:
     for answers in ((True, True), (False, False), (None, None), RuntimeError("no weights")):
         judge.answers = answers
         assert _verdicts(judge).status == "fail"
-    for name in {"exact", "numeric", "token_f1", "tool_call"} & set(list_judges()):
+    for name in {"exact", "numeric", "text", "tool_call"} & set(list_judges()):
         assert _verdicts(make_judge(name)).status == "ok", name
 
 

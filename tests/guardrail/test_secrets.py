@@ -95,7 +95,7 @@ class Native(ScriptedChat):
 class Quoting:
     """A judge that fails, and says with what; or that gives another answer than yes or no."""
 
-    spec: JudgeSpec = make_judge("token_f1").spec
+    spec: JudgeSpec = make_judge("text").spec
 
     def __init__(self, error: type[Exception] | None) -> None:
         self._error = error

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge, from_judge, make_similarity
+from guardrail.judges import ExactJudge, JudgeSpec, TextJudge, from_judge, make_similarity
 from guardrail.judges.similarity import rouge_l
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Clustering, cluster, measure, measure_all, measure_many
@@ -41,7 +41,7 @@ def drawn(texts: list[str], logprobs: list[float] | None = None) -> SampleSet:
     return SampleSet(question="q", primary=Sample(text="x"), samples=samples)
 
 
-@given(TEXTS, st.sampled_from([ExactJudge(), TokenF1Judge()]), st.sampled_from(["components", "greedy"]))
+@given(TEXTS, st.sampled_from([ExactJudge(), TextJudge()]), st.sampled_from(["components", "greedy"]))
 def test_clusters_are_a_partition(texts: list[str], judge: ExactJudge, method: str) -> None:
     clusters = cluster("q", texts, judge, method)  # type: ignore[arg-type]
     assert clusters is not None

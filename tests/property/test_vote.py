@@ -50,7 +50,7 @@ def reply(drawn: Drawn) -> str | AIMessage:
 @settings(max_examples=80)
 @given(
     st.lists(st.sampled_from(WORDS + NUMBERS) | CALLS, min_size=2, max_size=7),
-    st.sampled_from(["exact", "token_f1", "numeric", "tool_call"]),
+    st.sampled_from(["exact", "text", "numeric", "tool_call"]),
 )
 def test_a_guard_gives_out_the_vote_that_was_imported(samples: list[Drawn], judge: str) -> None:
     estimator = make_estimator("discrete_semantic_entropy", judge=make_judge(judge))

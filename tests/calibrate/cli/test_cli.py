@@ -269,7 +269,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     read = re.findall(r"(right|wrong) (?:'[^']*'|\S+) reference '\d+ days', f\d+", shown)
     assert read == ["right"] * 3 + ["wrong"] * 3
     assert re.search(
-        r"Judge token_f1 counts \d+ pairs of short answers that differ as the same.* '\d+ days' = 'It is", shown
+        r"Judge text counts \d+ pairs of short answers that differ as the same.* '\d+ days' = 'It is", shown
     )
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "11 of 110 answers, at max_tokens" in page

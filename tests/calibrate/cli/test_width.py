@@ -103,7 +103,7 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
     artifact, segmented = tmp_path / "a.json", tmp_path / "s.json"
     key = "discrete_semantic_entropy"
     commands = (
-        ("score", path, "-e", "all", "-e", "semantic_entropy:token_f1(threshold=0.7):greedy"),
+        ("score", path, "-e", "all", "-e", "semantic_entropy:text(threshold=0.7):greedy"),
         ("ensemble", path, "-m", f"degree,{key}", "-o", tmp_path / "e.json"),
         ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
         ("fit", path, "-a", "0.3", "-o", segmented, "-e", key, "--by", "group", "--test-fraction", "0.3"),

@@ -76,7 +76,6 @@ def test_token_f1_threshold_is_a_parameter() -> None:
         ("\u22125", -5.0),
         ("$1,234.50", 1234.5),
         ("3/4", 0.75),
-        ("1 1/2 cups", 1.5),
         ("50 %", 0.5),
         ("12 percent", Fraction(12, 100)),
         ("1e3", 1000.0),
@@ -111,8 +110,6 @@ def test_parse_number(text: str, value: float | Fraction | None) -> None:
         ("5 km", "5 m", False),
         ("5 km", "5", True),
         ("$5", "\u20ac5", False),
-        ("10 000", "25 000", False),
-        ("10 000", "10,000", True),
         ("2125551234", "2125551235", False),  # whole numbers are not rounded
         ("1234567890123456789", "1234567890123456788", False),
         ("100000.01", "100000.02", False),  # relative 1e-7, but a cent

@@ -25,7 +25,7 @@ from calibrate.evaluation.planning import Binormal
 from calibrate.report.sentences import unread
 from calibrate.scoring.metrics import ks_two_sample
 from guardrail.errors import UsageError
-from guardrail.judges import ExactJudge, JudgeSpec, TokenF1Judge
+from guardrail.judges import ExactJudge, JudgeSpec, TextJudge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Sample, SampleSet, Uncertainty
 
@@ -184,7 +184,7 @@ SHORT = [
 
 def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -> None:
     # "Armstrong" shares one of two words with either: token-F1 2/3. "Louis A." and "Neil A." share one of two: 1/2.
-    merged = merged_pairs(SHORT, TokenF1Judge(threshold=0.5))
+    merged = merged_pairs(SHORT, TextJudge(threshold=0.5))
     assert merged is not None
     assert merged.pairs[0] == ("p", "Louis Armstrong", "Neil Armstrong")
     assert [(a.casefold(), b) for _, a, b in merged.pairs[1:]] == [
@@ -192,7 +192,7 @@ def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -
         ("armstrong", "Neil Armstrong"),
     ]
     assert (merged.n, merged.n_records) == (3, 2)
-    first = merged_pairs(SHORT[::-1], TokenF1Judge(threshold=0.5), most=1)
+    first = merged_pairs(SHORT[::-1], TextJudge(threshold=0.5), most=1)
     assert first is None  # "p" has the pairs, and only "q" is looked at
     assert merged_pairs(SHORT, ExactJudge()) is None
 
@@ -216,7 +216,7 @@ def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(t
     assert whole is not None
     assert merged_pairs(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
     assert model.asked == calls_before
-    assert judge_to_look_at(TokenF1Judge().spec) == TokenF1Judge()
+    assert judge_to_look_at(TextJudge().spec) == TextJudge()
 
 
 def test_answers_that_a_score_does_not_read_are_counted() -> None:

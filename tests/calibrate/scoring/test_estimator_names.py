@@ -29,7 +29,7 @@ from guardrail.judges import (
     NumericJudge,
     RougeL,
     Similarity,
-    TokenF1Judge,
+    TextJudge,
     ToolCallJudge,
     from_judge,
 )
@@ -40,8 +40,8 @@ from guardrail.uncertainty import make_estimator as make
 JUDGES: tuple[Judge, ...] = (
     ExactJudge(),
     NumericJudge(),
-    TokenF1Judge(),
-    TokenF1Judge(threshold=0.7),
+    TextJudge(),
+    TextJudge(threshold=0.7),
     ToolCallJudge(),
     ToolCallJudge(numbers=True, decimals=2, dates=["%d.%m.%Y", "%Y, %m (%d)"]),
 )
@@ -108,9 +108,9 @@ def test_parameters_as_people_write_them(text: str, expected: dict[str, object])
 
 
 def test_a_judge_is_a_similarity_in_three_ways() -> None:
-    spec = from_judge(TokenF1Judge(threshold=0.7)).spec
+    spec = from_judge(TextJudge(threshold=0.7)).spec
     for text in (
-        "from_judge(token_f1(threshold=0.7))",
+        "from_judge(text(threshold=0.7))",
         f"from_judge(judge={json.dumps(spec.params['judge'])})",
         f"from_judge(judge={spec.params['judge']})",  # as earlier versions wrote their keys
     ):
@@ -151,7 +151,7 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
         ("semantic_entropy:chat(model=openai:gpt-4o)", r"--judge 'chat\(model=PROVIDER:MODEL\)'"),
         ("ensemble:0123abcd", "name it by its file"),
         ("imported:own", "came with an imported file"),
-        ("num_sets:token_f1(treshold=1)", "does not take the parameters"),
+        ("num_sets:text(treshold=1)", "does not take the parameters"),
     ],
 )
 def test_the_way_out_is_said(text: str, said: str) -> None:
@@ -166,7 +166,7 @@ def test_two_similarities_of_one_estimator_are_two_scores(tmp_path: Path) -> Non
     file = RecordFile(tmp_path / "r.jsonl", header_of(30, 5), tuple(made_records(30, 5)))
     both = [make("graded_disagreement"), make("graded_disagreement", similarity=RougeL())]
     scored = score_records(file, both)
-    keys = ["graded_disagreement", "graded_disagreement:token_f1(threshold=0.5):rouge_l"]
+    keys = ["graded_disagreement", "graded_disagreement:text(threshold=0.6):rouge_l"]
     assert list(scored.header.estimators) == keys
     for key, estimator in zip(keys, both, strict=True):
         alone = score_records(file, [estimator])
@@ -239,14 +239,14 @@ def test_what_a_text_leaves_open_is_what_the_file_has(text: str) -> None:
         "num_sets:nli(model=./w, precision=bfloat16)",
         "num_sets:nli(model=./w):greedy",
         "num_sets:exact",
-        "num_sets:token_f1",
+        "num_sets:text",
         "self_consistency:nli(model=./w)",
         "imported:x",
         "nonsense",
     ],
 )
 def test_nothing_else_is_taken_for_it(text: str) -> None:
-    specs = specs_by_key(make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=TokenF1Judge(threshold=0.7)))
+    specs = specs_by_key(make("num_sets", judge=Model(**PINNED)), make("num_sets", judge=TextJudge(threshold=0.7)))
     assert stored_key(specs, text) == text  # type: ignore[arg-type]
 
 
@@ -256,7 +256,7 @@ def test_of_several_the_plain_one_else_all_are_named() -> None:
     specs = specs_by_key(first, greedy)
     assert stored_key(specs, "num_sets:nli(model=./w)") == estimator_key(first)  # type: ignore[arg-type]
     assert stored_key(specs, "num_sets:nli:greedy") == estimator_key(greedy)  # type: ignore[arg-type]
-    assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:token_f1") == "num_sets"  # type: ignore[dict-item]
+    assert stored_key({**specs, "num_sets": make("num_sets").spec}, "num_sets:text") == "num_sets"  # type: ignore[dict-item]
     with pytest.raises(UsageError) as caught:
         stored_key(specs_by_key(first, two), "num_sets:nli")  # type: ignore[arg-type]
     assert all(estimator_key(each) in str(caught.value) for each in (first, two))
@@ -288,7 +288,7 @@ def test_chat_judges_are_found_by_name_and_model() -> None:
     ("key", "flags"),
     [
         ("num_sets:exact", "--estimator num_sets:exact"),
-        ("num_sets:token_f1(threshold=0.7)", "--estimator 'num_sets:token_f1(threshold=0.7)'"),
+        ("num_sets:text(threshold=0.7)", "--estimator 'num_sets:text(threshold=0.7)'"),
         ("ensemble:0123abcd", "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"),
     ],
 )
@@ -333,27 +333,25 @@ def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
     run("score", path, "-e", "token_sar:jaccard")
     output = run("fit", "--rule", "acrc", path, "-e", "token_sar", "-a", "0.4", code=2)
     assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in output
-    output = run(
-        "fit", "--rule", "acrc", path, "-e", "token_sar:from_judge(token_f1(threshold=0.7))", "-a", "0.4", code=2
-    )
-    assert "--estimator 'token_sar:from_judge(token_f1(threshold=0.7))'" in output
+    output = run("fit", "--rule", "acrc", path, "-e", "token_sar:from_judge(text(threshold=0.7))", "-a", "0.4", code=2)
+    assert "--estimator 'token_sar:from_judge(text(threshold=0.7))'" in output
 
 
 def test_a_similarity_given_apart_is_not_ignored(path: Path) -> None:
     run("score", path, "-e", "token_sar", "-e", "graded_disagreement", "--similarity", "from_judge(exact)")
     assert set(read_records(path).header.estimators) == {
         "token_sar:from_judge(exact)",
-        "graded_disagreement:token_f1(threshold=0.5):from_judge(exact)",
+        "graded_disagreement:text(threshold=0.6):from_judge(exact)",
     }
 
 
 def test_members_with_parameters(path: Path, tmp_path: Path) -> None:
-    tuned = "self_consistency:token_f1(threshold=0.7):greedy"
+    tuned = "self_consistency:text(threshold=0.7):greedy"
     judged = 'degree:from_judge(tool_call(dates=["%d.%m.%Y", "%Y"], decimals=2, numbers=True))'
     run("score", path, "-e", "degree", "-e", tuned, "-e", judged)
-    output = run("ensemble", path, "-m", f"degree, {tuned}, num_sets:token_f1(threshold=0.9)", code=2)
-    assert "has no scores by num_sets:token_f1(threshold=0.9)" in output
-    assert f"calibrate score {path} --estimator 'num_sets:token_f1(threshold=0.9)'" in output
+    output = run("ensemble", path, "-m", f"degree, {tuned}, num_sets:text(threshold=0.9)", code=2)
+    assert "has no scores by num_sets:text(threshold=0.9)" in output
+    assert f"calibrate score {path} --estimator 'num_sets:text(threshold=0.9)'" in output
     assert set(read_records(path).header.estimators) == {"degree", tuned, judged}
     out = tmp_path / "e.json"
     run("ensemble", path, "-m", f"degree, self_consistency, {judged}", "--train-fraction", "0.8", "-o", out)

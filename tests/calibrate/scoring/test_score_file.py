@@ -170,7 +170,7 @@ def test_names_that_cannot_be_read(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "key", ["num_sets:token_f1(threshold=0.7)", "semantic_entropy:token_f1(threshold=0.7):greedy", "sar:rouge_l"]
+    "key", ["num_sets:text(threshold=0.7)", "semantic_entropy:text(threshold=0.7):greedy", "sar:rouge_l"]
 )
 def test_a_key_is_read_back(key: str) -> None:
     assert estimator_key(parse_estimator(key)) == key

@@ -26,9 +26,9 @@ from guardrail.uncertainty import measure
     [
         ("perplexity", "perplexity"),
         ("semantic_entropy", "semantic_entropy"),
-        ("semantic_entropy:token_f1", "semantic_entropy"),
+        ("semantic_entropy:text", "semantic_entropy"),
         ("semantic_entropy:exact", "semantic_entropy:exact"),
-        ("self_consistency::greedy", "self_consistency:token_f1(threshold=0.5):greedy"),
+        ("self_consistency::greedy", "self_consistency:text(threshold=0.6):greedy"),
         ("self_consistency:exact:greedy", "self_consistency:exact:greedy"),
         ("eigenvalue:guarded_jaccard", "eigenvalue"),
         ("eigenvalue:rouge_l", "eigenvalue:rouge_l"),

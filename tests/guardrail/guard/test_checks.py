@@ -43,7 +43,7 @@ from guardrail import (
 )
 from guardrail.bindings import bindings_for
 from guardrail.guard.decide import decide
-from guardrail.judges import TokenF1Judge
+from guardrail.judges import TextJudge
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
@@ -298,7 +298,7 @@ RAG = PromptWrapping(
 )  # fmt: skip
 
 
-class Reading(TokenF1Judge):
+class Reading(TextJudge):
     """A judge that remembers the questions it was given."""
 
     questions: list[str] = []  # noqa: RUF012 - of the test

@@ -24,7 +24,7 @@ from langchain_core.tracers.schemas import Run
 from guardrail import AbstainedError, ArtifactTamperedError, Guardrail, UsageError, Verdict
 from guardrail.bindings import bindings_for
 from guardrail.guard.abstention import worded
-from guardrail.judges import JudgeSpec, TokenF1Judge
+from guardrail.judges import JudgeSpec, TextJudge
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
@@ -446,14 +446,14 @@ def test_configuration_holds_no_secret_and_asks_for_objects_again() -> None:
         artifact=make_artifact(model),
         on_abstain=model,
         abstain_message=lambda v: "x",
-        judge=TokenF1Judge(),
+        judge=TextJudge(),
     )
     config = guard.to_config()
     assert "sk-very-secret" not in json.dumps(config)
     assert config["needs"] == ["abstain_message", "judge", "on_abstain"]
     with pytest.raises(UsageError, match="give abstain_message, judge, on_abstain again"):
         Guardrail.from_config(config, model=model)
-    settings: dict[str, Any] = {"on_abstain": "raise", "abstain_message": "x", "judge": TokenF1Judge()}
+    settings: dict[str, Any] = {"on_abstain": "raise", "abstain_message": "x", "judge": TextJudge()}
     assert Guardrail.from_config(config, model=model, **settings).on_abstain == "raise"
 
 

@@ -21,7 +21,7 @@ from pydantic import Field, ValidationError
 
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
 from guardrail.guard.cascade import Cascade
-from guardrail.judges import TokenF1Judge
+from guardrail.judges import TextJudge
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.review.queue.expiring_keys import ExpiringKeys
@@ -303,7 +303,7 @@ def test_failures_of_the_transport_are_drawn_again(named: str) -> None:
     assert set(again.calls.values()) == {2}  # so the test could fail
 
 
-class Speechless(TokenF1Judge):
+class Speechless(TextJudge):
     def equivalent(self, question: str, pairs: Any) -> list[bool | None]:
         return [None for _ in pairs]
 

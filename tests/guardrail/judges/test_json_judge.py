@@ -7,7 +7,7 @@ from pydantic import BaseModel
 
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
-from guardrail.judges import JsonJudge, JudgeSpec, TokenF1Judge, default_judge, make_judge
+from guardrail.judges import JsonJudge, JudgeSpec, TextJudge, default_judge, make_judge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings
 from guardrail.uncertainty import make_estimator
@@ -75,11 +75,11 @@ def test_a_text_never_has_the_identity_of_a_value() -> None:
 
 
 def test_it_is_made_by_name_and_is_the_default_for_answers_in_a_format() -> None:
-    assert make_judge("json").spec == JudgeSpec(name="json", version=3, params={})
+    assert make_judge("json").spec == JudgeSpec(name="json", version=4, params={})
     assert default_judge(FORMAT) == JsonJudge()
     assert default_judge(Bindings(response_format={"type": "json_object"})) == JsonJudge()
     for plain in (None, Bindings(), bindings_for([Decision]), Bindings(response_format={"type": "text"})):
-        assert default_judge(plain) == TokenF1Judge()
+        assert default_judge(plain) == TextJudge()
     assert make_estimator("semantic_entropy", bindings=FORMAT).judge == JsonJudge()
     assert make_estimator("semantic_entropy", bindings=FORMAT, judge=make_judge("exact")).judge == make_judge("exact")
     assert make_estimator("degree", bindings=FORMAT).judge is None

@@ -93,7 +93,7 @@ def test_each_option_has_the_version_of_its_last_change() -> None:
     assert ToolCallJudge().spec.model_dump() == {"name": "tool_call", "version": 2, "params": {}}
     assert not ToolCallJudge().judges_tool_calls
     assert ToolCallJudge(unordered=["x"]).spec.version == 2
-    assert ToolCallJudge(text=True).spec.version == 4
+    assert ToolCallJudge(text=True).spec.version == 5
     assert ToolCallJudge(numbers=True).spec.version == ToolCallJudge(decimals=0).spec.version == 3
 
 

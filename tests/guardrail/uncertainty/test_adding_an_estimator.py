@@ -99,7 +99,7 @@ def test_it_is_made_by_name_and_from_its_spec() -> None:
     estimator = make_estimator("gini", judge=make_judge("exact"), clustering="greedy")
     assert "gini" in list_estimators()
     assert estimator.spec.judge == ExactJudge().spec
-    assert make_estimator("gini").spec.judge == make_judge("token_f1").spec  # the default judge
+    assert make_estimator("gini").spec.judge == make_judge("text").spec  # the default judge
     assert from_spec(estimator.spec).spec == estimator.spec
     assert not estimator.is_slow
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from guardrail import Guardrail
-from guardrail.judges import BatchJudge, ExactJudge, JudgeSpec, RougeL, TokenF1Judge, from_judge
+from guardrail.judges import BatchJudge, ExactJudge, JudgeSpec, RougeL, TextJudge, from_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
@@ -86,7 +86,7 @@ class Alike:
 def test_what_counts_as_slow() -> None:
     name = "discrete_semantic_entropy"
     assert not make_estimator(name).is_slow
-    assert not make_estimator(name, judge=TokenF1Judge()).is_slow
+    assert not make_estimator(name, judge=TextJudge()).is_slow
     assert make_estimator(name, judge=OtherExact()).is_slow
     assert make_estimator(name, judge=ChatJudge(MODEL, reply="text")).is_slow
     assert not make_estimator("degree", similarity=RougeL()).is_slow

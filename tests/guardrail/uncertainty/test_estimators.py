@@ -164,7 +164,7 @@ def test_graded_disagreement_by_hand() -> None:
     assert score("graded_disagreement", answers("a1", "A1", "a1.", primary="a1")).value == 0.0
     assert score("graded_disagreement", answers("a1", "b1", "c1", primary="d1")).value == 1.0
     # a judge that calls them the same does not make them alike: no vote against, 3 (1 - 2/3) / 3 of one vote
-    same = score("graded_disagreement", answers(*["york city"] * 3, primary="new york city"), make_judge("token_f1"))
+    same = score("graded_disagreement", answers(*["york city"] * 3, primary="new york city"), make_judge("text"))
     assert same.value == pytest.approx((1 / 3) / 4, abs=1e-15)
 
 

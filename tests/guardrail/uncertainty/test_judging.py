@@ -9,7 +9,7 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from guardrail.judges import EntailmentScores, ExactJudge, Item, JudgeSpec, TokenF1Judge
+from guardrail.judges import EntailmentScores, ExactJudge, Item, JudgeSpec, TextJudge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import (
     Estimator,
@@ -382,7 +382,7 @@ def test_the_level_of_an_estimator_is_what_it_needs() -> None:
 
 
 def test_judges_of_equal_specs_are_one_judge() -> None:
-    first, second = TokenF1Judge(), TokenF1Judge()
+    first, second = TextJudge(), TextJudge()
     scores = measure_all(
         answers("q", "a b", "a c", "d"),
         [make_estimator("num_sets", judge=first), make_estimator("num_sets", judge=second)],
