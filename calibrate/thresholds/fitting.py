@@ -121,7 +121,8 @@ def _smallest(prefix: Prefix, rule: Rule, request: RuleRequest) -> Feasible | In
     if hint is None:
         return _outcome(prefix, rule, request, None, options)
     index = int(np.searchsorted(prefix.score, hint.threshold))
-    return _outcome(prefix, rule, request.at(hint.bound), index, options)
+    # Upward to thousandths: what people read is then no less than what was certified.
+    return _outcome(prefix, rule, request.at(math.ceil(1_000 * hint.bound) / 1_000), index, options)
 
 
 def _hint(prefix: Prefix, rule: Rule, request: RuleRequest) -> Hint | None:

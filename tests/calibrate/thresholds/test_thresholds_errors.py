@@ -143,7 +143,8 @@ def test_an_infeasible_certificate_says_what_can_be_certified_and_smallest_takes
     assert stats.binom.cdf(2, 25, outcome.hint.bound) == pytest.approx(0.1)  # Clopper and Pearson at delta .1
     taken = fit(np.arange(100.0), wrong, alpha="smallest")
     assert isinstance(taken, Feasible)
-    assert (taken.alpha, taken.threshold, taken.certifies) == (outcome.hint.bound, 24.0, True)
+    assert (taken.threshold, taken.certifies) == (24.0, True)
+    assert outcome.hint.bound <= taken.alpha == round(taken.alpha, 3) < outcome.hint.bound + 0.001
     assert taken.options["alpha"] == "smallest"
     with pytest.raises(UsageError, match="is of rule 'certified'"):
         fit(U, E, alpha="smallest", rule="acrc")
