@@ -24,7 +24,7 @@ def selected(*changed: str) -> list[str]:
     ("changed", "near", "far"),
     [
         # the file of its name, and the folder
-        ("calibrate/thresholds/bounds.py", "calibrate/thresholds/test_bounds.py", "guardrail/judges/test_vote.py"),
+        ("calibrate/rules/certificate.py", "calibrate/rules/test_certificate.py", "guardrail/judges/test_vote.py"),
         ("integrations/_gateway/messages.py", "integrations/gateway/test_messages.py", "calibrate/test_fits.py"),
         # a name with a word before it, in the nearest folder that has tests
         ("guardrail/review/queue/store.py", "guardrail/review/test_review_store.py", "calibrate/test_fits.py"),

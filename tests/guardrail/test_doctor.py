@@ -91,21 +91,21 @@ def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert findings["ok"] is True
     checks = [finding["check"] for finding in findings["findings"]]
     assert checks == [
-        "artifact", "threshold", "gate", "promise", "other promise", "age", "estimator", "plan for the estimator",
+        "artifact", "threshold", "gate", "promise", "age", "estimator", "plan for the estimator",
         "judge", "model", "endpoint", "requests", "sampling", "measuring", "cost of a question",
     ]  # fmt: skip
     # The gate of `make_artifact` accepts its one calibration question.
     assert [finding["check"] for finding in findings["findings"] if finding["status"] != "ok"] == ["gate"]
 
 
-def test_both_promises_are_printed_and_a_gate_that_stops_nothing_in_red(
+def test_the_promise_is_printed_and_a_gate_that_stops_nothing_in_red(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path)
-    promises = CalibrationArtifact.load(path).promises
+    (promise,) = CalibrationArtifact.load(path).promises
     assert main(["doctor", path]) == 0
     printed = capsys.readouterr().out
-    assert f"ok    promise: {promises[0]}\nok    other promise: {promises[1]}\n" in printed
+    assert f"ok    promise: {promise}\n" in printed
     assert "warn  gate: This gate stops nothing" in printed
     assert "\x1b" not in printed  # plain text where it is not a terminal
     monkeypatch.setattr("sys.stdout.isatty", lambda: True)

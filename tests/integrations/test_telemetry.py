@@ -192,7 +192,7 @@ def test_the_last_verdict_on_a_question_is_reported(otel: Otel) -> None:
 
 def test_an_observed_answer_is_a_decision_that_nobody_acted_on(otel: Otel) -> None:
     guard = Guardrail(model=MODEL, artifact=ARTIFACT, mode="observe", on_verdict=otel.telemetry())
-    guard.assess_served(guard.prompt.invoke({"question": UNSURE}).to_messages(), Sample(text="MARKER one"))
+    guard.assess_served(guard.prompt.invoke({"question": UNSURE}).to_messages(), Sample(text="MARKER one", finish_reason="stop"))
     assert otel.decided() == [ABSTAINED]
     assert [span.attributes and span.attributes["guardrail.mode"] for span in otel.spans] == ["observe"]
 
@@ -302,7 +302,9 @@ def test_every_verdict_gives_few_series_and_words_from_closed_lists() -> None:
         for name, _, labels in measurements(verdict, mode=mode, model="support")
     }
     assert sum(len(INSTRUMENTS[name].buckets) + 3 if INSTRUMENTS[name].buckets else 1 for name, _ in series) < 500
-    assert {decision_of(verdict)[0] for verdict in EVERY} == {"accepted", "abstained", "unmeasured", "suspended"}
+    assert {decision_of(verdict)[0] for verdict in EVERY} == {
+        "accepted", "abstained", "unmeasured", "suspended", "unpromised",
+    }  # fmt: skip
     words = {*Reason, *(f"unmeasured.{code}" for code in Unmeasured)}
     assert {dict(labels)["reason"] for name, labels in series if name == "guardrail.decisions"} <= words
     assert "MARKER" not in repr(series)

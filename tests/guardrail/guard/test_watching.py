@@ -168,7 +168,7 @@ def test_a_guard_refuses_a_drift_monitor_that_would_leave_its_verdicts_out() -> 
 def test_a_drift_monitor_watches_the_same_scores_at_another_alpha() -> None:
     calibration = CalibrationScores(uncertainty=(0.0, 1.0) * 50, error=(0, 1) * 50)
     fitted = ARTIFACT.model_copy(update={"calibration": calibration})
-    outcome = fitted.outcome.model_copy(update={"alpha": 0.1})
+    outcome = fitted.outcome.model_copy(update={"alpha": 0.2})
     monitor, stricter = DriftMonitor(fitted), fitted.model_copy(update={"outcome": outcome})
     assert stricter.digest != fitted.digest
     guard = Guardrail(model=MODEL, artifact=stricter, on_verdict=monitor.watch)

@@ -968,7 +968,7 @@ def test_the_queue_refuses_a_number_that_langgraph_cannot_store(store: Any, monk
 def test_the_queue_shows_the_calibrated_list(store: Any) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     artifact = artifact_of(AgentChat())
-    fields: Any = {"epsilon": 0.3, "n": 50, "n_without": 5, "attainable": 0.12, "population": "held_back"}
+    fields: Any = {"epsilon": 0.3, "delta": 0.1, "n": 50, "n_without": 5, "attainable": 0.12, "population": "held_back"}
     other = review.CandidateRule(artifact="sha256:other", quantile=0.0, **fields)
     rule = review.CandidateRule(artifact=artifact.digest, quantile=0.5, **fields)
     agent = transferring(5, 5, 5, 7, 9)  # samples 5, 5, 7, 9: shares .5, .25, .25; scores 0, .5, .5

@@ -771,7 +771,7 @@ def test_an_artifact_is_swapped_while_serving(
         assert gateway.reload()
         (line,) = caplog.messages
         assert line.startswith(f"guardrail serve: reloaded: support (guard, artifact {lenient.digest:.14}, ")
-        assert "In use: rule none" in line
+        assert "Rule none" in line
         endpoint.released.set()
         assert not before.result(20).json()["guardrail"]["accepted"]  # it keeps what it began with
     assert served.ask(UNSURE).json()["guardrail"]["artifact"] == lenient.digest
