@@ -108,7 +108,7 @@ def compare(data: Data, splits: int = SPLITS) -> list[Row]:
         half, test = order[: data.u.size // 2], order[data.u.size // 2 :]
         outcome = fit(data.u[half], data.error[half], alpha=data.alpha, rule="certified", delta=DELTA)
         scores = CalibrationScores(uncertainty=tuple(data.u[half].tolist()), error=tuple(data.error[half].tolist()))
-        whole = HARNESS.model_copy(update={"outcome": outcome, "certificate": outcome, "calibration": scores})
+        whole = HARNESS.model_copy(update={"outcome": outcome, "calibration": scores})
         groups = data.segment[half].tolist()
         together = with_segments(whole, groups, BySegment("together"))
         each = with_segments(whole, groups, BySegment("each"))

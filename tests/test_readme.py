@@ -40,7 +40,7 @@ def blocks(language: str) -> list[str]:
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder as the README assumes it, with `questions.jsonl` and `path/to/model`, calibrated by its command."""
     path = tmp_path_factory.mktemp("readme")
-    lines = QUESTIONS.read_text(encoding="utf-8").splitlines()[:160]
+    lines = QUESTIONS.read_text(encoding="utf-8").splitlines()[:400]
     (path / "questions.jsonl").write_text("\n".join(lines), encoding="utf-8")
     (path / "path" / "to").mkdir(parents=True)
     (path / "path" / "to" / "model").symlink_to(MODEL)

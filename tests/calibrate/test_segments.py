@@ -46,7 +46,7 @@ def drawn(seed: int) -> tuple[CalibrationArtifact, list[str]]:
     error = (rng.random(len(names)) < np.array([SLOPES[name] for name in names]) * u).astype(int)
     outcome = fit(u, error, alpha=ALPHA, rule="certified", delta=DELTA)
     calibration = CalibrationScores(uncertainty=tuple(u.tolist()), error=tuple(error.tolist()))
-    return BASE.model_copy(update={"outcome": outcome, "certificate": outcome, "calibration": calibration}), names
+    return BASE.model_copy(update={"outcome": outcome, "calibration": calibration}), names
 
 
 def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_segment() -> None:

@@ -15,7 +15,7 @@ from calibrate.thresholds.rule import prefixes
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.ties import TieBreakParams
 
-ALPHA, DELTA, RUNS, LABELS = 0.15, 0.1, 200, 300
+ALPHA, DELTA, RUNS, LABELS = 0.15, 0.1, 200, 600
 FALSE_ALARM = 1e-4
 """Chance that a test here fails although the promise holds exactly at its limit."""
 POOL = 3_000

@@ -182,9 +182,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert first.estimator.name == "semantic_entropy"
     assert first.calibration.group is None  # groups are categories unless the user says otherwise
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert (
-        f"calibrate run --rule acrc --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --splits 2" in page
-    )
+    assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --rule acrc --splits 2" in page
     shown = run(*arguments)
     assert "1. Asking: no calls; the answers to all 240 questions are on file." in shown
     assert "(168 were there already)" in shown
@@ -300,8 +298,8 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
 
 def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_path: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "a.json", tmp_path / "r.html"
-    fit = ("fit", "--rule", "acrc", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
-    shown = run(*fit, "--test-fraction", "0.3")
+    fit = ("fit", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
+    shown = run(*fit, "--rule", "acrc", "--test-fraction", "0.3")
     artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
     assert artifact.choice is not None
     # 72 of 240 are kept out, and of the other 168 the choice takes a fifth.

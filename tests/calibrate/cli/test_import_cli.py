@@ -183,7 +183,7 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     run("label", out, "--rule", "exact")
     command = run("score", out).rpartition("Next: calibrate ")[2]
     following = shlex.split(command)
-    assert following == ["fit", "--rule", "acrc", str(out), "--alpha", "0.1"]
+    assert following == ["fit", str(out), "--alpha", "0.1"]
     assert "Wrote" in run(*following, "--out", artifact)
     assert CalibrationArtifact.load(artifact).estimator.name == "graded_disagreement"  # it reads the column greedy
     assert run("label", out, "--rule", "exact").endswith(command)

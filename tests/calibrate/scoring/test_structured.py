@@ -118,7 +118,7 @@ def test_right_is_the_same_value(answer: str, reference: str, correct: bool) -> 
 
 def test_the_rule_is_named_and_stored() -> None:
     assert make_rule("json") == JsonValues()
-    assert JsonValues().spec == CorrectnessSpec(name="json", version=3, params={})
+    assert JsonValues().spec == CorrectnessSpec(name="json", version=4, params={})
 
 
 def test_the_default_rule_depends_on_the_plan_and_the_questions() -> None:

@@ -310,7 +310,7 @@ class Reading(TextJudge):
 
 def test_a_slot_is_bound_in_its_place_and_free_in_its_content() -> None:
     model = ScriptedChat(default=["Paris", "Paris", "Lyon"])
-    judge = Reading(0.5)
+    judge = Reading()
     judge.questions.clear()
     guard = Guardrail(
         model=model, artifact=make_artifact(model, threshold=9.0, prompt=RAG), judge=judge, remember_slots=()
