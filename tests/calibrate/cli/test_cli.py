@@ -182,7 +182,9 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert first.estimator.name == "semantic_entropy"
     assert first.calibration.group is None  # groups are categories unless the user says otherwise
     page = (out / "report.html").read_text(encoding="utf-8")
-    assert f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --rule acrc --splits 2" in page
+    assert (
+        f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --rule acrc --splits 2" in page
+    )
     shown = run(*arguments)
     assert "1. Asking: no calls; the answers to all 240 questions are on file." in shown
     assert "(168 were there already)" in shown

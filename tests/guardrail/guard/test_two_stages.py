@@ -100,7 +100,9 @@ class Native(ScriptedChat):
         seeds: Sequence[int | None],
         primary: bool = True,
     ) -> list[SampleSet]:
-        answer = Sample(text=f"{seeds[0]}", tokens=("x",), logprobs=(-1.495,), finish_reason="stop") if primary else None
+        answer = (
+            Sample(text=f"{seeds[0]}", tokens=("x",), logprobs=(-1.495,), finish_reason="stop") if primary else None
+        )
         samples = tuple(Sample(text=f"{seeds[0]}", finish_reason="stop") for _ in range(plan.n))
         return [SampleSet(question="q", primary=answer, samples=samples, cost=Cost(calls=1))]
 
