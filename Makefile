@@ -42,7 +42,7 @@ $(VENV)/.compiled: $(READY)
 
 test: $(READY) ## Lint, types and tests
 	@$(MAKE) --no-print-directory -j 2 --output-sync types $(VENV)/.compiled style docs
-	@$(BIN)/python -m pytest -q -m "not slow and not peers and not real" -n 3 --dist loadfile --benchmark-disable
+	@$(BIN)/python -m pytest -q -m "not slow and not peers and not real" -n 3 --dist worksteal --benchmark-disable
 
 check: types style ## Before each commit: types, style and the tests next to what changed since BASE (default: main)
 	@$(BIN)/python scripts/changed_tests.py --run
