@@ -14,6 +14,8 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from guardrail.artifact import CalibrationArtifact
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 BLOCK = re.compile(r'^```(\w+)(?: title="([^"]+)")?\n(.*?)^```', flags=re.MULTILINE | re.DOTALL)
 

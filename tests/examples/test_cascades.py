@@ -14,6 +14,8 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.testing import ScriptedChat
 from guardrail.types import Unmeasured
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = [Question(id=str(i), question=f"{i}?", references=(str(i),)) for i in range(240)]
 ASKED: list[str] = []
 

@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 from examples.demo.screen import CONSOLE
 from examples.extraction.__main__ import run, show
 from examples.extraction.invoices import invoices
@@ -14,6 +16,8 @@ from examples.extraction.reader import read
 from guardrail import CalibrationArtifact
 from guardrail.plain_json import sha256_hex
 from guardrail.review import ReviewStore
+
+pytestmark = pytest.mark.slow
 
 
 def test_fields_are_given_out_decided_and_labelled(tmp_path: Path) -> None:

@@ -21,6 +21,8 @@ from guardrail.__main__ import main
 from guardrail.review import ReviewStore
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 SIZES = loop.Sizes(labels=25, reach=0.7, alpha=0.3, n=4, at_once=8)
 SAID = {"sure": ["right"], "wrong": ["else"], "unsure": ["right", "left", "up", "down", "in", "out"]}

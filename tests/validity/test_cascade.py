@@ -17,6 +17,8 @@ from scipy import stats
 from calibrate.rules.certificate import tail
 from calibrate.thresholds.stages import RULES, PathCounts, _walked, fit_stages
 
+pytestmark = pytest.mark.slow
+
 ALPHA, DELTA, RUNS, N = 0.15, 0.1, 150, 400
 POOL = 50_000
 MOST = 26

@@ -11,6 +11,8 @@ from calibrate.evaluation.choice import SHARE, rank_scores
 from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 
+pytestmark = pytest.mark.slow
+
 RUNS, N, CANDIDATES = 600, 240, 12
 ALPHA = DELTA = 0.1
 FALSE_ALARM = 1e-4

@@ -34,6 +34,8 @@ from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.ensemble import Training
 from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
 
+pytestmark = pytest.mark.slow
+
 QUESTIONS = [f"{'hard' if number % 2 else 'easy'} {number}" for number in range(200)]
 AGREEMENT = {"hard": 0.62, "easy": 0.93}
 """Chance that a sample gives the most frequent answer of its question; others differ from each other."""

@@ -18,6 +18,8 @@ from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.testing import ScriptedChat
 
+pytestmark = pytest.mark.slow
+
 ALPHA, N, LABELS, FRESH = 0.1, 10, 1_000, 600
 
 

@@ -29,6 +29,8 @@ from calibrate.rules.capital import p_capital
 from calibrate.rules.certificate import tail
 from guardrail.parts.gate import kept, measured
 
+pytestmark = pytest.mark.slow
+
 ALPHA, DELTA = 0.1, 0.1
 RUNS = 400
 LIMIT = int(stats.binom.ppf(1 - 1e-4, RUNS, DELTA))

@@ -17,6 +17,8 @@ from calibrate.prediction_powered import fit_prediction_powered
 from calibrate.thresholds import fit
 from guardrail.outcome import Feasible, Infeasible
 
+pytestmark = pytest.mark.slow
+
 RUNS = 200
 DELTA = 0.1
 FALSE_ALARM = 1e-4

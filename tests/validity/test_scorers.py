@@ -14,6 +14,8 @@ from guardrail import Guardrail, accepts, plan_for, scorer
 from guardrail.outcome import Feasible
 from guardrail.testing import ScriptedChat, make_artifact
 
+pytestmark = pytest.mark.slow
+
 POOL, RUNS, LABELS, ALPHA, DELTA = 600, 400, 200, 0.2, 0.1
 FALSE_ALARM = 1e-4
 """Chance that a test here fails although the promise holds exactly at its limit."""

@@ -23,6 +23,8 @@ from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 from tests.calibrate.test_reviews import ARTIFACT, simulated
 
+pytestmark = pytest.mark.slow
+
 ALPHA = DELTA = 0.1
 FALSE_ALARM = 1e-4
 """Chance that a test fails although the promise holds exactly at its limit."""

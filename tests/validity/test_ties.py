@@ -15,6 +15,8 @@ from calibrate.thresholds.rule import prefixes
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.ties import TieBreakParams
 
+pytestmark = pytest.mark.slow
+
 ALPHA, DELTA, RUNS, LABELS = 0.15, 0.1, 200, 600
 FALSE_ALARM = 1e-4
 """Chance that a test here fails although the promise holds exactly at its limit."""

@@ -18,6 +18,8 @@ from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.ensemble import Training
 from guardrail.uncertainty.two_stage import TwoStageParams
 
+pytestmark = pytest.mark.slow
+
 ALPHA, DELTA, RUNS, LABELS, M = 0.1, 0.1, 300, 600, 2
 FALSE_ALARM = 1e-4
 """Chance that a test here fails although the promise holds exactly at its limit."""

@@ -22,6 +22,8 @@ from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 from guardrail.types import Sample, SampleSet, Uncertainty
 
+pytestmark = pytest.mark.slow
+
 ALPHA, DELTA, RUNS, N, FALSE_ALARM = 0.1, 0.1, 100, 800, 1e-4
 SIZE = 4000
 Population = tuple[RecordsInMemory, NDArray[np.bool_]]

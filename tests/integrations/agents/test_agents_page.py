@@ -28,6 +28,8 @@ from guardrail.testing import make_artifact
 from guardrail.types import ToolCall
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
 
+pytestmark = pytest.mark.slow
+
 PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
 
 
