@@ -242,7 +242,6 @@ def test_it_serves_until_it_is_stopped_and_a_signal_reads_the_file_again(
     assert "Serving support at http://127.0.0.1:" in printed
     assert "\nsupport: This gate stops nothing" in printed
     assert "\nsupport: Rule none, not a certificate." in printed
-    assert "\nsupport: Certificate: " in printed
     assert load_config(file).models["support"].mode == "guard"
 
 
