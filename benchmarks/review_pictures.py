@@ -24,8 +24,7 @@ from guardrail.artifact import CalibrationScores
 from guardrail.errors import require
 from guardrail.review import Candidate, CandidateSet, Content, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
-from guardrail.review.web.app import review_app
-from guardrail.review.web.server import server_of
+from guardrail.review.web.app import review_app, server_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall, canonical_calls
 

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from starlette.types import ASGIApp
+from starlette.applications import Starlette
 
 from guardrail.review import Candidate, CandidateSet, Content
-from guardrail.review.web.server import server_of
+from guardrail.review.web.app import server_of
 
 __all__ = ["HOSTILE", "REVIEWERS", "held_back", "served"]
 
@@ -55,9 +55,9 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
 
 
 @contextmanager
-def served(app: ASGIApp, **how: Any) -> Iterator[str]:
+def served(app: Starlette) -> Iterator[str]:
     """Serve the application on a free port of the loopback, as the command does; yield its address."""
-    server = server_of(app, **how)
+    server = server_of(app)
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         listener.listen()

@@ -57,13 +57,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--https", action="store_true", help="the page is behind an https proxy: mark the cookie Secure"
     )
     parser.add_argument(
-        "--trusted-proxy",
-        action="append",
-        default=[],
-        metavar="ADDRESS",
-        help="address or network of a proxy in front, whose X-Forwarded-For is believed; repeatable",
-    )
-    parser.add_argument(
         "--callback-host",
         action="append",
         default=[],
@@ -141,12 +134,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     from .delivery import Deliverer
     from .monitors.inbox import InboxWorker
     from .queue.store import ReviewStore
-    from .web.app import review_app
-    from .web.server import check_proxies, server_of
+    from .web.app import review_app, server_of
 
     accounts = _accounts(arguments.tokens)
     check_seconds("--lease", arguments.lease, "Use 600.")
-    check_proxies(arguments.trusted_proxy)
     webhook = os.environ.get(ENV_WEBHOOK)
     if _destinations(None) and not webhook:
         raise UsageError(f"{ENV_NOTIFY} needs {ENV_WEBHOOK}, too: only a process that delivers sends messages.")
@@ -162,7 +153,7 @@ def _serve(arguments: argparse.Namespace) -> int:
             https=arguments.https,
             lease=arguments.lease,
         )
-        server = server_of(app, trusted_proxies=tuple(arguments.trusted_proxy))
+        server = server_of(app)
         name = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         address = f"http://{name}:{listener.getsockname()[1]}"
         page = f"https://{arguments.allowed_host[0]}" if arguments.https and arguments.allowed_host else address

@@ -104,7 +104,7 @@ class Api:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer":
                 raise _unauthorized("Send Authorization: Bearer with the token of a system.")
-            account = await self._site.account_of(request, token.strip())
+            account = await self._site.account_of(token.strip())
             if account is None:
                 raise _unauthorized("This token is not valid.")
             if account.role != "system":

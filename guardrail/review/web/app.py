@@ -9,6 +9,7 @@ from __future__ import annotations
 from importlib.resources import files
 from pathlib import Path
 
+import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -29,11 +30,13 @@ from .accounts import Accounts
 from .api import Api
 from .items import ItemPages
 from .monitors import MonitorPages
-from .sessions import RateLimit, Sessions
+from .sessions import Sessions
 from .site import LARGEST_FORM, UNAVAILABLE, Site, SiteCall
 
-__all__ = ["review_app"]
+__all__ = ["review_app", "server_of"]
 
+_CONNECTIONS = 500
+"""Connections and requests above which the server answers 503."""
 HEADERS = {
     "Content-Security-Policy": "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self'; "
     "connect-src 'self'; form-action 'self'; frame-ancestors 'none'; base-uri 'none'",
@@ -54,7 +57,6 @@ def review_app(
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"),
     https: bool = False,
     lease: float = LEASE,
-    limit: RateLimit | None = None,
 ) -> Starlette:
     """The page as an ASGI application.
 
@@ -66,14 +68,13 @@ def review_app(
         hosts: Host names that the page answers to; all others are refused, which prevents DNS rebinding.
         https: Whether browsers use https only; marks the cookie Secure.
         lease: Seconds a reviewer has for an item; the page renews the lease while it is open.
-        limit: Limit on wrong tokens.
 
     Raises:
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
     keys = ExpiringKeys(store.database)
-    site = Site(accounts, Sessions(secret), limit or RateLimit(), keys, https=https)
+    site = Site(accounts, Sessions(secret), keys, https=https)
     sign_in = _SignIn(site)
 
     async def health(_: Request) -> Response:
@@ -103,6 +104,16 @@ def review_app(
     return Starlette(routes=routes, middleware=middleware, exception_handlers={404: not_found})
 
 
+def server_of(app: Starlette) -> uvicorn.Server:
+    """The page's server; ``run(sockets=[...])`` serves. Slow clients and floods are the work of a proxy in front."""
+    # No access log: paths hold tickets. Warnings, e.g. of an invalid request, can be caused by anybody, any number of
+    # times, so only errors are logged.
+    config = uvicorn.Config(
+        app, ws="none", log_level="error", access_log=False, server_header=False, limit_concurrency=_CONNECTIONS
+    )
+    return uvicorn.Server(config)
+
+
 class _SignIn:
     def __init__(self, site: Site) -> None:
         self._site = site
@@ -118,7 +129,7 @@ class _SignIn:
         return self._site.page(call, "sign_in.html", problem="")
 
     async def enter(self, call: SiteCall) -> Response:
-        account = await self._site.account_of(call.request, call.field("token").strip())
+        account = await self._site.account_of(call.field("token").strip())
         if account is None or account.role == "system":
             problem = "This token is not valid here. Ask your administrator for a token."
             return self._site.page(call, "sign_in.html", 403, problem=problem)

@@ -1,26 +1,20 @@
-"""Signed session cookies, tokens against forged requests, and a limit on wrong tokens."""
+"""Signed session cookies, and tokens against forged requests."""
 
 from __future__ import annotations
 
 import base64
 import hashlib
 import hmac
-import ipaddress
 import json
-import re
 import secrets
 import time
-from collections import OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-__all__ = ["LIFETIME", "SLOWED", "RateLimit", "Session", "Sessions"]
+__all__ = ["LIFETIME", "Session", "Sessions"]
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
-SLOWED = "guardrail.slowed"
-"""In the scope of a request with a wrong token while its answer is delayed: the server may close its connection."""
-_WITH_PORT = re.compile(r"\[(.*)\](?::\d+)?|([\d.]+):\d+")
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,63 +75,3 @@ class Sessions:
     def _mac(self, purpose: str, text: str) -> str:
         message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
         return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
-
-
-class RateLimit:
-    """A limit on wrong tokens per address and time window; remembers the latest thousand addresses.
-
-    A right token is never refused: people who share an address with somebody who guesses still get in. Above the limit
-    each attempt takes longer, right or wrong.
-
-    Args:
-        failures: Wrong tokens in a window after which the limit is reached.
-        window: Length of the window, in seconds.
-        pause: Seconds that an attempt above the limit takes.
-        clock: Now, in seconds, from any starting point.
-    """
-
-    def __init__(
-        self,
-        failures: int = 10,
-        window: float = 300.0,
-        pause: float = 1.0,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self.pause = pause
-        self._most, self._window, self._clock = failures, window, clock
-        self._seen: OrderedDict[str, deque[float]] = OrderedDict()
-
-    def attempt(self, host: str | None) -> float:
-        """Count an attempt, before its token is checked, so that attempts made at the same time are all counted.
-
-        Returns:
-            0, or above the limit the seconds until the earliest of the counted attempts is forgotten.
-        """
-        # One attempt more than the limit shows that the limit is exceeded; a guesser must not fill the memory.
-        times = self._seen.setdefault(_address(host), deque(maxlen=self._most + 1))
-        self._seen.move_to_end(_address(host))
-        while len(self._seen) > 1000:
-            self._seen.popitem(last=False)
-        now = self._clock()
-        while times and times[0] <= now - self._window:
-            times.popleft()
-        times.append(now)
-        return times[0] + self._window - now if len(times) > self._most else 0.0
-
-    def succeeded(self, host: str | None) -> None:
-        """Take the latest attempt back, because its token was right."""
-        times = self._seen.get(_address(host))
-        if times:
-            times.pop()
-
-
-def _address(host: str | None) -> str:
-    """The address that is limited, without a port: IPv4, or the /64 of IPv6 that a provider gives one subscriber."""
-    port = _WITH_PORT.fullmatch(host or "")  # as some proxies write it in X-Forwarded-For
-    try:
-        address = ipaddress.ip_address((port and (port[1] or port[2])) or host or "")
-    except ValueError:
-        return "unknown"
-    if isinstance(address, ipaddress.IPv6Address):
-        return str(address.ipv4_mapped or ipaddress.ip_network((address, 64), strict=False))
-    return str(address)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 import math
@@ -34,7 +33,7 @@ from ..queue.expiring_keys import ExpiringKeys
 from ..queue.item import Candidate
 from ..queue.store import LEASE
 from .accounts import Account, Accounts
-from .sessions import LIFETIME, SLOWED, RateLimit, Session, Sessions
+from .sessions import LIFETIME, Session, Sessions
 
 __all__ = [
     "LARGEST_FORM",
@@ -104,10 +103,8 @@ class Site:
         https: Whether to mark the cookie Secure.
     """
 
-    def __init__(
-        self, accounts: Accounts, sessions: Sessions, limit: RateLimit, keys: ExpiringKeys, *, https: bool = False
-    ) -> None:
-        self.accounts, self.sessions, self._limit, self._keys, self._https = accounts, sessions, limit, keys, https
+    def __init__(self, accounts: Accounts, sessions: Sessions, keys: ExpiringKeys, *, https: bool = False) -> None:
+        self.accounts, self.sessions, self._keys, self._https = accounts, sessions, keys, https
         self._large = 0
         self._pages = Environment(
             loader=PackageLoader("guardrail.review.web"),
@@ -203,26 +200,9 @@ class Site:
         finally:
             self._large -= counted
 
-    async def account_of(self, request: Request, token: str) -> Account | None:
-        """The account with this token, or None.
-
-        Raises:
-            PageError: The token is wrong, and there were too many wrong ones from this address.
-        """
-        host = request.client.host if request.client else None
-        wait = self._limit.attempt(host)
-        account = await run_in_threadpool(self.accounts.by_token, token)
-        if wait > 0:
-            if account is None:
-                request.scope[SLOWED] = True
-            await asyncio.sleep(self._limit.pause)
-        if account is not None:
-            self._limit.succeeded(host)
-        elif wait > 0:
-            seconds = str(int(wait) + 1)
-            text = f"Wait {seconds} seconds and try again."
-            raise PageError(429, "Too many attempts", text, {"Retry-After": seconds})
-        return account
+    async def account_of(self, token: str) -> Account | None:
+        """The account with this token, or None."""
+        return await run_in_threadpool(self.accounts.by_token, token)
 
     def page(self, call: SiteCall, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A template, rendered for a request."""

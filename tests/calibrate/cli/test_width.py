@@ -58,7 +58,7 @@ def test_help_of_guardrail_shows_whole_names(
 FLAGS = {
     "doctor": ("--model", "-m", "--scorer", "--question", "--max-age-days", "--json"),
     "monitor": ("--db", "--poll", "--once"),
-    "review": ("--allowed-host", "--trusted-proxy", "--add-token", "--role", "--purge", "--dry-run"),
+    "review": ("--allowed-host", "--add-token", "--role", "--purge", "--dry-run"),
     "serve": ("--config", "--upstream", "--artifact", "--mode", "--new-key"),
 }
 
