@@ -28,7 +28,6 @@ from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import ABSTENTION, OnAbstain, Wording, worded
-from guardrail.guard.observe import Observed, ObserveQueue
 from guardrail.guard.observers import Observer
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.effects import Effect, Steps, arun, run
@@ -81,6 +80,7 @@ else:
     ToolCallRequest, hook_config = _types.ToolCallRequest, _types.hook_config
     from langgraph.channels import UntrackedValue
     from langgraph.types import Command, TracePolicy, omit_payload
+from .watcher import Observed, ObserveQueue
 
 __all__ = ["GuardrailMiddleware", "GuardrailState"]
 

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import Any, Literal, Self
-from uuid import uuid4
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, message_chunk_to_message
-from langchain_core.outputs import ChatGeneration, ChatResult
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatResult
 from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
@@ -31,10 +30,10 @@ from ..parts.partial import partial_or
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
-from ..sampling.effects import Effect, Steps, arun, run
+from ..sampling.effects import Steps, arun, run
 from ..sampling.follow_ups import Scoring
 from ..sampling.limits import bounded, limit_of
-from ..sampling.sampler import Sampler, refuse_majority
+from ..sampling.sampler import Sampler
 from ..specs import identify
 from ..types import Sample
 from ..uncertainty import Scorer
@@ -42,12 +41,10 @@ from ..verdict import ALL_OTHERS, Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
 from .assess import Assessment, Assessor, check_slots
 from .base import GuardedChatModel
-from .comparability import unlike_calls
 from .config import from_config, to_config
 from .decide import Gate, in_two_stages
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
-from .observe import Observed, ObserveQueue
 from .observers import Observers, as_observers
 from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
@@ -127,13 +124,6 @@ class Guardrail(GuardedChatModel):
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question (default 16; a native sampler of an endpoint has 64, a local one draws
     all at once). ``max_concurrency`` of a call's or a batch's configuration bounds the whole call or batch as well."""
-    mode: Literal["guard", "observe"] = "guard"
-    """"guard" answers only if the gate accepts. "observe" calls the model as it is and returns its answer unchanged,
-    streams included; the verdict on that very answer is computed in the background, for ``on_verdict`` and `observed`
-    (docs/gateway.md)."""
-    observe_rate: float = Field(default=1.0, gt=0, le=1)
-    """Under "observe", the probability with which an answer is measured. A hash of the call's id chooses, before
-    anything is known about the answer."""
     disable_streaming: Literal[True] = True
     """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
     cache: Literal[False] = False
@@ -142,7 +132,6 @@ class Guardrail(GuardedChatModel):
     _assessor: Assessor = PrivateAttr()
     _slots: tuple[str, ...] = PrivateAttr(default=())
     _by_segment: dict[str, Assessor] = PrivateAttr(default_factory=dict)
-    _queue: ObserveQueue = PrivateAttr(default_factory=ObserveQueue)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -173,8 +162,6 @@ class Guardrail(GuardedChatModel):
     def _same_procedure(self) -> Self:
         artifact = self.artifact
         artifact.check_model(identify(self.model))
-        if self.mode == "observe":
-            refuse_majority(artifact.plan, "observe answers that were served")
         check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
         estimator = estimator_of(
@@ -309,8 +296,6 @@ class Guardrail(GuardedChatModel):
         run_manager: Any,
         arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
-        if self.mode == "observe":
-            return (yield from self._pass_through(messages, stop, run_manager, arguments))
         form = form_of(self.artifact.plan, stop, arguments)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
@@ -326,19 +311,6 @@ class Guardrail(GuardedChatModel):
         return chat_result(message, verdict)
 
     # -- observing ---------------------------------------------------------------------------------------------------
-
-    @property
-    def observed(self) -> Observed:
-        """Under "observe": counts of the answers so far."""
-        return self._queue.observed
-
-    def drain(self, seconds: float) -> bool:
-        """Wait until the observed answers are measured; what still waits after that time is dropped, and counted.
-
-        Returns:
-            Whether everything was measured.
-        """
-        return self._queue.drain(seconds)
 
     def assess_served(self, messages: Sequence[BaseMessage], answer: Sample) -> Assessment:
         """The verdict on an answer that was served already, drawing only its samples.
@@ -356,6 +328,15 @@ class Guardrail(GuardedChatModel):
             )
         )
 
+    def check_served(self, messages: Sequence[BaseMessage]) -> None:
+        """Refuse the prompt of a served answer that is not like those of calibration.
+
+        Raises:
+            ArtifactMismatchError: It is not.
+            UsageError: Its segment is not named.
+        """
+        self._served_assessor(messages)
+
     def _served_assessor(self, messages: Sequence[BaseMessage]) -> Assessor:
         """The assessor of a served answer.
 
@@ -369,100 +350,6 @@ class Guardrail(GuardedChatModel):
             raise ArtifactMismatchError(f"no calibration prompt had the turns {turns[:200]!r}")
         return self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
 
-    def _pass_through(
-        self,
-        messages: Sequence[BaseMessage],
-        stop: Sequence[str] | None,
-        run_manager: Any,
-        arguments: Mapping[str, Any],
-    ) -> Steps[ChatResult]:
-        """The model's own answer, unchanged."""
-        config = RunnableConfig(callbacks=child_callbacks(run_manager))
-        ends = None if stop is None else list(stop)
-        call = partial(self.model.invoke, list(messages), config, stop=ends, **arguments)
-        acall = partial(self.model.ainvoke, list(messages), config, stop=ends, **arguments)
-        message: AIMessage = yield Effect(call, acall)
-        self._observe(messages, stop, arguments, message, key=str(getattr(run_manager, "run_id", None) or uuid4()))
-        return ChatResult(generations=[ChatGeneration(message=message)])
-
-    def _observe(
-        self,
-        messages: Sequence[BaseMessage],
-        stop: Sequence[str] | None,
-        arguments: Mapping[str, Any],
-        message: AIMessage | None,
-        *,
-        key: str,
-    ) -> None:
-        """Have an answer measured in the background, if it is chosen and was drawn as the plan draws.
-
-        The message is None if its stream failed or the caller left it.
-        """
-
-        def prepared(answer: Sample) -> Callable[[], Verdict] | None:
-            assessor = self._served_assessor(messages)
-            if message is None or unlike_calls(self.model, self.artifact.plan, stop, arguments, message):
-                return None
-            return partial(assessor.served_verdict, messages, answer, self.artifact.prompt.question_of(messages))
-
-        self._queue.observe(message, prepared, key=key, rate=self.observe_rate)
-
-    def stream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> Iterator[AIMessageChunk]:
-        """Yield the result of `invoke` as one chunk; under "observe", the model's own stream."""
-        if self.mode == "guard":
-            yield from super().stream(input, config, stop=stop, **kwargs)
-            return
-        whole: AIMessageChunk | None = None
-        ended = False
-        try:
-            for chunk in self.model.stream(input, config, stop=stop, **kwargs):
-                whole = chunk if whole is None else whole + chunk
-                yield chunk
-            ended = True
-        finally:
-            self._observe_stream(input, stop, kwargs, whole if ended else None)
-
-    async def astream(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AsyncIterator[AIMessageChunk]:
-        """`stream` without blocking the event loop."""
-        if self.mode == "guard":
-            async for chunk in super().astream(input, config, stop=stop, **kwargs):
-                yield chunk
-            return
-        whole: AIMessageChunk | None = None
-        ended = False
-        try:
-            async for chunk in self.model.astream(input, config, stop=stop, **kwargs):
-                whole = chunk if whole is None else whole + chunk
-                yield chunk
-            ended = True
-        finally:
-            self._observe_stream(input, stop, kwargs, whole if ended else None)
-
-    def _observe_stream(
-        self,
-        input: LanguageModelInput,
-        stop: list[str] | None,
-        arguments: Mapping[str, Any],
-        whole: AIMessageChunk | None,
-    ) -> None:
-        message = None if whole is None else message_chunk_to_message(whole)
-        assert message is None or isinstance(message, AIMessage)
-        self._observe(self._convert_input(input).to_messages(), stop, arguments, message, key=str(uuid4()))
-
     # -- tools and structured output -----------------------------------------------------------------------------------
 
     def bind(self, **kwargs: Any) -> Any:
@@ -471,8 +358,7 @@ class Guardrail(GuardedChatModel):
         Raises:
             ArtifactMismatchError: Sampling settings, or tools or a format other than the artifact's.
         """
-        if self.mode == "guard":
-            form_of(self.artifact.plan, kwargs.get("stop"), {k: value for k, value in kwargs.items() if k != "stop"})
+        form_of(self.artifact.plan, kwargs.get("stop"), {k: value for k, value in kwargs.items() if k != "stop"})
         return super().bind(**kwargs)
 
     def bind_tools(
@@ -500,11 +386,6 @@ class Guardrail(GuardedChatModel):
             ArtifactMismatchError: The artifact was calibrated without these tools; the message names the way out.
             UsageError: A tool cannot be described.
         """
-        if self.mode == "observe":  # in the words of the model, which is called as it is
-            named = {"tool_choice": tool_choice, "strict": strict, "response_format": response_format}
-            own: Any = self.model.bind_tools(tools, **{k: v for k, v in named.items() if v is not None}, **kwargs)
-            passed: Runnable[LanguageModelInput, AIMessage] = self.bind(**own.kwargs)
-            return passed
         bindings = bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict)
         bound: Runnable[LanguageModelInput, AIMessage] = self.bind(
             **bindings.model_dump(exclude_defaults=True), **kwargs
@@ -538,11 +419,6 @@ class Guardrail(GuardedChatModel):
             ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
             UsageError: An unknown method.
         """
-        if self.mode == "observe":
-            raise UsageError(
-                'Guardrail(mode="observe") does not support with_structured_output: its form differs between models. '
-                "Bind the tools or the response_format (bind_tools), or observe through the gateway."
-            )
         calibrated = self.artifact.plan.bindings
         method = method or method_of(calibrated)
         bindings = wanted_bindings(schema, method, calibrated, strict)

@@ -25,8 +25,6 @@ PLAIN = (
     "remember",
     "remember_slots",
     "max_concurrency",
-    "mode",
-    "observe_rate",
 )
 OBJECTS = ("judge", "similarity", "entailment", "scorer", "segment", "switch", "on_verdict")
 

@@ -8,6 +8,7 @@ alarm that this verdict raises counts from the next verdict on.
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import logging
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps
 from ..verdict import Reason, Verdict
 
-__all__ = ["Observer", "Observers", "as_observers", "hold_if_suspended"]
+__all__ = ["Observer", "Observers", "as_observers", "chosen", "hold_if_suspended"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 """Takes copies of a verdict and its messages; the result is ignored, unless it must be awaited."""
@@ -167,3 +168,14 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
 def _held(verdict: Verdict, detail: str) -> Verdict:
     held = {"candidate": verdict.original, "whole": None, "parts": tuple(part.held() for part in verdict.parts)}
     return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail, **held})
+
+
+def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
+    """Whether a key belongs to a sample: 64 bits of SHA-256 over salt and key, below ``rate``.
+
+    Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
+    independently.
+    """
+    # A hash, not a random number: a retry, a restart or another process chooses the same keys again.
+    digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
+    return int.from_bytes(digest[:8], "big") < rate * 2.0**64

@@ -11,7 +11,7 @@ from uuid import uuid4
 from langchain_core.messages import BaseMessage
 
 from ..errors import UsageError
-from ..guard.observe import chosen
+from ..guard.observers import chosen
 from ..verdict import Verdict
 from .errors import StoreUnavailableError
 from .hooks import content_of

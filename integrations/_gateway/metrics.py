@@ -10,11 +10,11 @@ from typing import Any, Literal
 from langchain_core.messages import BaseMessage
 
 from guardrail.errors import MissingDependencyError, require
-from guardrail.guard.observe import Observed
 from guardrail.guard.observers import Observer
 from guardrail.verdict import Verdict
 
 from ..telemetry import INSTRUMENTS, Telemetry, caller, measurements
+from ..watcher import Observed
 
 __all__ = ["Metrics"]
 

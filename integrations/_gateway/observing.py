@@ -19,7 +19,7 @@ from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.guard.comparability import unlike_served
 from guardrail.guard.endpoint_trust import EndpointTrust
-from guardrail.guard.observe import ObserveQueue, chosen, fate_of
+from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import ONE_QUESTION, turns_of
 from guardrail.sampling.effects import run
@@ -30,6 +30,7 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
+from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
 from .dialects import Dialect
 from .health import Health

@@ -191,7 +191,7 @@ def test_the_last_verdict_on_a_question_is_reported(otel: Otel) -> None:
 
 
 def test_an_observed_answer_is_a_decision_that_nobody_acted_on(otel: Otel) -> None:
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT, mode="observe", on_verdict=otel.telemetry())
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=otel.telemetry())
     guard.assess_served(
         guard.prompt.invoke({"question": UNSURE}).to_messages(), Sample(text="MARKER one", finish_reason="stop")
     )

@@ -18,6 +18,7 @@ from guardrail.guard.comparability import unlike_plan
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SamplingPlan
+from integrations.watcher import Watcher
 
 QUESTION = "Capital of France?"
 GREEDY = "Rome"
@@ -63,8 +64,8 @@ def test_a_set_has_no_answer_before_the_vote() -> None:
 
 def test_served_answers_are_no_votes() -> None:
     plan = artifact().plan
-    with pytest.raises(ValidationError, match="the most frequent of 4 samples"):
-        Guardrail(model=MODEL, artifact=artifact(), mode="observe")
+    with pytest.raises(UsageError, match="the most frequent of 4 samples"):
+        Watcher(Guardrail(model=MODEL, artifact=artifact()))
     with pytest.raises(UsageError, match="cannot measure an answer that was served"):
         Guardrail(model=MODEL, artifact=artifact()).assess_served([HumanMessage(QUESTION)], Sample(text="Paris"))
     with pytest.raises(UsageError, match="cannot measure"):

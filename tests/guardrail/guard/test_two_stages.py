@@ -13,6 +13,7 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import ExactJudge
+from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
@@ -69,17 +70,12 @@ def test_two_stages_observe_the_served_answer_by_the_same_score(
     threshold: float, answers: list[str | Exception], accepted: int, score: float
 ) -> None:
     model = ScriptedChat(default=answers, probability=math.exp(-1.495))
-    verdicts: list[Any] = []
-    guard = Guardrail(
-        model=model,
-        artifact=two_stage_artifact(model, threshold),
-        mode="observe",
-        on_verdict=lambda verdict, messages: verdicts.append(verdict),
-    )
-    assert guard.invoke("q", temperature=0.0, logprobs=True).text == "a"
-    assert guard.drain(10)
-    assert guard.observed.accepted == accepted
-    assert verdicts[0].uncertainty.value == pytest.approx(score)
+    guard = Guardrail(model=model, artifact=two_stage_artifact(model, threshold))
+    served = read_reply(model.invoke("q", temperature=0.0, logprobs=True))
+    verdict = guard.assess_served([HumanMessage("q")], served).verdict
+    assert verdict is not None
+    assert verdict.accepted == bool(accepted)
+    assert verdict.uncertainty.value == pytest.approx(score)
 
 
 def test_two_stages_without_a_score_of_the_first_call_draw_nothing_more() -> None:

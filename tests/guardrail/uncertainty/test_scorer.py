@@ -21,7 +21,7 @@ from guardrail.errors import ArtifactMismatchError
 from guardrail.sampling.follow_ups import Scoring
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings, Missing, SampleSet, Uncertainty, Unmeasured
+from guardrail.types import Bindings, Missing, Sample, SampleSet, Uncertainty, Unmeasured
 from guardrail.uncertainty import from_spec, measure, unmet_needs
 from guardrail.uncertainty.ensemble import Training, hash_of, question_hash
 from guardrail.verdict import Reason, Verdict
@@ -377,19 +377,12 @@ def test_observing_rates_the_served_answer_without_a_model_call() -> None:
         answers.append(answer)
         return 0.9
 
-    verdicts: list[Verdict] = []
-    guard = Guardrail(
-        model=MODEL,
-        artifact=artifact_of(noted),
-        scorer=noted,
-        mode="observe",
-        on_verdict=lambda v, m: verdicts.append(v),
-    )
-    assert guard.invoke("q?", temperature=0.0).content == "yes"
-    assert guard.drain(10)
-    assert answers == ["yes"]
-    assert guard.observed.accepted == 1
-    assert verdicts[0].cost.calls == 1  # the scorer's
+    guard = Guardrail(model=MODEL, artifact=artifact_of(noted), scorer=noted)
+    served = Sample(text="yes", finish_reason="stop")
+    verdict = guard.assess_served([HumanMessage("q?")], served).verdict
+    assert verdict is not None
+    assert (answers, verdict.accepted) == (["yes"], True)
+    assert verdict.cost.calls == 1  # the scorer's
 
 
 def test_only_sets_with_an_answer_are_rated() -> None:

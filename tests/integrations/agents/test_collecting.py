@@ -29,11 +29,11 @@ from calibrate.data.records import read_records
 from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.guard.observe import Observed
 from guardrail.review import Decision, ReviewStore
 from guardrail.types import MAX_TOKENS
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import ReviewBridge
+from integrations.watcher import Observed
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, artifact_of, balance, calls, close, sending
 
 SENT: list[int] = []

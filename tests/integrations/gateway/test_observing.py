@@ -16,7 +16,6 @@ import pytest
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.scores import score_records
 from guardrail.errors import ArtifactError, UsageError
-from guardrail.guard.observe import Observed
 from guardrail.judges import normalise
 from guardrail.review.audits import chosen
 from guardrail.testing import make_artifact
@@ -26,6 +25,7 @@ from integrations._gateway.config import Config
 from integrations._gateway.dialects import CHAT
 from integrations._gateway.observing import Passed
 from integrations.gateway import Gateway
+from integrations.watcher import Observed
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, Served, cascade
 
 GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}

@@ -1,4 +1,4 @@
-"""`Guardrail(mode="observe")`: the model's own answers pass, and verdicts on them come behind."""
+"""`Watcher`: the model's own answers pass, and verdicts on them come behind."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage, Huma
 from langchain_core.outputs import ChatGenerationChunk
 
 from guardrail import Guardrail, UsageError, Verdict
-from guardrail.guard.comparability import unlike_plan
-from guardrail.guard.observe import Observed, ObserveQueue, chosen
+from guardrail.guard.observers import chosen
 from guardrail.review import audits
 from guardrail.testing import ScriptedChat, make_artifact
+from integrations.watcher import Observed, ObserveQueue, Watcher
 
 SURE, UNSURE = "sure?", "unsure?"
 SCRIPT = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima"]}
@@ -35,29 +35,25 @@ class Streaming(ScriptedChat):
         yield ChatGenerationChunk(message=end)
 
 
-def guard(script: Mapping[str, Sequence[Any]] = SCRIPT, **settings: Any) -> tuple[Guardrail, list[Verdict]]:
+def watched(script: Mapping[str, Sequence[Any]] = SCRIPT, **settings: Any) -> tuple[Any, Watcher, list[Verdict]]:
+    """A model that is watched in every call, its watcher, and the verdicts so far."""
     model, verdicts = settings.pop("model", None) or ScriptedChat(script=script), list[Verdict]()
-
-    def watch(verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-        verdicts.append(verdict)
-
     artifact = settings.pop("artifact", None) or make_artifact(model, threshold=0.1, n=4)
-    return Guardrail(model=model, artifact=artifact, mode="observe", on_verdict=watch, **settings), verdicts
-
-
-def without_id(message: BaseMessage) -> dict[str, Any]:
-    return message.model_dump(exclude={"id"})
+    guard = Guardrail(model=model, artifact=artifact, on_verdict=lambda verdict, _: verdicts.append(verdict))
+    watcher = Watcher(guard, **settings)
+    return model.with_config(callbacks=[watcher]), watcher, verdicts
 
 
 def test_the_models_own_answer_passes_and_the_verdict_is_on_it() -> None:
-    observing, verdicts = guard()
+    """A user who tries the gate must get what the application got, and a verdict on that very answer."""
+    model, watcher, verdicts = watched()
     for question in SCRIPT:
-        answer = observing.invoke(question, **GREEDY)
-        assert without_id(answer) == without_id(observing.model.invoke(question, **GREEDY))
+        answer = model.invoke(question, **GREEDY)
+        assert answer.content == SCRIPT[question][0]
         assert "guardrail" not in answer.response_metadata
-    assert observing.drain(20)
-    assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
-    assert observing.observed.acceptance == 0.5
+    assert watcher.drain(20)
+    assert watcher.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
+    assert watcher.observed.acceptance == 0.5
     by_answer = {verdict.candidate.text: verdict for verdict in verdicts if verdict.candidate is not None}
     assert (by_answer["Paris"].accepted, by_answer["Rome"].accepted) == (True, False)
     assert len(by_answer["Rome"].samples) == 4
@@ -65,32 +61,29 @@ def test_the_models_own_answer_passes_and_the_verdict_is_on_it() -> None:
 
 
 async def test_async_calls_and_streams_pass_too() -> None:
-    observing, verdicts = guard()
-    assert (await observing.ainvoke(SURE, **GREEDY)).content == "Paris"
-    left: Any = observing.stream(UNSURE, **GREEDY)
-    assert next(left).content == "Rome"
+    """Streams are measured when they end; one that the caller leaves is counted as lost."""
+    model, watcher, verdicts = watched(model=Streaming(script={SURE: ["Paris it is"]}))
+    assert (await model.ainvoke(SURE, **GREEDY)).content == "Paris it is"
+    assert len([chunk async for chunk in model.astream(SURE, **GREEDY)]) > 3
+    left: Any = model.stream(SURE, **GREEDY)
+    assert next(left).content == "Paris "
     left.close()
-    assert observing.drain(20)
-    assert observing.observed == Observed(served=2, chosen=2, accepted=1, dropped={"incomplete": 1})
-    streaming, verdicts = guard(model=Streaming(script={SURE: ["Paris it is"]}))
-    own = [chunk.content for chunk in streaming.model.stream(SURE, **GREEDY)]
-    assert len(own) > 3
-    assert [chunk.content for chunk in streaming.stream(SURE, **GREEDY)] == own
-    assert [chunk.content async for chunk in streaming.astream(SURE, **GREEDY)] == own
-    assert streaming.drain(20)
-    assert streaming.observed == Observed(served=2, chosen=2, accepted=2)
-    assert {verdict.candidate.text for verdict in verdicts if verdict.candidate is not None} == {"Paris it is"}
+    assert watcher.drain(20)
+    assert watcher.observed == Observed(served=3, chosen=3, accepted=2, dropped={"incomplete": 1})
+    assert {verdict.candidate.text.strip() for verdict in verdicts if verdict.candidate} == {"Paris it is"}
 
 
 def test_an_answer_that_was_drawn_otherwise_gets_no_verdict() -> None:
-    observing, verdicts = guard()
-    observing.invoke(SURE)  # the model's own temperature, not the plan's 0
-    observing.invoke(SURE, **GREEDY, stop=["x"])
-    observing.invoke([HumanMessage(UNSURE), AIMessage("Rome"), HumanMessage(SURE)], **GREEDY)
-    observing.bind_tools([unlike_plan]).invoke(SURE, **GREEDY)
-    assert observing.drain(20)
-    assert observing.observed == Observed(served=4, chosen=4, not_comparable=4)
-    assert observing.observed.acceptance is None
+    """A verdict on it would be about an answer that the guard never gives."""
+    model, watcher, verdicts = watched()
+    model.invoke(SURE)  # the model's own temperature, not the plan's 0
+    model.invoke(SURE, **GREEDY, stop=["x"])
+    model.invoke([HumanMessage(UNSURE), AIMessage("Rome"), HumanMessage(SURE)], **GREEDY)
+    model.bind(tools=[{"type": "function", "function": {"name": "f", "parameters": {}}}]).invoke(SURE, **GREEDY)
+    ScriptedChat(script=SCRIPT, name_of_model="other").invoke(SURE, {"callbacks": [watcher]}, **GREEDY)
+    assert watcher.drain(20)
+    assert watcher.observed == Observed(served=5, chosen=5, not_comparable=5)
+    assert watcher.observed.acceptance is None
     assert not verdicts
 
 
@@ -100,25 +93,25 @@ def test_what_is_measured_is_chosen_beforehand_by_hash() -> None:
     assert abs(len(sampled) - 1000) < 5 * (4000 * 0.25 * 0.75) ** 0.5
     assert set(sampled) <= {key for key in keys if chosen(key, 0.5, salt="observe")}
     assert [chosen(key, 0.25, salt="audit") for key in keys] == [audits.chosen(key, 0.25) for key in keys]
-    observing, verdicts = guard(observe_rate=0.5)
+    model, watcher, verdicts = watched(rate=0.5)
     for _ in range(40):
-        observing.invoke(SURE, **GREEDY)
-    assert observing.drain(20)
-    counts = observing.observed
+        model.invoke(SURE, **GREEDY)
+    assert watcher.drain(20)
+    counts = watcher.observed
     assert (counts.served, counts.accepted, len(verdicts)) == (40, counts.chosen, counts.chosen)
     assert 0 < counts.chosen < 40
 
 
 def test_the_run_id_decides_whether_an_answer_is_measured() -> None:
     for number in range(8):
-        observing, _ = guard(observe_rate=0.5)
+        model, watcher, _ = watched(rate=0.5)
         run_id = UUID(int=number)
-        observing.invoke(SURE, {"run_id": run_id}, **GREEDY)
-        assert observing.drain(20)
-        assert observing.observed.chosen == chosen(str(run_id), 0.5, salt="observe")
-        observing.invoke(SURE, {"run_id": run_id}, **GREEDY)  # a retry
-        assert observing.drain(20)
-        assert observing.observed.chosen in (0, 2)
+        model.invoke(SURE, {"run_id": run_id}, **GREEDY)
+        assert watcher.drain(20)
+        assert watcher.observed.chosen == chosen(str(run_id), 0.5, salt="observe")
+        model.invoke(SURE, {"run_id": run_id}, **GREEDY)  # a retry
+        assert watcher.drain(20)
+        assert watcher.observed.chosen in (0, 2)
 
 
 def test_nothing_is_drawn_behind_an_answer_of_an_endpoint_that_does_not_sample() -> None:
@@ -127,11 +120,10 @@ def test_nothing_is_drawn_behind_an_answer_of_an_endpoint_that_does_not_sample()
 
         guardrail_trusted: ClassVar[bool] = False
 
-    model = Cached(script={}, default=["Paris"])
-    observing, verdicts = guard(model=model, artifact=make_artifact(model, threshold=0.1, n=4))
+    model, watcher, verdicts = watched(model=Cached(script={}, default=["Paris"]))
     for question in (SURE, UNSURE):
-        observing.invoke(question, **GREEDY)
-        assert observing.drain(20)
+        model.invoke(question, **GREEDY)
+        assert watcher.drain(20)
     assert [verdict.uncertainty.reason for verdict in verdicts] == ["degenerate_samples"] * 2
     assert [len(verdict.samples) for verdict in verdicts] == [0, 0]
     assert [verdict.cost.calls for verdict in verdicts] == [4, 0]  # of the probe, once
@@ -195,21 +187,20 @@ def test_what_waits_at_the_end_is_dropped_and_counted() -> None:
 
 
 def test_a_failure_behind_the_answer_never_reaches_the_caller() -> None:
-    observing, _ = guard({SURE: ["Paris", ValueError("no")]})
-    assert observing.invoke(SURE, **GREEDY).content == "Paris"
-    assert observing.drain(20)
-    assert observing.observed == Observed(served=1, chosen=1, unmeasured=1)
+    model, watcher, _ = watched({SURE: ["Paris", ValueError("no")]})
+    assert model.invoke(SURE, **GREEDY).content == "Paris"
+    assert watcher.drain(20)
+    assert watcher.observed == Observed(served=1, chosen=1, unmeasured=1)
+    failing, watcher, _ = watched({SURE: [ValueError("down")]})
     with pytest.raises(ValueError, match="down"):  # the model's own error passes, as its answers do
-        guard({SURE: [ValueError("down")]})[0].invoke(SURE)
-    with pytest.raises(UsageError, match="observe"):
-        observing.with_structured_output(dict)
+        failing.invoke(SURE)
+    assert watcher.observed == Observed(served=1, chosen=1, dropped={"incomplete": 1})
 
 
-def test_the_mode_is_part_of_a_guards_configuration() -> None:
-    model = ScriptedChat()
-    config = Guardrail(model=model, artifact=make_artifact(model), mode="observe", observe_rate=0.5).to_config()
-    again = Guardrail.from_config(config, model=model)
-    assert (again.mode, again.observe_rate) == ("observe", 0.5)
+@pytest.mark.parametrize("rate", [0.0, 1.5])
+def test_a_share_that_is_none_is_refused(rate: float) -> None:
+    with pytest.raises(UsageError, match=r"rate must be in \(0, 1\]"):
+        watched(rate=rate)
 
 
 def test_answers_are_measured_after_the_threads_have_ended() -> None:

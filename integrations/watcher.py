@@ -1,46 +1,46 @@
-"""Observe mode: answers are served unchanged, and verdicts on the served answers are computed behind them.
+"""Answers that were served unguarded are measured behind them: what a guard would have done, before it is switched on.
 
-A hash chooses the requests to measure before anything is known about them. Every chosen answer that is not measured is
+    watcher = Watcher(Guardrail(model=model, artifact="artifact.json"))
+    answer = model.invoke(messages, {"callbacks": [watcher]})     # the application's own model, unchanged
+    watcher.observed.acceptance                                   # share of the answers that the guard would have given
+
+A hash chooses the answers to measure before anything is known about them. Every chosen answer that is not measured is
 counted, because dropping slow answers would drop hard questions.
 """
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import queue
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
+from uuid import UUID
 
-from langchain_core.messages import AIMessage
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import LLMResult
 
-from ..errors import GuardrailError
-from ..sampling.replies import read_reply
-from ..types import Sample
-from ..verdict import Reason, Verdict
+from guardrail import Guardrail
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.guard.comparability import unlike_calls
+from guardrail.guard.observers import chosen
+from guardrail.sampling.replies import read_reply
+from guardrail.sampling.sampler import refuse_majority
+from guardrail.types import Sample
+from guardrail.verdict import Reason, Verdict
 
-__all__ = ["ObserveQueue", "Observed", "chosen", "fate_of"]
+__all__ = ["ObserveQueue", "Observed", "Watcher", "fate_of"]
 
 MOST = 1000
 """Answers that wait to be measured; later ones are dropped."""
 AT_ONCE = 4
 """Answers that are measured at once."""
 log = logging.getLogger("guardrail")
-
-
-def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:
-    """Whether a key belongs to a sample: 64 bits of SHA-256 over salt and key, below ``rate``.
-
-    Samples with one salt are nested: a key chosen at a rate is chosen at every higher rate. Different salts choose
-    independently.
-    """
-    # A hash, not a random number: a retry, a restart or another process chooses the same keys again.
-    digest = hashlib.sha256(f"{salt}\n{key}".encode()).digest()
-    return int.from_bytes(digest[:8], "big") < rate * 2.0**64
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +233,89 @@ class ObserveQueue:
             finally:
                 self.free(size)
                 self._waiting.task_done()
+
+
+class Watcher(BaseCallbackHandler):
+    """Measures the answers of a model that is called with this object among its callbacks; streams as well.
+
+    The calls and their answers are left as they are. Verdicts reach the ``on_verdict`` of the guard, and `observed`
+    counts them. An answer that was drawn with other settings than the plan's, or by another model, is counted as not
+    comparable.
+
+    Args:
+        guard: A guard around the same model. It draws only the samples behind an answer.
+        rate: The probability with which an answer is measured. A hash of the call's run id chooses.
+
+    Raises:
+        UsageError: ``rate`` is not in (0, 1], or the answer of the artifact is a vote, which no single call draws.
+    """
+
+    def __init__(self, guard: Guardrail, *, rate: float = 1.0) -> None:
+        if not 0 < rate <= 1:
+            raise UsageError(f"rate must be in (0, 1], got {rate!r}. Write 0.2 for a fifth of the answers.")
+        refuse_majority(guard.artifact.plan, "observe answers that were served")
+        self._guard, self._rate, self._queue = guard, rate, ObserveQueue()
+        self._called: dict[UUID, tuple[Sequence[BaseMessage], Mapping[str, Any], Any]] = {}
+
+    @property
+    def observed(self) -> Observed:
+        """Counts of the answers so far."""
+        return self._queue.observed
+
+    def drain(self, seconds: float) -> bool:
+        """Wait until the answers are measured; what still waits after that time is dropped, and counted.
+
+        Returns:
+            Whether everything was measured.
+        """
+        return self._queue.drain(seconds)
+
+    def on_chat_model_start(
+        self, serialized: Any, messages: list[list[BaseMessage]], *, run_id: UUID, **details: Any
+    ) -> None:
+        """Note the prompt and the settings of a call."""
+        model = (details.get("metadata") or {}).get("ls_model_name")
+        self._called[run_id] = (messages[0], details.get("invocation_params") or {}, model)
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **details: Any) -> None:
+        """Have the answer of a call measured, if it is chosen."""
+        generations = response.generations[0] if response.generations else []
+        message = getattr(generations[0], "message", None) if generations else None
+        self._observe(run_id, message if isinstance(message, AIMessage) else None)
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **details: Any) -> None:
+        """Count an answer that failed, or whose stream the caller left."""
+        self._observe(run_id, None)
+
+    def _observe(self, run_id: UUID, message: AIMessage | None) -> None:
+        messages, settings, model = self._called.pop(run_id, ((), {}, None))
+        if messages:  # no chat model was called otherwise
+            prepared = partial(self._prepared, messages, settings, model, message)
+            self._queue.observe(message, prepared, key=str(run_id), rate=self._rate)
+
+    def _prepared(
+        self,
+        messages: Sequence[BaseMessage],
+        settings: Mapping[str, Any],
+        model: Any,
+        message: AIMessage | None,
+        answer: Sample,
+    ) -> Callable[[], Verdict] | None:
+        """The function that measures an answer; None if it was not drawn as the plan draws."""
+        guard = self._guard
+        guard.check_served(messages)
+        own = guard.model._get_ls_params().get("ls_model_name")
+        if message is None or model != own:
+            return None
+        if unlike_calls(guard.model, guard.artifact.plan, settings.get("stop"), settings, message):
+            return None
+
+        def measured() -> Verdict:
+            verdict = guard.assess_served(messages, answer).verdict
+            assert verdict is not None, "the one gate judges every candidate"
+            return verdict
+
+        return measured
 
 
 def fate_of(verdict: Verdict) -> str:
