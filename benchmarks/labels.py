@@ -2,7 +2,7 @@
 
 Mean share of all questions that is answered, in per cent, over simulated calibrations with 150, 300, 600 and 1,000
 labels: by `certified` and by `acrc`, each with labels drawn from all questions and from the lowest half of the scores
-(`calibrate sample --reach 0.5 --fixed-beforehand`). Populations are the four of the base paper's tables, in closed
+(`calibrate sample --scope 0.5 --fixed-beforehand`). Populations are the four of the base paper's tables, in closed
 form; data sets are recorded outputs, of which every calibration labels a random part, and acceptance is the share of
 all scores at or below the threshold.
 
@@ -27,7 +27,7 @@ from benchmarks.estimators.sources import sources
 from benchmarks.paper.pools import recorded_pools
 from benchmarks.paper.printed import POPULATIONS
 from calibrate.evaluation.planning import Binormal
-from calibrate.scoring.reach import cut_at
+from calibrate.scope import cut_at
 from calibrate.thresholds.fitting import request_for
 from calibrate.thresholds.rule import Prefix, prefixes
 from guardrail.errors import UsageError
@@ -39,7 +39,7 @@ Select = Callable[[Prefix], int | None]
 SIZES = (150, 300, 600, 1_000)
 ALPHAS = (0.15, 0.1)
 DELTA = 0.1
-REACH = 0.5
+SCOPE = 0.5
 POOL = 6_000
 """Unlabelled questions of a population that are scored in each repetition."""
 MARKS = ("<!-- labels: begin -->", "<!-- labels: end -->")
@@ -131,7 +131,7 @@ def rule(name: str, alpha: float) -> Select:
 
 
 def acceptance(questions: Questions, select: Select, n: int, share: float, repetitions: int) -> float | None:
-    """Mean acceptance; None where fewer than n questions lie within reach."""
+    """Mean acceptance; None where fewer than n questions lie within the scope."""
     rng, total = np.random.default_rng(n), 0.0
     for _ in range(repetitions):
         scores, errors = questions.draw(rng)
@@ -149,12 +149,12 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
 
 
 def table(groups: Sequence[Questions], alpha: float, sizes: Sequence[int], repetitions: int) -> str:
-    """One Markdown table; each cell is `certified`, `certified` within reach, `acrc`, `acrc` within reach."""
+    """One Markdown table; each cell is `certified`, `certified` within the scope, `acrc`, `acrc` within the scope."""
     lines = [
         "|questions|score|" + "|".join(f"{n:,} labels" for n in sizes) + "|",
         "|:--|:--|" + "--:|" * len(sizes),
     ]
-    jobs = [(rule(name, alpha), share) for name in ("certified", "acrc") for share in (1.0, REACH)]
+    jobs = [(rule(name, alpha), share) for name in ("certified", "acrc") for share in (1.0, SCOPE)]
     for questions in groups:
         cells = [
             "/".join(
@@ -175,8 +175,8 @@ def page(questions: Sequence[Questions], sizes: Sequence[int], repetitions: int)
     """All tables with their headings."""
     parts = [
         f"Answered, % of all questions, mean of {repetitions} calibrations (simulated: {4 * repetitions}): `certified` "
-        f"at delta {DELTA:g}/`certified` within reach/`acrc`/`acrc` within reach. A dash: fewer questions than labels "
-        "within reach, or ties that leave no cut there."
+        f"at delta {DELTA:g}/`certified` within the scope/`acrc`/`acrc` within the scope. A dash: fewer questions than "
+        "labels within the scope, or ties that leave no cut there."
     ]
     for alpha in ALPHAS:
         parts += [f"alpha {alpha:g}:", table(questions, alpha, sizes, repetitions)]

@@ -22,7 +22,7 @@ from calibrate.correctness import label_records, make_rule
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.pipeline import fit_artifact
-from calibrate.scoring.reach import draw_to_label
+from calibrate.scope import draw_to_label
 from examples.demo import loop
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
@@ -59,7 +59,7 @@ def over_seeds(
         file: All questions, scored.
         questions: The same, with references.
         seeds: Each chooses its traffic, and what to label of it.
-        sizes: The number of labels, the reach and alpha.
+        sizes: The number of labels, the scope and alpha.
     """
     references, rule = {question.question: question.references for question in questions}, make_rule("token_f1")
     records = [record.model_copy(update={"references": references[record.question]}) for record in file.records]
@@ -82,7 +82,7 @@ def over_seeds(
     for seed in seeds:
         chosen = np.random.default_rng(seed).permutation(len(everything))[: round(TRAFFIC * len(everything))]
         traffic = RecordFile(file.path, header, tuple(records[i] for i in chosen.tolist()))
-        drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.reach, n=sizes.labels, seed=seed)
+        drawn = draw_to_label(traffic, loop.ESTIMATOR, share=sizes.scope, n=sizes.labels, seed=seed)
         labelled = [truth[record.id] for record in drawn.records]
         some = np.random.default_rng([seed, 1]).random(len(labelled)) < 0.5
         skipping = [
@@ -125,7 +125,7 @@ def main() -> None:
     arguments = parser.parse_args()
     sizes, questions, file = loop.Sizes(), read_questions(TASKS[0].questions), read_records(arguments.records)
     rows = over_seeds(file, questions, range(arguments.seeds), sizes)
-    print(f"{len(file.records):,} questions, {sizes.labels} labels, reach {sizes.reach:g}, alpha {sizes.alpha:g}\n")
+    print(f"{len(file.records):,} questions, {sizes.labels} labels, scope {sizes.scope:g}, alpha {sizes.alpha:g}\n")
     print("| labels and rule | seeds | broken | error among answers given, mean (largest) | answered, mean (least) |")
     print("|---|---|---|---|---|")
     for case in CASES:

@@ -135,10 +135,10 @@ def matched(
         _refuse_others(first, other)
     for file in files:
         # The labelled questions would all be easy for one model, and the next stage sees the hard ones.
-        if file.header.reach is not None and file.header.reach.leaves_out:
+        if file.header.scope.leaves_out:
             raise UsageError(
                 f"the questions of {file.path} have the lowest scores of one model, and a cascade asks the next model "
-                "about the others. Label questions from all scores: calibrate sample --reach 1."
+                "about the others. Label questions from all scores: calibrate sample --scope 1."
             )
     chosen_ids = {record.id for record in _chosen(first, groups, part)}
     by_id = [{record.id: record for record in file.records} for file in files]

@@ -36,8 +36,8 @@ from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .rules.certificate import interval
+from .scope import check_labelled_part, draw_digest
 from .scoring.ensemble import refuse_overlap
-from .scoring.reach import check_labelled_part, draw_digest
 from .scoring.scores import Scored, arrays, refuse_failed
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
@@ -183,7 +183,7 @@ def fit_artifact(
             f"--parts {spec.name.removeprefix('parts_')} --alpha {alpha:g}."
         )
     refuse_overlap(spec, used, groups=groups)
-    reach = check_labelled_part(file, used, estimator)
+    scope = check_labelled_part(file, used, estimator)
     calibration = CalibrationScores(
         uncertainty=array("d", scored.uncertainty.tobytes()),
         error=array("b", scored.error.tobytes()),
@@ -197,11 +197,10 @@ def fit_artifact(
         estimator=spec,
         correctness=header.correctness,
         data=_fingerprint(file, used, usable, scored, n_failed),
-        outcome=_fit(calibration, alpha, rule, delta, options or {}),
+        outcome=_fit(calibration, alpha, rule, delta, options or {}).model_copy(update={"scope": scope}),
         calibration=calibration,
         packages=package_versions(),
         turns=turns_of_records(usable),
-        reach=reach,
         choice=choice,
     )
     return artifact if by is None else with_segments(artifact, usable.groups, by)
@@ -248,11 +247,11 @@ def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
 def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
     """The header of a file that holds only a part of the records."""
     questions = [record.to_question() for record in part]
-    reach = header.reach
-    if reach is not None:
-        reach = reach.model_copy(update={"n": len(part), "drawn_sha256": draw_digest(part, reach.estimator)})
+    scope = header.scope
+    if scope.is_drawn:
+        scope = scope.model_copy(update={"n": len(part), "drawn_sha256": draw_digest(part, scope.score)})
     return header.model_copy(
-        update={"questions_sha256": fingerprint(questions), "n_questions": len(questions), "reach": reach}
+        update={"questions_sha256": fingerprint(questions), "n_questions": len(questions), "scope": scope}
     )
 
 

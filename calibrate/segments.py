@@ -84,7 +84,7 @@ def with_segments(
         delta: Failure probability; default: the one of the artifact's outcome.
 
     Raises:
-        UsageError: A rule that does not certify, clusters, a reach, or no category with enough labels.
+        UsageError: A rule that does not certify, clusters, a scope, or no category with enough labels.
     """
     outcome, scores = artifact.outcome, artifact.calibration
     rule = rule_named(outcome.rule)
@@ -92,7 +92,7 @@ def with_segments(
         raise UsageError(f"rule {outcome.rule!r} certifies nothing, and segments divide delta. Use rule 'certified'.")
     refused = {
         "clusters": scores.group,
-        "questions that were drawn within reach": artifact.reach,
+        "questions that were drawn by their scores": artifact.outcome.scope.cut,
     }
     for reason, value in refused.items():
         if value is not None:

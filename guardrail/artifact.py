@@ -51,7 +51,6 @@ __all__ = [
     "CascadeOutcome",
     "DataFingerprint",
     "EstimatorChoice",
-    "Reach",
     "Segments",
     "Spent",
     "StageShare",
@@ -122,47 +121,6 @@ class DataFingerprint(Frozen):
     def many_cut_off(self) -> bool:
         """Whether so many primary answers were cut off that ``max_tokens`` is too small for these questions."""
         return (self.n_cut_off or 0) > MANY_CUT_OFF * self.n_questions
-
-
-class Reach(Frozen):
-    """The part of the scores that labels were spent on: questions above the cut are never answered.
-
-    A cut that does not depend on the labels leaves the error rate behind every threshold below it unchanged, so a rule
-    that is fitted on labels from below the cut keeps its promise; only acceptance is a share of fewer questions.
-    """
-
-    estimator: str
-    """Key of the score that the cut is on."""
-    share: float
-    """Share of the measured questions to draw from, in (0, 1]."""
-    cut: float
-    """Largest score within reach."""
-    n_asked: int
-    """Questions of the scored file, none of them labelled."""
-    n_failed: int = 0
-    """Questions among them without a score because a server, a rate limit or a time-out failed."""
-    n_pool: int
-    """Questions among them with a score."""
-    n_within: int
-    """Questions among them with a score of at most the cut."""
-    n: int
-    """Questions drawn from them to be labelled, uniformly and without replacement."""
-    seed: int
-    """Seed of the draw."""
-    fixed_beforehand: bool
-    """Whether the share was fixed before the scores were looked at; if not, the pool below the cut is at least three
-    times the number of questions drawn."""
-    drawn_sha256: str
-    """Digest of the drawn questions' ids and scores, in the order of the draw."""
-
-    @property
-    def leaves_out(self) -> bool:
-        """Whether some of the scored questions lie above the cut."""
-        return self.n_within < self.n_pool
-
-    def of_all(self, acceptance: float) -> float:
-        """An acceptance among questions within reach as a share of the measured questions."""
-        return acceptance * self.n_within / self.n_pool
 
 
 class Spent(Frozen):
@@ -285,8 +243,6 @@ class CalibrationArtifact(Persisted):
     turns: tuple[str, ...] | None = None
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
     questions. None if they were not recorded: a guard takes them for single questions."""
-    reach: Reach | None = None
-    """The labelled part, if only questions below a cut were labelled; None for a sample of all questions."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
     segments: Segments | None = None
@@ -353,15 +309,6 @@ class CalibrationArtifact(Persisted):
         named = None if self.calibration.segment is None else {name for name in self.calibration.segment if name}
         if named != (None if self.segments is None else set(self.segments.outcomes)):
             raise ValueError("the segments of the calibration items are not those that have a threshold")
-        return self
-
-    @model_validator(mode="after")
-    def _within_reach(self) -> Self:
-        if self.reach is not None and self.threshold is not None and self.threshold > self.reach.cut:
-            raise ValueError(
-                f"the threshold {self.threshold:g} is above the cut {self.reach.cut:g} of the reach, and no question "
-                "above the cut was labelled"
-            )
         return self
 
     @property
@@ -448,7 +395,7 @@ class CalibrationArtifact(Persisted):
     def plot(self, ax: Any = None) -> Any:
         """Error rate among answered questions against the share answered, with target and threshold.
 
-        The points are the calibration questions: with a reach, those within it.
+        The points are the calibration questions, those of the scope.
 
         Args:
             ax: matplotlib axis to draw on; a new figure's if left out.
@@ -489,23 +436,17 @@ class CalibrationArtifact(Persisted):
     @property
     def asked(self) -> Asked:
         """The questions that were asked for the calibration, which every share is of."""
-        data, reach = self.data, self.reach
-        # Those of a draw within reach were all measured before it.
-        scored = 1.0 if reach is None else reach.n_pool / reach.n_asked
+        data, scope = self.data, self.outcome.scope
         failed = data.n_failed / data.n_questions if data.n_questions else 0.0
-        failed = failed if reach is None else max(failed, reach.n_failed / reach.n_asked)
-        return Asked(data.measured * scored, failed, MOST_FAILED)
+        # Questions that were drawn by their scores were all measured before.
+        return Asked(data.measured * scope.measured, max(failed, scope.failed), MOST_FAILED)
 
     @property
     def _of_measured(self) -> float:
         """Share of the measured questions that the gate accepts."""
         if self.segments is not None:
             return self.n_accepted / len(self.calibration.error)
-        return self.within(self.outcome)
-
-    def within(self, outcome: Outcome) -> float:
-        """Share of the measured questions that an outcome accepts, those above the reach included."""
-        return outcome.acceptance if self.reach is None else self.reach.of_all(outcome.acceptance)
+        return self.outcome.scope.of_measured(self.outcome.acceptance)
 
     @property
     def promises(self) -> tuple[str, ...]:
@@ -548,9 +489,8 @@ class CalibrationArtifact(Persisted):
 
     @property
     def stops_nothing(self) -> bool:
-        """Whether the threshold accepts every calibration question; never with a reach that leaves questions out."""
-        whole = self.reach is None or not self.reach.leaves_out
-        return whole and 0 < self.n_accepted == len(self.calibration.error)
+        """Whether the threshold accepts every calibration question, and its scope leaves none out."""
+        return not self.outcome.scope.leaves_out and 0 < self.n_accepted == len(self.calibration.error)
 
     @property
     def warning(self) -> str | None:

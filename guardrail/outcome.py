@@ -10,11 +10,12 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from .notebook import as_html, axis, draw_rates, percent
+from .scope import EVERY_QUESTION, Scope
 from .types import Frozen
 
 __all__ = [
@@ -95,6 +96,8 @@ class _OutcomeBase(Frozen):
     """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
+    scope: Scope = Field(default=EVERY_QUESTION, exclude_if=lambda scope: not scope.is_drawn)
+    """The questions that the promise is about; shares and counts of this outcome are of them."""
     certifies: bool = False
     """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n."""
 
@@ -129,6 +132,15 @@ class Feasible(_OutcomeBase):
     these very items, so this describes them and is not a certificate."""
     tie_block: int
     """Items with exactly the threshold's score."""
+
+    @model_validator(mode="after")
+    def _in_scope(self) -> Self:
+        if not self.scope.covers(self.threshold):
+            raise ValueError(
+                f"the threshold {self.threshold:g} is above the cut {self.scope.cut:g} of the scope, and no question "
+                "above the cut was labelled"
+            )
+        return self
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""

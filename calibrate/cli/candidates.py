@@ -126,10 +126,10 @@ def _given(spec: CorrectnessSpec) -> str:
 
 def _fitting(file: RecordFile, artifact: CalibrationArtifact, *, held_back: bool) -> RecordFile:
     """Return the records; refuse another model, plan or prompt and, if ``held_back``, questions of the fit."""
-    if file.header.reach is not None and file.header.reach.leaves_out:
+    if file.header.scope.leaves_out:
         raise UsageError(
             f"the questions of {file.path} are those with the lowest scores, and reviewers see the others, too. Label "
-            "questions from all scores: calibrate sample --reach 1."
+            "questions from all scores: calibrate sample --scope 1."
         )
     if held_back:
         return prepared(file, artifact)[0]

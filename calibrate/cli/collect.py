@@ -16,7 +16,7 @@ from ..data.batches import Batches
 from ..data.collect import DrawingEngine
 from ..data.formats import QUESTION_FORMATS, load_questions
 from ..ray_engine import collect_on_ray
-from ..scoring.reach import POOL_FACTOR
+from ..scope import POOL_FACTOR
 from .frame.app import app
 from .frame.collecting import CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs

@@ -12,9 +12,10 @@ import typer
 from rich.markup import escape
 from rich.table import Table
 
-from guardrail.artifact import CalibrationArtifact, Reach
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
+from guardrail.scope import Scope
 
 from ..data.column_store import in_memory
 from ..data.labels import read_labels
@@ -458,17 +459,17 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
         print_second_look(fitted.part, key)
     if test is not None:
-        _print_share(test.header.reach)
+        _print_share(test.header.scope)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
 
 
-def _print_share(reach: Reach | None) -> None:
-    """Print the share of all questions that a test part within reach stands for."""
-    if reach is not None and reach.leaves_out:
-        share = percent(reach.n_within / reach.n_pool)
-        print_line(f"Those questions lie within reach, which {share} of all questions do; no other is answered.")
+def _print_share(scope: Scope) -> None:
+    """Print the share of all questions that a test part within a scope stands for."""
+    if scope.leaves_out:
+        share = percent(scope.of_measured(1))
+        print_line(f"Those questions lie within the scope, which {share} of all questions do; no other is answered.")
 
 
 @app.command()

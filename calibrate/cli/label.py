@@ -46,7 +46,7 @@ from ..parts.answers import key_of_parts, needs_label, part_names
 from ..parts.rules import check_cut
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
-from ..scoring.reach import waits_for_label
+from ..scope import waits_for_label
 from ..scoring.scores import key_of, values_of
 from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
@@ -171,7 +171,7 @@ class _PeopleOptions:
 
     def queue(self, file: RecordFile, first: int | None) -> list[Record]:
         """The records to label, in order. A drawn file is in random order already."""
-        drawn = file.header.reach is not None
+        drawn = file.header.scope.is_drawn
         default: Order = "file" if drawn else "random"
         order: Order = default if self.order is None else "random" if self.order == "random" else "file"
         records: Sequence[Record] = file.records[:first] if drawn else file.records

@@ -12,14 +12,13 @@ import typer
 from numpy.typing import NDArray
 
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import RecordFile, parse_header, read_records, write_records
-from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ReachRow, error_probabilities, plan_reach
+from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
 from ..evaluation.planning import plan as simulate
 from ..parts.evaluate import SIZES
-from ..scoring.reach import draw_to_label, refuse_reach_after_labels
+from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
@@ -102,12 +101,12 @@ def plan(
     refuse_without_parts(cut=cut)
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
-        rows = _compare_reaches(scores, probability, alpha, delta, labels, rule, repetitions, seed)
+        rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions, seed)
         source = "errors as in the pilot" if pilot else "errors by the guessed accuracy and AUROC"
         print_line(f"Simulated: {repetitions} calibrations on {scores.size} real scores, {source}.", "dim")
         flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
         best = max(rows, key=lambda row: (row.labels, row.acceptance.value))
-        finish([], f"calibrate sample {flags} --reach {best.share:g} --n {best.labels}")
+        finish([], f"calibrate sample {flags} --scope {best.share:g} --n {best.labels}")
         return
     if labels:
         raise UsageError(
@@ -168,7 +167,7 @@ def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.
     return scored.uncertainty, scored.error.astype(np.int64)
 
 
-def _compare_reaches(
+def _compare_scopes(
     scores: NDArray[np.float64],
     probability: NDArray[np.float64],
     alpha: float,
@@ -177,13 +176,13 @@ def _compare_reaches(
     rule: list[str] | None,
     repetitions: int,
     seed: int,
-) -> list[ReachRow]:
-    """Print the acceptance of each reach at each budget of labels."""
+) -> list[ScopeRow]:
+    """Print the acceptance of each scope at each budget of labels."""
     if rule is not None and len(rule) > 1:
-        raise UsageError(f"--records compares reaches for one rule, got {len(rule)}. Name one --rule.")
+        raise UsageError(f"--records compares scopes for one rule, got {len(rule)}. Name one --rule.")
     chosen, budgets = (rule or ["certified"])[0], sorted(set(labels or [300]))
-    with bar(console, "simulating", "reaches") as progress:
-        rows = plan_reach(
+    with bar(console, "simulating", "scopes") as progress:
+        rows = plan_scope(
             scores,
             probability,
             alpha=alpha,
@@ -209,7 +208,7 @@ def _compare_reaches(
     return rows
 
 
-def _cell(row: ReachRow) -> str:
+def _cell(row: ScopeRow) -> str:
     return f"{100 * row.acceptance.value:.1f} ({100 * row.infeasible.value:.0f})"
 
 
@@ -252,7 +251,7 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
                 header = parse_header(path, stream.readline(_LONGEST_HEADER))
         except (GuardrailError, OSError):  # questions, a log, or a file of another version
             continue
-        if header.reach is not None and header.correctness is not None:
+        if header.scope.is_drawn and header.correctness is not None:
             drawn.append(read_records(path))
     return drawn
 
@@ -265,10 +264,10 @@ _LONGEST_HEADER = 2**22
 def sample(
     records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
     n: Annotated[int, typer.Option("--n", "--labels", help="Questions to label.")],
-    reach: Annotated[
+    scope: Annotated[
         float,
         typer.Option(
-            help="Share of the lowest scores to draw from; 1 for all questions. Below 1, 300 labels at a reach of 0.5 "
+            help="Share of the lowest scores to draw from; 1 for all questions. Below 1, 300 labels at a scope of 0.5 "
             "need 3 x 300 / 0.5 = 1800 scored questions."
         ),
     ] = 1.0,
@@ -277,7 +276,7 @@ def sample(
     estimator: EstimatorOption = None,
     fixed_beforehand: Annotated[
         bool,
-        typer.Option("--fixed-beforehand", help="The reach was fixed before anybody looked at these scores."),
+        typer.Option("--fixed-beforehand", help="The scope was fixed before anybody looked at these scores."),
     ] = False,
     without_failed: WithoutFailedOption = False,
 ) -> None:
@@ -285,32 +284,25 @@ def sample(
 
     Questions above the cut will never be answered, so a label on them is wasted. The file that is written remembers how
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
-    reaches. A reach that differs from that of a labelled draw of the same questions, in the same folder, is refused.
+    scopes. A scope that differs from that of a labelled draw of the same questions, in the same folder, is refused.
 
-    Example: calibrate sample --records scored.jsonl --reach 0.5 --n 300 --out to-label.jsonl
+    Example: calibrate sample --records scored.jsonl --scope 0.5 --n 300 --out to-label.jsonl
     """
     keep_inputs(records, [out])
     file = read_pool(records)
     key = chosen_estimator(file, estimator)
     if not fixed_beforehand:
-        refuse_reach_after_labels(file, reach, _labelled_draws({path.parent for path in (*records, out)}))
+        refuse_scope_after_labels(file, scope, _labelled_draws({path.parent for path in (*records, out)}))
     drawn = draw_to_label(
         file,
         key,
-        share=reach,
+        share=scope,
         n=n,
         seed=seed,
         fixed_beforehand=fixed_beforehand,
         without_failed=without_failed,
     )
     write_records(out, drawn.header, drawn.records)
-    drawn_reach = drawn.header.reach
-    assert drawn_reach is not None, "draw_to_label sets it"
-    within = file.header.estimators[key].condition(drawn_reach.cut)
-    share = percent(drawn_reach.n_within / drawn_reach.n_pool)
-    print_line(
-        f"{drawn_reach.n} of {drawn_reach.n_within} questions with {within}, the surest {share} of "
-        f"{drawn_reach.n_pool}. Nothing beyond will be answered."
-    )
+    print_line(f"{drawn.header.scope.in_words(file.header.estimators[key])}.")
     name = shlex.quote(str(out))
     finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")

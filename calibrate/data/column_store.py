@@ -313,7 +313,7 @@ def _open(path: Path, shown: Shown, workers: int) -> RecordFile:
     try:
         header, first = read_header(path)
         # A sample that was drawn for people to label is not large, and its draw is checked against whole records.
-        columns = None if header.reach is not None else _columns_or_warning(path, first, header, shown, workers)
+        columns = None if header.scope.is_drawn else _columns_or_warning(path, first, header, shown, workers)
         if columns is not None and os.fstat(descriptor).st_ino != path.stat().st_ino:
             raise UsageError(f"{path} was replaced while it was being read. Run the command again.")
     except BaseException:

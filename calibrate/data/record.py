@@ -6,11 +6,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from guardrail.artifact import Reach
 from guardrail.parts.part import Part
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
+from guardrail.scope import EVERY_QUESTION, Scope
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
@@ -81,8 +81,8 @@ class RecordHeader(Frozen):
     """The rule that labelled parts, by the key of their estimator."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
-    reach: Reach | None = None
-    """How these records were drawn from a larger scored file to be labelled; None for a sample of all questions."""
+    scope: Scope = Field(default=EVERY_QUESTION, exclude_if=lambda scope: not scope.is_drawn)
+    """How these records were drawn from a larger scored file to be labelled; without values: all questions."""
     probe: ProbeReport | None = None
     """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
 

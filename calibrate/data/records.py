@@ -303,7 +303,7 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
             f"{first.path} and {other.path} cannot be one pool:\n  {listed}\nCollect and label both alike, or use each "
             "by itself (calibrate evaluate --apart compares them)."
         )
-    drawn = next((file for file in (first, other) if file.header.reach is not None), None)
+    drawn = next((file for file in (first, other) if file.header.scope.is_drawn), None)
     if drawn is not None:
         raise UsageError(
             f"the questions of {drawn.path} were drawn by `calibrate sample`, and together with others they are not a "

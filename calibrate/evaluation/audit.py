@@ -63,7 +63,7 @@ class Shift(Frozen):
     calibration: float | None
     """Share accepted at calibration; None when the artifact accepts nothing."""
     fresh: float
-    """Share accepted among the fresh records with a score (within the artifact's reach, as at calibration)."""
+    """Share accepted among the fresh records with a score (within the artifact's scope, as at calibration)."""
     acceptance_p: float | None
     """Fisher's exact p-value of "the same share"; approximate, because the threshold was chosen on one of the two."""
     ks: float
@@ -71,7 +71,7 @@ class Shift(Frozen):
     ks_p: float
     """Its asymptotic p-value; too large when scores have ties."""
     within: float | None = None
-    """Share of the fresh scores within the artifact's reach, the only ones compared; None if it has no reach."""
+    """Share of the fresh scores within the artifact's scope, the only ones compared; None if all are."""
 
     @property
     def scores_differ(self) -> bool:
@@ -298,8 +298,8 @@ def _independent(artifact: CalibrationArtifact, records: Sequence[Record], repea
 
 
 def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8]) -> float:
-    """P-value of a difference in the share of wrong answers, over records with a score within the artifact's reach."""
-    labels = label[(values <= (np.inf if artifact.reach is None else artifact.reach.cut)) & (label >= 0)]
+    """P-value of a difference in the share of wrong answers, over records with a score within the artifact's scope."""
+    labels = label[artifact.outcome.scope.covers(values) & (label >= 0)]
     before = artifact.calibration.error
     return _fisher(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
 
@@ -495,9 +495,10 @@ def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
 def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift:
     before = np.array(artifact.calibration.uncertainty)
     within = None
-    if artifact.reach is not None and (reached := values <= artifact.reach.cut).any():
-        within = float(reached.mean())
-        values = values[reached]  # as at calibration, scores above the reach are not compared
+    covered = artifact.outcome.scope.covers(values)
+    if 0 < covered.sum() < values.size:
+        within = float(covered.mean())
+        values = values[covered]  # as at calibration, scores above the cut are not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
     if artifact.segments is not None:

@@ -333,7 +333,7 @@ def calls_beside_fit(
     Returns:
         None where the table cannot be measured: few labels, many records, or a sample that one score drew.
     """
-    if len(file.records) > MOST or file.header.reach is not None:
+    if len(file.records) > MOST or file.header.scope.is_drawn:
         return None
     try:
         part, rest = cut_for_training(file.records, train_fraction=SHARE, groups=groups)

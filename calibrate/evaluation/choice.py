@@ -157,10 +157,10 @@ def choose_estimator(
         UsageError: The file has no scores or was drawn by a score, or the part has too few labels or one class only.
     """
     records = file.records if part is None else tuple(part)
-    if file.header.reach is not None:
+    if score := file.header.scope.score:
         raise UsageError(
-            f"{file.path} was drawn by its {file.header.reach.estimator!r} scores, so its labels compare no others. "
-            f"Write --estimator {file.header.reach.estimator}."
+            f"{file.path} was drawn by its {score!r} scores, so its labels compare no others. "
+            f"Write --estimator {score}."
         )
     if not 0 < share < 1:
         raise UsageError(f"--share must be in (0, 1), got {share:g}. Write 0.2 for 20 %.")

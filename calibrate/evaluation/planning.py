@@ -19,8 +19,8 @@ from guardrail.outcome import CERTIFIED, Infeasible, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
+from ..scope import POOL_FACTOR, cut_at
 from ..scoring.metrics import auroc
-from ..scoring.reach import POOL_FACTOR, cut_at
 from ..thresholds.fitting import DEFAULT_DELTA, check_open_unit, request_for
 from ..thresholds.registry import planned_rules
 from ..thresholds.rule import Rule, RuleRequest, prefixes
@@ -28,23 +28,23 @@ from .evaluate import Estimate
 
 __all__ = [
     "DEFAULT_SIZES",
-    "REACHES",
     "RELIABLY",
+    "SCOPES",
     "Binormal",
     "Needed",
     "Pilot",
     "Plan",
     "PlanRow",
-    "ReachRow",
+    "ScopeRow",
     "error_probabilities",
     "labels_needed",
     "plan",
-    "plan_reach",
+    "plan_scope",
 ]
 
 DEFAULT_SIZES = (100, 200, 300, 500, 1000, 1500, 3000)
-REACHES = (1.0, 0.7, 0.5, 0.35, 0.25)
-"""Shares of the scores that `plan_reach` compares."""
+SCOPES = (1.0, 0.7, 0.5, 0.35, 0.25)
+"""Shares of the scores that `plan_scope` compares."""
 FEWEST_IN_PILOT = 20
 """Labelled questions below which a pilot is refused."""
 RELIABLY = 0.8
@@ -551,11 +551,11 @@ class Pilot:
 
 
 @dataclass(frozen=True, slots=True)
-class ReachRow:
-    """Acceptance of a reach at one budget of labels. Estimates are means over simulated calibrations.
+class ScopeRow:
+    """Acceptance of a scope at one budget of labels. Estimates are means over simulated calibrations.
 
     Attributes:
-        share: The reach.
+        share: The scope.
         labels: Labelled questions.
         acceptance: Share of all questions accepted; 0 where the rule is infeasible.
         infeasible: Share of calibrations in which nothing is accepted.
@@ -567,7 +567,7 @@ class ReachRow:
     infeasible: Estimate
 
 
-def plan_reach(
+def plan_scope(
     scores: NDArray[np.float64],
     probability: NDArray[np.float64],
     *,
@@ -575,15 +575,15 @@ def plan_reach(
     labels: Sequence[int],
     delta: float = DEFAULT_DELTA,
     rule: str = "certified",
-    reaches: Sequence[float] = REACHES,
+    scopes: Sequence[float] = SCOPES,
     repetitions: int = 300,
     seed: int = 0,
     progress: Progress = silent,
-) -> list[ReachRow]:
-    """Simulate labelling with several reaches and budgets, and the acceptance each gives.
+) -> list[ScopeRow]:
+    """Simulate labelling with several scopes and budgets, and the acceptance each gives.
 
-    Each simulated calibration draws the questions from the scores within reach, as `draw_to_label` would, and a label
-    for each by its error probability.
+    Each simulated calibration draws the questions from the scores within the scope, as `draw_to_label` would, and a
+    label for each by its error probability.
 
     Args:
         scores: Scores of the unlabelled questions, shape (n,).
@@ -592,15 +592,15 @@ def plan_reach(
         labels: Budgets.
         delta: Failure probability, for rules that have one.
         rule: Threshold rule.
-        reaches: Shares to compare. Those whose pool is too small for a budget are left out.
+        scopes: Shares to compare. Those whose pool is too small for a budget are left out.
         repetitions: Simulated calibrations each.
         seed: Same seed, same result.
-        progress: Called before each reach and budget.
+        progress: Called before each scope and budget.
     """
     chosen, request = _job(rule, alpha, delta)
     ranked = np.sort(scores)
     rng = np.random.default_rng(seed)
-    jobs = [(share, n) for n in labels for share in reaches]
+    jobs = [(share, n) for n in labels for share in scopes]
     rows = []
     for done, (share, n) in enumerate(jobs, start=1):
         progress(done, len(jobs))
@@ -619,7 +619,7 @@ def plan_reach(
             index = chosen.select(prefix, request)
             if index is not None:
                 acceptances[i] = np.searchsorted(ranked, prefix.score[index], side="right") / ranked.size
-        rows.append(ReachRow(share, n, _mean(acceptances), _share(acceptances == 0)))
+        rows.append(ScopeRow(share, n, _mean(acceptances), _share(acceptances == 0)))
     return rows
 
 
@@ -629,7 +629,7 @@ def error_probabilities(
     """P(wrong) at each score, from a labelled pilot: the isotonic regression of its errors on its scores.
 
     Tied scores are one point, weighted by their number: their order in the file plays no part. A pilot of a hundred
-    questions is enough to compare reaches; its labels must not be used for the fit again.
+    questions is enough to compare scopes; its labels must not be used for the fit again.
     """
     values, place, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
     fitted = isotonic_regression(np.bincount(place, weights=pilot_errors) / count, weights=count).x

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice, Reach
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
 from guardrail.notebook import percent
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -227,8 +227,8 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     of_what = f"the {outcome.n} calibration questions"
     if missing := artifact.data.n_unmeasured:
         of_what = f"all questions ({outcome.n_accepted} of {outcome.n}; {missing} more could not be measured)"
-    if artifact.reach is not None:
-        of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within reach)"
+    if outcome.scope.leaves_out:
+        of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within the scope)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
     where = f"{_its_noun(artifact)} is {_sure_end(artifact)}"
     start = f'The model "{model}" may answer by itself where {where}: {share} of {of_what}.'
@@ -314,7 +314,7 @@ def segment_table(artifact: CalibrationArtifact) -> list[tuple[str, ...]]:
 
 
 def _without(artifact: CalibrationArtifact) -> str:
-    return "Without the gate" if artifact.reach is None else "Of everything within reach"
+    return "Of everything within the scope" if artifact.outcome.scope.leaves_out else "Without the gate"
 
 
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
@@ -341,7 +341,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
-        *([("reach", _reach(artifact.reach, artifact.estimator))] if artifact.reach is not None else []),
+        *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator)) else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
@@ -618,7 +618,7 @@ def shifted(audit: Audit) -> list[str]:
     if shift.calibration is not None and shift.acceptance_p is not None:
         kind = "these questions"
         if shift.within is not None:
-            kind = f"the questions within reach ({percent(shift.within)} of these)"
+            kind = f"the questions within the scope ({percent(shift.within)} of these)"
         lines.append(
             f"Accepted: {percent(shift.fresh)} of {kind}, {percent(shift.calibration)} at calibration "
             f"(p = {shift.acceptance_p:.2g})."
@@ -797,15 +797,6 @@ def _left_out(artifact: CalibrationArtifact) -> str:
 def describe_spec(name: str, params: dict[str, object]) -> str:
     """A name and its parameters: "token_f1 (threshold 0.5)"."""
     return name + _options(params)
-
-
-def _reach(reach: Reach, estimator: EstimatorSpec) -> str:
-    chosen = "fixed beforehand" if reach.fixed_beforehand else f"with {reach.n_within} questions below it"
-    return (
-        f"{reach.n} questions drawn (seed {reach.seed}) from the lowest {percent(reach.n_within / reach.n_pool)} of "
-        f"{reach.n_pool} scores, {chosen}; nothing is answered beyond {estimator.condition(reach.cut)}, and shares of "
-        "accepted questions are of those within reach unless said otherwise"
-    )
 
 
 def _confidence(artifact: CalibrationArtifact, delta: float) -> str:

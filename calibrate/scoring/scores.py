@@ -335,7 +335,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
             raise UsageError(
                 f"two estimators have the key {key!r}: one would take the other's scores. Score them into two files."
             )
-    drawn_by = None if header.reach is None else header.reach.estimator
+    drawn_by = header.scope.score
     # The cut was taken on the old scores: new ones by the same key could lie on either side of it.
     if drawn_by in specs and header.estimators.get(drawn_by) != specs[drawn_by]:
         raise UsageError(

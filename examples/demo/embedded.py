@@ -18,7 +18,7 @@ from calibrate.data.questions import Question, option_labels, read_questions
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
 from calibrate.report import compare_rules, write_report
-from calibrate.scoring.reach import cut_at
+from calibrate.scope import cut_at
 from calibrate.scoring.scores import arrays, score_records
 from calibrate.thresholds import fit
 from examples.demo.screen import CONSOLE, examples_table, labels_line, splits_line, title, verdict_panel
@@ -32,7 +32,7 @@ __all__ = ["MODEL", "TASKS", "Task", "certified_with", "run"]
 TINY = Path(__file__).resolve().parent.parent / "tiny_model"
 MODEL = TINY / "orrin-1.5m"
 ALPHA = 0.1
-LABELS, REACH = 300, 0.6
+LABELS, SCOPE = 300, 0.6
 """For the comparison of 300 labels at random with 300 on the lowest 60 % of the scores."""
 THREADS = 64
 """Questions in flight at the same time; the local model answers waiting requests in one batch."""
@@ -81,7 +81,7 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
     comparison = compare_rules(artifact, records.records, task.estimator)
     splits_line(comparison)
     labels_line(
-        LABELS, REACH, *(certified_with(LABELS, share, records.records, task.estimator) for share in (1.0, REACH))
+        LABELS, SCOPE, *(certified_with(LABELS, share, records.records, task.estimator) for share in (1.0, SCOPE))
     )
     return write_report(
         out / "report.html",
@@ -95,7 +95,7 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
 
 
 def certified_with(labels: int, share: float, records: Sequence[Record], estimator: str, draws: int = 30) -> float:
-    """Return the share of all questions that so many labels, drawn at random within reach, certify (mean of draws)."""
+    """Return the share of all questions that so many labels, drawn within the scope, certify (mean of draws)."""
     scored = arrays(records, estimator)
     u, rng, total = scored.uncertainty, np.random.default_rng(0), 0.0
     within = np.flatnonzero(u <= cut_at(u, share))

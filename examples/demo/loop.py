@@ -107,14 +107,14 @@ class Sizes:
 
     Attributes:
         labels: Answers that people label.
-        reach: Share of the lowest scores that they are drawn from.
+        scope: Share of the lowest scores that they are drawn from.
         alpha: Target error rate among the answers that are given.
         n: Samples for each question.
         at_once: Questions that the client asks at once.
     """
 
     labels: int = 300
-    reach: float = 0.75
+    scope: float = 0.75
     alpha: float = 0.1
     n: int = 10
     at_once: int = 32
@@ -162,7 +162,7 @@ def commands(sizes: Sizes) -> list[str]:
     label = "calibrate label to-label.jsonl --review-store reviews.db"
     return [
         f"calibrate score observed.jsonl --estimator {ESTIMATOR} --out scored.jsonl",
-        f"calibrate sample --records scored.jsonl --reach {sizes.reach:g} --n {sizes.labels} --out to-label.jsonl",
+        f"calibrate sample --records scored.jsonl --scope {sizes.scope:g} --n {sizes.labels} --out to-label.jsonl",
         label,
         label,
         f"calibrate fit to-label.jsonl --rule certified --alpha {sizes.alpha:g} --out artifact.json",

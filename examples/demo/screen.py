@@ -89,11 +89,11 @@ def splits_line(evaluation: Evaluation) -> None:
             )
 
 
-def labels_line(labels: int, reach: float, at_random: float, within: float) -> None:
+def labels_line(labels: int, scope: float, at_random: float, within: float) -> None:
     """Print what a few labels certify: drawn from all questions, and from the lowest scores only."""
     CONSOLE.print(f"\n[bold]certified with {labels} labels[/] (mean of 30 draws; docs/label-where-it-matters.md)")
     CONSOLE.print(
-        f"  labels on random questions answer {at_random:.1%} of all, on the {reach:.0%} with the lowest scores "
+        f"  labels on random questions answer {at_random:.1%} of all, on the {scope:.0%} with the lowest scores "
         f"{within:.1%}",
         style="dim",
     )

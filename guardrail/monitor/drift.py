@@ -19,6 +19,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..parts.gate import mean_uncertainty
+from ..scope import EVERY_QUESTION
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
@@ -236,13 +237,13 @@ class DriftMonitor(Monitor):
     def update(self, uncertainty: float) -> DriftState:
         """Take in the score of one question, accepted or not.
 
-        If the artifact was calibrated within a reach, scores above its cut are left out: no calibration score lies
+        If the artifact has a scope, scores above its cut are left out: no calibration score lies
         there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
 
         Raises:
             UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
         """
-        if not self._reference.within_reach(uncertainty):
+        if not self._reference.in_scope(uncertainty):
             return self.state
         with self._lock:
             self.state, _, _ = self.state.after(self.grid, [float(uncertainty)])
@@ -294,8 +295,8 @@ class Reference:
     def __init__(self, artifact: CalibrationArtifact) -> None:
         self._artifact = artifact
         self._scale = artifact.estimator.scale
-        # A reach is a cut of the whole score, and the scale was not cut.
-        self._cut = None if artifact.reach is None or self._scale is not None else artifact.reach.cut
+        # A scope is a cut of the whole score, and the scale was not cut.
+        self._scope = artifact.outcome.scope if self._scale is None else EVERY_QUESTION
         self._admitted = {artifact.digest}
         self._ignored: set[str] = set()
 
@@ -349,15 +350,15 @@ class Reference:
             )
         return uncertainty.first
 
-    def within_reach(self, uncertainty: float) -> bool:
-        """Whether a score is compared: not if it lies above the cut of the artifact's reach.
+    def in_scope(self, uncertainty: float) -> bool:
+        """Whether a score is compared: not if it lies above the cut of the artifact's scope.
 
         Raises:
             UsageError: It is not finite.
         """
         if not math.isfinite(float(uncertainty)):
             raise UsageError(f"uncertainty must be finite, got {uncertainty}. Leave out what could not be measured.")
-        return self._cut is None or float(uncertainty) <= self._cut
+        return bool(self._scope.covers(float(uncertainty)))
 
     def _leave_out(self, artifact: str) -> None:
         if artifact in self._ignored:

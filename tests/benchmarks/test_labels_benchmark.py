@@ -1,4 +1,4 @@
-"""The table of what labels certify: the reach, and the page it is written into."""
+"""The table of what labels certify: the scope, and the page it is written into."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from benchmarks import labels, segments
 def test_labels_within_reach_certify_more() -> None:
     qwen = list(labels.populations())[1]
     rule = labels.rule("certified", 0.15)
-    plain, within = (labels.acceptance(qwen, rule, 150, share, 60) for share in (1.0, labels.REACH))
+    plain, within = (labels.acceptance(qwen, rule, 150, share, 60) for share in (1.0, labels.SCOPE))
     assert plain is not None
     assert within is not None
     assert within > 1.2 * plain
-    assert labels.acceptance(qwen, rule, 5_000, labels.REACH, 1) is None  # 3,000 of 6,000 are within reach
+    assert labels.acceptance(qwen, rule, 5_000, labels.SCOPE, 1) is None  # 3,000 of 6,000 are within the scope
 
 
 def test_the_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -62,9 +62,9 @@ def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch:
     run_page("label-where-it-matters.md")
     artifact = CalibrationArtifact.load("artifact.json")
     assert artifact.acceptance >= 0.3
-    assert artifact.reach is not None
+    assert artifact.outcome.scope.is_drawn
     assert artifact.threshold is not None
-    assert artifact.threshold <= artifact.reach.cut
+    assert artifact.outcome.scope.covers(artifact.threshold)
 
 
 def test_the_page_of_parts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from calibrate.dataframe import Records
 from calibrate.evaluation.audit import audit
 from calibrate.pipeline import at_calibration, fit_artifact, held_out
 from calibrate.prediction_powered import artifact_with_people
-from calibrate.scoring.reach import draw_to_label
+from calibrate.scope import draw_to_label
 from guardrail import doctor
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError

@@ -23,7 +23,7 @@ from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, Uncertainty
 
-from .scoring.test_reach import KEY, scored
+from .test_scope import KEY, scored
 
 ALPHA, N = 0.1, 200
 OTHERS = ("imported:v", "imported:w")

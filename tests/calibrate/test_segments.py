@@ -25,9 +25,10 @@ from calibrate.report import write_report
 from calibrate.report.sentences import facts, headline, next_steps, promise, standing
 from calibrate.segments import BySegment, segment_rows, with_segments
 from calibrate.thresholds import fit
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, Reach
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, InfeasibleReason
+from guardrail.scope import Scope
 from guardrail.testing import ScriptedChat, make_artifact
 
 KEY = "discrete_semantic_entropy"
@@ -192,8 +193,8 @@ def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, arti
     with pytest.raises(UsageError, match="must be at least 1"):
         fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified", by=BySegment(min_labels=0))
     whole = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="certified")
-    reach = Reach(
-        estimator=KEY,
+    scope = Scope(
+        score=KEY,
         share=0.5,
         cut=1.0,
         n_asked=9,
@@ -204,8 +205,12 @@ def test_what_segments_cannot_be_fitted_on_is_refused(labelled: RecordFile, arti
         fixed_beforehand=True,
         drawn_sha256="",
     )
-    with pytest.raises(UsageError, match="within reach"):
-        with_segments(whole.model_copy(update={"reach": reach}), ["a"] * 240, BySegment())
+    with pytest.raises(UsageError, match="by their scores"):
+        with_segments(
+            whole.model_copy(update={"outcome": whole.outcome.model_copy(update={"scope": scope})}),
+            ["a"] * 240,
+            BySegment(),
+        )
     with pytest.raises(UsageError, match="cannot tell segments apart"):
         judge_candidates(labelled.records, artifact, Exact())
 

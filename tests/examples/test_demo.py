@@ -1,4 +1,4 @@
-"""The figures of labels within reach in the demo; `make demo` itself runs for a minute."""
+"""The figures of labels within the scope in the demo; `make demo` itself runs for a minute."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ import pytest
 pytest.importorskip("torch")
 
 from examples.demo.embedded import certified_with
-from tests.calibrate.scoring.test_reach import KEY, scored
+from tests.calibrate.test_scope import KEY, scored
 
 
-def test_labels_within_reach_certify_more_than_labels_at_random() -> None:
+def test_labels_within_scope_certify_more_than_labels_at_random() -> None:
     rng = np.random.default_rng(0)
     u = rng.random(1400)
     records = scored(u.tolist(), (rng.random(1400) > u * 0.6).tolist()).records

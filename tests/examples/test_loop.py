@@ -15,7 +15,7 @@ from benchmarks.loop import CASES, SKIPPED, over_seeds
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from calibrate.rules.certificate import tail
-from calibrate.scoring.reach import POOL_FACTOR
+from calibrate.scope import POOL_FACTOR
 from examples.demo import loop
 from guardrail.__main__ import main
 from guardrail.review import ReviewStore
@@ -24,7 +24,7 @@ from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-SIZES = loop.Sizes(labels=25, reach=0.7, alpha=0.3, n=4, at_once=8)
+SIZES = loop.Sizes(labels=25, scope=0.7, alpha=0.3, n=4, at_once=8)
 SAID = {"sure": ["right"], "wrong": ["else"], "unsure": ["right", "left", "up", "down", "in", "out"]}
 KINDS = ["sure"] * 6 + ["unsure"] * 4
 """Kinds of ten questions in a row. The answer to every 55th question is wrong: too few for a draw to be refused."""
@@ -52,7 +52,7 @@ def test_traffic_labels_certificate_and_a_guard_behind_the_same_url(tmp_path: Pa
     assert [exchange.accepted for exchange in outcome.swapped[:-1]] == [None] * (len(outcome.swapped) - 1)
     # People labelled the drawn questions on the page, and their labels are true.
     drawn = read_records(tmp_path / "to-label.jsonl")
-    assert drawn.header.reach is not None
+    assert drawn.header.scope.is_drawn
     assert len(drawn.records) == SIZES.labels
     assert all(
         record.correct == (kinds[record.question] == "sure")
@@ -66,7 +66,7 @@ def test_traffic_labels_certificate_and_a_guard_behind_the_same_url(tmp_path: Pa
     # The guard at the same URL gives the certain answers, even the wrong ones, and holds the others back.
     assert outcome.artifact.outcome.rule == "certified"
     assert outcome.artifact.threshold is not None
-    assert outcome.artifact.threshold <= drawn.header.reach.cut
+    assert drawn.header.scope.covers(outcome.artifact.threshold)
     assert {answer.question.question for answer in outcome.answers} >= {
         text for text, kind in later.items() if kind != "unsure"
     }
@@ -98,7 +98,7 @@ def test_the_page_names_what_its_commands_need(tmp_path: Path, monkeypatch: pyte
     """How many questions the draw takes, and the token without which nobody can sign in on the review page."""
     page = " ".join((ROOT / "docs" / "loop.md").read_text(encoding="utf-8").split())
     sizes = loop.Sizes()
-    needed = ceil(POOL_FACTOR * sizes.labels / sizes.reach)
+    needed = ceil(POOL_FACTOR * sizes.labels / sizes.scope)
     assert f"{needed:,} scored questions" in page
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("GUARDRAIL_REVIEW_TOKENS", raising=False)

@@ -171,11 +171,10 @@ def test_repr_does_not_print_thousands_of_scores() -> None:
     assert "uncertainty=(" not in repr(ARTIFACT)
 
 
-def test_a_rule_of_several_fields_is_named_as_one_of_the_content(tmp_path: Path) -> None:
+def test_a_threshold_outside_its_scope_is_refused(tmp_path: Path) -> None:
     artifact = ARTIFACT
     path = artifact.save(tmp_path / "artifact.json")
-    reach = {"estimator": "x", "share": 0.5, "cut": 0.1, "n_pool": 9, "n_within": 5, "n_asked": 9, "n": 5, "seed": 0}
-    content = {**artifact.content, "reach": {**reach, "fixed_beforehand": True, "drawn_sha256": ""}}
+    content = {**artifact.content, "outcome": {**artifact.content["outcome"], "scope": {"cut": 0.1}}}
     path.write_text(json.dumps({**content, "digest": _digest(content)}))
-    with pytest.raises(ArtifactFormatError, match=r"the content is wrong: .* above the cut 0\.1 of the reach"):
+    with pytest.raises(ArtifactFormatError, match=r"above the cut 0\.1 of the scope"):
         CalibrationArtifact.load(path)

@@ -17,7 +17,6 @@ from guardrail.artifact import (
     CalibrationArtifact,
     CalibrationScores,
     CascadeOutcome,
-    Reach,
     Segments,
     Spent,
     StageShare,
@@ -26,6 +25,7 @@ from guardrail.doctor import examine
 from guardrail.monitor import RiskMonitor
 from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome, Terms, promise_line
+from guardrail.scope import Scope
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS
@@ -80,12 +80,12 @@ def test_an_artifact_takes_the_figures_from_its_fields() -> None:
     assert "with 90 % confidence" in artifact(CERTIFIED).promises[0]
 
 
-def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> None:
+def test_all_fits_share_their_confidence_and_a_scope_counts_all_questions() -> None:
     spent = Spent(fits=2, delta=0.2)
     assert "with 80 % confidence" in artifact(CERTIFIED, spent=spent).promises[0]
     cut = max(U)
-    reach = Reach(
-        estimator="x",
+    scope = Scope(
+        score="x",
         share=0.5,
         cut=cut,
         n_asked=1_000,
@@ -97,8 +97,8 @@ def test_all_fits_share_their_confidence_and_a_reach_counts_all_questions() -> N
         drawn_sha256="",
     )
     assert isinstance(CERTIFIED, Feasible)
-    assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within reach
-    assert "answers 29.8 % of questions" in artifact(CERTIFIED, reach=reach).promises[0]
+    assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within the scope
+    assert "answers 29.8 % of questions" in artifact(CERTIFIED.model_copy(update={"scope": scope})).promises[0]
 
 
 def test_each_segment_has_its_own_certificate() -> None:
@@ -140,8 +140,8 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     assert open_gate.warning in str(open_gate)
     assert "This gate stops nothing" in open_gate._repr_html_()
     assert artifact(ACRC).warning is None  # it holds some back
-    reach = Reach(
-        estimator="x",
+    scope = Scope(
+        score="x",
         share=0.5,
         cut=2.0,
         n_asked=9,
@@ -152,7 +152,9 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
         fixed_beforehand=True,
         drawn_sha256="",
     )
-    assert not artifact(everything, calibration=scores, reach=reach).stops_nothing  # those above the cut
+    assert not artifact(
+        everything.model_copy(update={"scope": scope}), calibration=scores
+    ).stops_nothing  # those above the cut
     assert not artifact(NONE).stops_nothing
 
 

@@ -18,7 +18,7 @@ from calibrate.evaluation.audit import audit_counts
 from calibrate.pipeline import GateCounts, question_hashes
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
-from calibrate.scoring.reach import SELECTED
+from calibrate.scope import SELECTED
 from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 from tests.calibrate.test_reviews import ARTIFACT, simulated

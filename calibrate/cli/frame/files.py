@@ -17,8 +17,8 @@ from ...data.column_store import open_each
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
 from ...evaluation.audit import DIFFERENT
+from ...scope import waiting_of
 from ...scoring.metrics import ks_two_sample
-from ...scoring.reach import waiting_of
 from .terminal import console, errors, print_line
 
 if TYPE_CHECKING:
@@ -154,7 +154,7 @@ def warn_incomplete(file: RecordFile) -> None:
             "not finished, and the easy ones may have come first. Run the same `calibrate collect` again.",
             "yellow",
         )
-    if file.header.reach is None:
+    if not file.header.scope.is_drawn:
         return
     waiting = waiting_of(file.records).tolist()
     # Labels follow the order of the draw, so records that still wait are its last. An earlier gap may be a choice.

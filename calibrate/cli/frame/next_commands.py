@@ -39,9 +39,8 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         return f"calibrate score {name}"
     if header.correctness is None:
         return f"calibrate label {name}"
-    if (reach := header.reach) is not None:
-        # The draw fixed the score, and what lies above its cut is given up for the sake of a certificate.
-        return f"calibrate fit {name} {estimator_flags(reach.estimator)} --rule certified --alpha 0.1"
+    if header.scope.is_drawn:  # the draw fixed the score
+        return f"calibrate fit {name} {estimator_flags(header.scope.score)} --alpha 0.1"
     keys = sorted(header.estimators)
     if estimator is None and (usual_key(header.plan) in keys or len(keys) == 1):
         return f"calibrate fit {name} --alpha 0.1"

@@ -231,7 +231,7 @@ class SharedDrift(_Shared):
         """
         if key is not None:
             check_text("key", key, LONGEST_KEY)
-        if not self._reference.within_reach(uncertainty):
+        if not self._reference.in_scope(uncertainty):
             return self.state
         return self._fold([{"key": key or _new_key(), "value": float(uncertainty)}])
 
@@ -245,7 +245,7 @@ class SharedDrift(_Shared):
                 answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
         """
         score = self._reference.score(verdict)
-        if score is None or not self._reference.within_reach(score):
+        if score is None or not self._reference.in_scope(score):
             return
         try:
             self._inbox.add(score, _new_key())

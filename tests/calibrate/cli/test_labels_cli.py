@@ -67,7 +67,7 @@ def drawn(unlabelled: Path, *options: object) -> Path:
     """A file of 60 questions drawn from the lower four fifths of the scores."""
     out = unlabelled.with_name("to-label.jsonl")
     run(
-        *("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", out),
+        *("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", out),
         *("--estimator", KEY, *options),
     )
     return out
@@ -121,7 +121,7 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
     run(*walk)
     file = read_records(path)
     assert [record.correct for record in file.records[:20]] == [right[name] for name in names[:20]]
-    assert file.header.reach is not None
+    assert file.header.scope.is_drawn
     assert "exclude each other" in run("label", path, "--review-store", store, "--interactive", code=2)
 
 
@@ -137,17 +137,17 @@ def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordF
     assert "2 fits have used these labels; whichever of them you use, its promise holds with 80 % confidence." in shown
 
 
-def test_a_reach_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
+def test_a_scope_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     first, second = unlabelled.with_name("first.jsonl"), tmp_path / "second.jsonl"
     sample = ("sample", "--records", unlabelled, "-e", KEY, "--out")
-    run(*sample, first, "--reach", 0.8, "--n", 60)
-    run(*sample, second, "--reach", 0.5, "--n", 30)  # nothing was labelled
+    run(*sample, first, "--scope", 0.8, "--n", 60)
+    run(*sample, second, "--scope", 0.5, "--n", 30)  # nothing was labelled
     run("label", first, "--labels", people(first, labelled, 10))
-    shown = run(*sample, second, "--reach", 0.5, "--n", 30, code=2)
-    assert "first.jsonl has labels on 10 of these questions, drawn within reach 0.8" in shown
-    assert "Draw with --reach 0.8" in shown
-    run(*sample, second, "--reach", 0.5, "--n", 30, "--fixed-beforehand")
-    run(*sample, second, "--reach", 0.8, "--n", 60)
+    shown = run(*sample, second, "--scope", 0.5, "--n", 30, code=2)
+    assert "first.jsonl has labels on 10 of these questions, drawn within scope 0.8" in shown
+    assert "Draw with --scope 0.8" in shown
+    run(*sample, second, "--scope", 0.5, "--n", 30, "--fixed-beforehand")
+    run(*sample, second, "--scope", 0.8, "--n", 60)
     run(*sample, second, "--n", 60)  # no cut to choose
 
 
@@ -155,16 +155,16 @@ def test_after_labels_of_a_draw_the_next_command_certifies(
     unlabelled: Path, labelled: RecordFile, tmp_path: Path
 ) -> None:
     path = tmp_path / "d.jsonl"
-    run("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", path, "-e", KEY)
+    run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-e", KEY)
     shown = run("label", path, "--labels", people(path, labelled, 60))
-    command = f"calibrate fit {path} --estimator {KEY} --rule certified --alpha 0.1"
+    command = f"calibrate fit {path} --estimator {KEY} --alpha 0.1"
     assert shown.endswith(f"Next: {command}")
     run(*shlex.split(command)[1:], "--out", tmp_path / "a.json")
     assert CalibrationArtifact.load(tmp_path / "a.json").outcome.rule == "certified"
 
 
-def test_sample_says_beforehand_how_many_questions_a_reach_needs(tmp_path: Path) -> None:
-    assert "300 labels at a reach of 0.5 need 3 x 300 / 0.5 = 1800 scored questions" in run("sample", "--help")
+def test_sample_says_beforehand_how_many_questions_a_scope_needs(tmp_path: Path) -> None:
+    assert "300 labels at a scope of 0.5 need 3 x 300 / 0.5 = 1800 scored questions" in run("sample", "--help")
     questions = tmp_path / "q.jsonl"
     questions.write_text('{"question": "a"}\n')
     shown = run("collect", questions, "--model", f"python:{__name__}:MODEL", "--out", tmp_path / "r.jsonl", "--n", 2)
@@ -173,13 +173,13 @@ def test_sample_says_beforehand_how_many_questions_a_reach_needs(tmp_path: Path)
 
 def test_a_gap_in_the_labels_of_a_draw_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
-    run("sample", "--records", unlabelled, "--reach", 0.8, "--n", 60, "--out", path, "-e", KEY)
+    run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-e", KEY)
     labels = people(path, labelled, 40)
     fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out", tmp_path / "a.json")
     run("label", path, "--labels", labels)
     shown = run(*fit, "--test-fraction", 0.3)
     assert "not the last of the draw" not in shown  # the first 40
-    assert "Those questions lie within reach, which" in shown  # their acceptance is not a share of all
+    assert "Those questions lie within the scope, which" in shown  # their acceptance is not a share of all
     gap = [line for line in labels.read_text().splitlines() if json.loads(line)["correct"]]
     labels.write_text("\n".join(gap) + "\n")
     run("label", path, "--labels", labels)

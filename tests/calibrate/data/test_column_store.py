@@ -43,7 +43,7 @@ from calibrate.pipeline import (
 )
 from calibrate.report import compare_rules, parts_of, write_report
 from calibrate.report.content import Part, categories, reading
-from calibrate.scoring.reach import waiting_of, waits_for_label
+from calibrate.scope import waiting_of, waits_for_label
 from calibrate.scoring.scores import Scored, arrays, score_records, supported
 from calibrate.segments import BySegment
 from guardrail.artifact import CalibrationArtifact, CalibrationScores

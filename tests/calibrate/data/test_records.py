@@ -22,9 +22,9 @@ from calibrate.data.records import (
     write_records,
 )
 from calibrate.data.table import table_of
-from guardrail.artifact import Reach
 from guardrail.errors import RecordError, UsageError
 from guardrail.prompting import PromptWrapping
+from guardrail.scope import Scope
 from guardrail.specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 
@@ -227,8 +227,8 @@ def by_people(name: str) -> CorrectnessSpec:
     return CorrectnessSpec(name="given", version=1, params={"file": name, "sha256": 64 * name})
 
 
-DRAWN = Reach(
-    estimator="a",
+DRAWN = Scope(
+    score="a",
     share=1,
     cut=1,
     n_asked=9,
@@ -286,7 +286,7 @@ def test_labels_that_people_gave_in_several_files_are_one_kind(tmp_path: Path) -
         ({"estimators": {}}, "z", "no scores in common"),
         ({"estimators": {"a": score_spec("a", version=2)}}, "z", "no scores in common"),
         ({}, "y", "record 'y' is in two of the files"),
-        ({"reach": DRAWN}, "z", "drawn by `calibrate sample`"),
+        ({"scope": DRAWN}, "z", "drawn by `calibrate sample`"),
     ],
 )
 def test_files_that_differ_are_not_pooled(tmp_path: Path, changes: dict[str, object], ids: str, problem: str) -> None:

@@ -6,7 +6,6 @@ import json
 import shlex
 from importlib import import_module
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -22,6 +21,7 @@ from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
+from guardrail.scope import Scope
 from guardrail.specs import CorrectnessSpec
 
 KEY = "semantic_entropy"
@@ -428,15 +428,15 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     assert "in (0, 1)" in run("hard.jsonl", "--delta", "5", code=2)
 
 
-def test_acceptance_within_a_reach_says_so(parts: tuple[RecordFile, RecordFile]) -> None:
+def test_acceptance_within_a_scope_says_so(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
     artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
     cut = float(np.median([record.scores[KEY].value or 0.0 for record in old.records]))
-    reaching = artifact.model_copy(update={"reach": SimpleNamespace(cut=cut)})
-    shift = _shift(reaching, np.array([cut, cut + 1, cut + 2, cut - 0.1]), 2)
+    covering = artifact.model_copy(update={"outcome": artifact.outcome.model_copy(update={"scope": Scope(cut=cut)})})
+    shift = _shift(covering, np.array([cut, cut + 1, cut + 2, cut - 0.1]), 2)
     assert (shift.within, shift.fresh) == (0.5, 1.0)
     lines = shifted(audit(artifact, fresh.records, KEY).model_copy(update={"shift": shift}))
-    assert lines[0].startswith("Accepted: 100 % of the questions within reach (50 % of these), ")
+    assert lines[0].startswith("Accepted: 100 % of the questions within the scope (50 % of these), ")
 
 
 def test_equal_questions_and_clusters_are_one_draw(parts: tuple[RecordFile, RecordFile]) -> None:

@@ -1,7 +1,7 @@
 """Label where it matters: draw what to label from the questions below a score cut.
 
 A label on a question that no gate would accept is wasted. Scores need no labels. So: score a large unlabelled set, take
-a *reach* (a share of the lowest scores), and label a uniform random part of what lies within it. Nothing above the cut
+a *scope* (a share of the lowest scores), and label a uniform random part of what lies within it. Nothing above the cut
 is ever accepted. The error rate behind a threshold t <= cut does not change when only scores <= cut are looked at, so
 every rule and certificate holds as stated, with n the labelled questions; acceptance is counted over all questions.
 
@@ -18,16 +18,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import Reach
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.scope import Scope
 
-from ..data.questions import fingerprint
-from ..data.record import was_looked_at
-from ..data.records import Record, RecordFile
-from ..data.table import LOOKED_AT, table_of
-from .metrics import ks_two_sample
-from .scores import refuse_failed, values_of
+from .data.questions import fingerprint
+from .data.record import was_looked_at
+from .data.records import Record, RecordFile
+from .data.table import LOOKED_AT, table_of
+from .scoring.metrics import ks_two_sample
+from .scoring.scores import refuse_failed, values_of
 
 __all__ = [
     "FEWEST_COMPARED",
@@ -37,13 +37,13 @@ __all__ = [
     "cut_at",
     "draw_digest",
     "draw_to_label",
-    "refuse_reach_after_labels",
+    "refuse_scope_after_labels",
     "waiting_of",
     "waits_for_label",
 ]
 
 POOL_FACTOR = 3
-"""Questions within reach per question to label, if the share was chosen after looking at the scores."""
+"""Questions within the scope per question to label, if the share was chosen after looking at the scores."""
 SELECTED = 1e-3
 """p-value below which labelled questions are taken to be selected: one honest fit in a thousand is refused."""
 FEWEST_COMPARED = 20
@@ -70,11 +70,11 @@ def draw_to_label(
     Args:
         file: Scored records without labels.
         estimator: Key of the score.
-        share: The reach, in (0, 1]; 1 draws from all measured questions.
+        share: The scope, in (0, 1]; 1 draws from all measured questions.
         n: Questions to draw.
         seed: Same seed, same draw.
-        fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within reach has
-            to be at least three times n.
+        fixed_beforehand: The share was fixed before anybody looked at these scores. Otherwise the pool within the scope
+            has to be at least three times n.
         without_failed: As for `calibrate.pipeline.fit_artifact`.
 
     Raises:
@@ -82,7 +82,7 @@ def draw_to_label(
             pool that is too small.
     """
     if not 0 < share <= 1:
-        raise UsageError(f"the reach must be a share in (0, 1], got {share:g}. Write 0.5 for the lowest half.")
+        raise UsageError(f"the scope must be a share in (0, 1], got {share:g}. Write 0.5 for the lowest half.")
     if n < 1:
         raise UsageError(f"the number of questions to label must be at least 1, got {n}.")
     labelled = sum(record.correct is not None or record.is_undecided for record in file.records)
@@ -91,7 +91,7 @@ def draw_to_label(
             f"{file.path} has labels on {labelled} of {len(file.records)} records, and what is drawn to be labelled "
             "must not depend on labels. Give the scored records without them (leave out the questions of a pilot)."
         )
-    if file.header.reach is not None:
+    if file.header.scope.is_drawn:
         raise UsageError(f"{file.path} is itself a sample that was drawn to be labelled. Give the file it came from.")
     n_failed = refuse_failed(file.records, estimator, allowed=without_failed)
     pool = [(record, value) for record in file.records if (value := _value(record, estimator)) is not None]
@@ -101,19 +101,19 @@ def draw_to_label(
     # Sorted by id, so that the draw depends on the seed and not on the order of the file.
     within = sorted((record for record, value in pool if value <= cut), key=lambda record: record.id)
     if n > len(within):
-        raise UsageError(f"only {len(within)} questions are within reach {share:g}, fewer than n = {n}. Score more.")
+        raise UsageError(f"only {len(within)} questions are within scope {share:g}, fewer than n = {n}. Score more.")
     # At share 1 there is no cut to choose, so nobody could have chosen it with an eye on the scores.
     if share < 1 and not fixed_beforehand and len(within) < POOL_FACTOR * n:
         raise UsageError(
-            f"{len(within)} questions are within reach {share:g}; a reach that may have been chosen after looking at "
+            f"{len(within)} questions are within scope {share:g}; a scope that may have been chosen after looking at "
             f"the scores needs at least {POOL_FACTOR} x {n} = {POOL_FACTOR * n}. Draw {len(within) // POOL_FACTOR} or "
             f"fewer, score more questions (about {math.ceil(POOL_FACTOR * n / share)} in all; there are "
             f"{len(pool)}), or say that the share was fixed before anybody looked (--fixed-beforehand)."
         )
     order = np.random.default_rng(seed).permutation(len(within))[:n]
     drawn = tuple(within[i] for i in order.tolist())
-    reach = Reach(
-        estimator=estimator,
+    scope = Scope(
+        score=estimator,
         share=share,
         cut=cut,
         n_asked=len(file.records),
@@ -127,7 +127,7 @@ def draw_to_label(
     )
     header = file.header.model_copy(
         update={
-            "reach": reach,
+            "scope": scope,
             "n_questions": n,
             "questions_sha256": fingerprint(record.to_question() for record in drawn),
         }
@@ -135,57 +135,58 @@ def draw_to_label(
     return RecordFile(file.path, header, drawn, False)
 
 
-def refuse_reach_after_labels(file: RecordFile, share: float, labelled: Sequence[RecordFile]) -> None:
-    """Refuse a reach that may have been chosen after labels of the same questions were seen.
+def refuse_scope_after_labels(file: RecordFile, share: float, labelled: Sequence[RecordFile]) -> None:
+    """Refuse a scope that may have been chosen after labels of the same questions were seen.
 
     Args:
         file: Scored records without labels.
-        share: The reach; 1 leaves nothing to choose.
+        share: The scope; 1 leaves nothing to choose.
         labelled: Earlier draws that have labels.
 
     Raises:
-        UsageError: One of them has a label on a question of these records, and another reach.
+        UsageError: One of them has a label on a question of these records, and another scope.
     """
     pool = {record.id for record in file.records}
     for drawn in labelled:
-        reach = drawn.header.reach
+        scope = drawn.header.scope
         known = sum(record.id in pool and not waits_for_label(record) for record in drawn.records)
-        if known and reach is not None and share not in (1, reach.share):
+        if known and scope.is_drawn and share not in (1, scope.share):
             raise UsageError(
-                f"{drawn.path} has labels on {known} of these questions, drawn within reach {reach.share:g}. A reach "
+                f"{drawn.path} has labels on {known} of these questions, drawn within scope {scope.share:g}. A scope "
                 f"of {share:g} that is chosen after they were seen may depend on them, and then no rule keeps its "
-                f"promise. Draw with --reach {reach.share:g}; or leave those questions out of --records; or pass "
-                "--fixed-beforehand, if this reach was fixed before anybody looked."
+                f"promise. Draw with --scope {scope.share:g}; or leave those questions out of --records; or pass "
+                "--fixed-beforehand, if this scope was fixed before anybody looked."
             )
 
 
-def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str) -> Reach | None:
-    """Whether the labelled records are a fair part of what was scored; the reach that the labels are from.
+def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str) -> Scope:
+    """Whether the labelled records are a fair part of what was scored; the scope that the labels are from.
 
     Raises:
-        UsageError: The reach is one of another score, the questions, their order or their scores are not those that
+        UsageError: The scope is one of another score, the questions, their order or their scores are not those that
             were drawn, or the labelled questions differ in their scores from those that wait for a label
             (Kolmogorov-Smirnov, p < .001).
     """
-    reach = file.header.reach
-    if reach is not None:
-        if reach.estimator != estimator:
+    scope = file.header.scope
+    if scope.is_drawn:
+        if scope.score != estimator:
             raise UsageError(
-                f"the questions of {file.path} were drawn by their {reach.estimator!r} scores, so {estimator!r} cannot "
-                f"be fitted on them: use --estimator {reach.estimator}, or draw anew with `calibrate sample`."
+                f"the questions of {file.path} were drawn by their {scope.score!r} scores, so {estimator!r} cannot "
+                f"be fitted on them: use --estimator {scope.score}, or draw anew with `calibrate sample`."
             )
         if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
             raise UsageError(
-                f"the {len(file.records)} questions of {file.path} are not the {reach.n} that were drawn: some were "
+                f"the {len(file.records)} questions of {file.path} are not the {scope.n} that were drawn: some were "
                 "added, removed or changed. Fit on the file that `calibrate sample` wrote, labelled."
             )
-        above = [record.id for record in used if _above(record, estimator, reach.cut)]
+        scores = ((record.id, _value(record, estimator)) for record in used)
+        above = [name for name, score in scores if score is not None and not scope.covers(score)]
         if above:
             raise UsageError(
-                f"record {above[0]!r} of {file.path} has a score above the cut {reach.cut:g} of its reach, so it was "
+                f"record {above[0]!r} of {file.path} has a score above the cut {scope.cut:g} of its scope, so it was "
                 "not drawn with the others. Fit on the file that `calibrate sample` wrote, labelled."
             )
-        if reach.drawn_sha256 != draw_digest(file.records, estimator):
+        if scope.drawn_sha256 != draw_digest(file.records, estimator):
             raise UsageError(
                 f"the questions of {file.path} have another order or other {estimator!r} scores than when they were "
                 "drawn. Fit on the file that `calibrate sample` wrote, labelled."
@@ -199,7 +200,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
             f"without a label (p = {p:.1g}): they are not a random part, so a threshold fitted on them would not hold "
             "for the others. Draw what to label with `calibrate sample`, or label the rest."
         )
-    return reach
+    return scope
 
 
 def draw_digest(records: Sequence[Record], estimator: str) -> str:
@@ -227,7 +228,7 @@ def cut_at(values: Reals, share: float) -> float:
     allowed = np.flatnonzero(upto <= math.floor(share * values.size + 1e-9))
     if not allowed.size:
         raise UsageError(
-            f"{upto[0] / values.size:.1%} of the questions share the lowest score, so no cut lies within reach "
+            f"{upto[0] / values.size:.1%} of the questions share the lowest score, so no cut lies within the scope "
             # Rounded up to thousandths: the suggested share must include the whole block of ties.
             f"{share:g}. Take at least {math.ceil(1_000 * upto[0] / values.size) / 1_000:g}, or a finer score."
         )
@@ -237,8 +238,3 @@ def cut_at(values: Reals, share: float) -> float:
 def _value(record: Record, estimator: str) -> float | None:
     score = record.scores.get(estimator)
     return None if score is None else score.value
-
-
-def _above(record: Record, estimator: str, cut: float) -> bool:
-    value = _value(record, estimator)
-    return value is not None and value > cut

@@ -1,4 +1,4 @@
-"""Labels from within reach: what is drawn, what is refused, and that the certificate holds."""
+"""Labels from within the scope: what is drawn, what is refused, and that the certificate holds."""
 
 from __future__ import annotations
 
@@ -13,18 +13,19 @@ from calibrate.cascade import matched
 from calibrate.cli.candidates import _fitting
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import _shift
-from calibrate.evaluation.planning import Binormal, error_probabilities, plan_reach
+from calibrate.evaluation.planning import Binormal, error_probabilities, plan_scope
 from calibrate.pipeline import fit_artifact, part_header
-from calibrate.scoring.reach import cut_at, draw_to_label
+from calibrate.scope import cut_at, draw_to_label
 from calibrate.scoring.scores import score_records
 from calibrate.thresholds import fit
 from guardrail import Guardrail
-from guardrail.artifact import CalibrationArtifact, Reach
+from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactFormatError, UsageError
 from guardrail.monitor import DriftMonitor
 from guardrail.outcome import Feasible
 from guardrail.prompting import PromptWrapping
 from guardrail.review import Monitors, ReviewStore
+from guardrail.scope import EVERY_QUESTION, Scope
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan, Uncertainty
@@ -73,12 +74,17 @@ def test_the_cut_keeps_ties_together() -> None:
         cut_at(values, 0.29)
 
 
-def test_a_draw_is_uniform_within_reach_and_says_how_it_was_made() -> None:
+def scoped(artifact: CalibrationArtifact, scope: Scope) -> CalibrationArtifact:
+    """The artifact with a promise about the questions of a scope."""
+    return artifact.model_copy(update={"outcome": artifact.outcome.model_copy(update={"scope": scope})})
+
+
+def test_a_draw_is_uniform_within_scope_and_says_how_it_was_made() -> None:
     file = scored([i / 1000 for i in range(1000)])
     drawn = draw_to_label(file, KEY, share=0.5, n=100, seed=3)
-    reach = drawn.header.reach
-    assert reach is not None
-    assert (reach.cut, reach.n_pool, reach.n_within, reach.n) == (0.499, 1000, 500, 100)
+    scope = drawn.header.scope
+    assert scope.is_drawn
+    assert (scope.cut, scope.n_pool, scope.n_within, scope.n) == (0.499, 1000, 500, 100)
     assert drawn.header.n_questions == len(drawn.records) == len({record.id for record in drawn.records}) == 100
     assert all(record in file.records[:500] for record in drawn.records)
     assert draw_to_label(file, KEY, share=0.5, n=100, seed=3) == drawn
@@ -97,10 +103,10 @@ def test_a_draw_is_uniform_within_reach_and_says_how_it_was_made() -> None:
     [
         (
             {"share": 0.5, "n": 200},
-            r"500 questions are within reach 0\.5.* 3 x 200 = 600\. Draw 166 or fewer, .*1200 in all; there are 1000",
+            r"500 questions are within scope 0\.5.* 3 x 200 = 600\. Draw 166 or fewer, .*1200 in all; there are 1000",
         ),
-        ({"share": 50, "n": 10}, r"the reach must be a share in \(0, 1\], got 50"),
-        ({"share": 0.5, "n": 501, "fixed_beforehand": True}, "only 500 questions are within reach"),
+        ({"share": 50, "n": 10}, r"the scope must be a share in \(0, 1\], got 50"),
+        ({"share": 0.5, "n": 501, "fixed_beforehand": True}, "only 500 questions are within scope"),
         ({"share": 0.5, "n": 0}, "must be at least 1, got 0"),
     ],
 )
@@ -120,7 +126,7 @@ def test_labels_must_not_be_there_already() -> None:
         draw_to_label(scored([1.0, 2.0, 3.0], [None, True, None]), KEY, share=1, n=2)
 
 
-def test_the_artifact_binds_the_reach_and_counts_over_all_questions(tmp_path: Path) -> None:
+def test_the_artifact_binds_the_scope_and_counts_over_all_questions(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     u = rng.random(2000)
     wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
@@ -128,11 +134,11 @@ def test_the_artifact_binds_the_reach_and_counts_over_all_questions(tmp_path: Pa
     write_records(tmp_path / "labelled.jsonl", drawn.header, drawn.records)
     fitted = fit_artifact(read_records(tmp_path / "labelled.jsonl"), estimator=KEY, alpha=0.15, rule="certified")
     assert isinstance(fitted.outcome, Feasible)
-    assert fitted.reach is not None
-    assert fitted.outcome.threshold <= fitted.reach.cut
-    assert fitted.acceptance == pytest.approx(fitted.outcome.n_accepted / 300 * fitted.reach.n_within / 2000)
+    assert fitted.outcome.scope.is_drawn
+    assert fitted.outcome.scope.covers(fitted.outcome.threshold)
+    assert fitted.acceptance == pytest.approx(fitted.outcome.n_accepted / 300 * fitted.outcome.scope.n_within / 2000)
     fitted.save(tmp_path / "artifact.json")
-    assert CalibrationArtifact.load(tmp_path / "artifact.json").reach == fitted.reach
+    assert CalibrationArtifact.load(tmp_path / "artifact.json").outcome.scope == fitted.outcome.scope
 
 
 def test_a_fit_refuses_what_was_not_drawn_so() -> None:
@@ -153,14 +159,12 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
         fit_artifact(
             RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), estimator=KEY, alpha=0.1, rule="acrc"
         )
-    other = drawn.header.model_copy(
-        update={"reach": drawn.header.reach and drawn.header.reach.model_copy(update={"estimator": "perplexity"})}
-    )
+    other = drawn.header.model_copy(update={"scope": drawn.header.scope.model_copy(update={"score": "perplexity"})})
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
         fit_artifact(RecordFile(drawn.path, other, drawn.records, False), estimator=KEY, alpha=0.1, rule="acrc")
 
 
-def test_labels_on_the_certain_questions_only_are_refused_without_a_reach() -> None:
+def test_labels_on_the_certain_questions_only_are_refused_without_a_scope() -> None:
     u = np.random.default_rng(1).random(400)
     by_people = CorrectnessSpec(name="given", version=1, params={})
 
@@ -190,8 +194,8 @@ def test_labels_that_people_gave_to_the_certain_questions_only_are_refused_too()
 def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
     # Three of four samples agree: .562 nats. All four: 0.
     model = ScriptedChat(script={"sure?": ["a"] * 5, "less?": ["a", "a", "a", "a", "b"]})
-    reach = Reach(
-        estimator="discrete_semantic_entropy",
+    scope = Scope(
+        score="discrete_semantic_entropy",
         share=0.5,
         cut=0.5,
         n_asked=100,
@@ -202,16 +206,16 @@ def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
         fixed_beforehand=True,
         drawn_sha256="",
     )
-    artifact = make_artifact(model, threshold=0.5, n=4).model_copy(update={"reach": reach})
+    artifact = scoped(make_artifact(model, threshold=0.5, n=4), scope)
     guard = Guardrail(model=model, artifact=artifact)
     assert [guard.assess(question).accepted for question in ("sure?", "less?")] == [True, False]
-    # Without the reach this threshold would accept the second question. With the reach, that artifact can be neither
+    # Without the scope this threshold would accept the second question. With the scope, that artifact can be neither
     # made nor loaded.
     above = make_artifact(model, threshold=0.6, n=4)
     assert Guardrail(model=model, artifact=above).assess("less?").accepted
-    with pytest.raises(ValueError, match=r"threshold 0\.6 is above the cut 0\.5 of the reach"):
-        CalibrationArtifact.model_validate({**above.model_dump(), "reach": reach.model_dump()})
-    above.model_copy(update={"reach": reach}).save(tmp_path / "above.json")
+    with pytest.raises(ValueError, match=r"threshold 0\.6 is above the cut 0\.5 of the scope"):
+        CalibrationArtifact.model_validate(scoped(above, scope).model_dump())
+    scoped(above, scope).save(tmp_path / "above.json")
     with pytest.raises(ArtifactFormatError, match="above the cut"):
         CalibrationArtifact.load(tmp_path / "above.json")
 
@@ -225,7 +229,7 @@ def within_half(seed: int = 0) -> tuple[CalibrationArtifact, list[float]]:
     return fit_artifact(drawn, estimator=KEY, alpha=0.15, rule="certified"), rng.random(300).tolist()
 
 
-def test_monitor_and_audit_compare_what_lies_within_reach(tmp_path: Path) -> None:
+def test_monitor_and_audit_compare_what_lies_within_scope(tmp_path: Path) -> None:
     artifact, fresh = within_half()
     monitor = DriftMonitor(artifact)
     shared = Monitors(ReviewStore(tmp_path / "reviews.db")).drift("d", artifact)
@@ -233,22 +237,22 @@ def test_monitor_and_audit_compare_what_lies_within_reach(tmp_path: Path) -> Non
         monitor.update(score)
     for score in fresh[:20]:
         shared.update(score)
-    assert artifact.reach is not None
-    below = [score <= artifact.reach.cut for score in fresh]
+    assert artifact.outcome.scope.is_drawn
+    below = [artifact.outcome.scope.covers(score) for score in fresh]
     assert monitor.state.n == sum(below)
     assert shared.state.n == sum(below[:20])
     assert monitor.alarm is None
-    # Negative control: without the reach every second score is above all calibration scores, and the monitor alarms.
-    blind = DriftMonitor(artifact.model_copy(update={"reach": None}))
+    # Negative control: without the scope every second score is above all calibration scores, and the monitor alarms.
+    blind = DriftMonitor(scoped(artifact, EVERY_QUESTION))
     for score in fresh:
         blind.update(score)
     assert blind.alarm is not None
     values = np.array(fresh)
     assert _shift(artifact, values, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
-    assert _shift(artifact.model_copy(update={"reach": None}), values, 100).ks_p < 1e-6
+    assert _shift(scoped(artifact, EVERY_QUESTION), values, 100).ks_p < 1e-6
 
 
-def test_promises_about_all_questions_are_not_made_within_reach() -> None:
+def test_promises_about_all_questions_are_not_made_within_scope() -> None:
     drawn = draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=0.5, n=100)
     with pytest.raises(UsageError, match="a cascade asks the next model about the others"):
         matched([drawn, drawn], [KEY, KEY])
@@ -259,11 +263,11 @@ def test_promises_about_all_questions_are_not_made_within_reach() -> None:
 
 def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
     estimator = make_estimator("perplexity")
-    reach = draw_to_label(scored([1.0, 2.0, 3.0]), KEY, share=1, n=2).header.reach
-    assert reach is not None
+    scope = draw_to_label(scored([1.0, 2.0, 3.0]), KEY, share=1, n=2).header.scope
+    assert scope.is_drawn
     specs = {"perplexity": estimator.spec}
     header = scored([1.0]).header.model_copy(
-        update={"reach": reach.model_copy(update={"estimator": "perplexity"}), "estimators": specs}
+        update={"scope": scope.model_copy(update={"score": "perplexity"}), "estimators": specs}
     )
     drawn = RecordFile(Path("drawn.jsonl"), header, (), False)
     assert score_records(drawn, [estimator]).header == header  # the same procedure gives the same scores
@@ -293,7 +297,7 @@ def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
         fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1, rule="acrc")
     part = file.records[100:]
     kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
-    assert fit_artifact(kept_out, estimator=KEY, alpha=0.1, rule="acrc").reach == kept_out.header.reach
+    assert fit_artifact(kept_out, estimator=KEY, alpha=0.1, rule="acrc").outcome.scope == kept_out.header.scope
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500
@@ -306,7 +310,7 @@ def _failures(label: str) -> tuple[int, float]:
     for _ in range(RUNS):
         error = rng.random(3000) < MU
         u = rng.normal(size=3000) + GAP * error
-        places = np.flatnonzero(u <= cut_at(u, 0.5)) if label == "within reach" else np.arange(3000)
+        places = np.flatnonzero(u <= cut_at(u, 0.5)) if label == "within the scope" else np.arange(3000)
         if label == "right answers first":  # the negative control: labels that depend on the labels
             places = places[np.argsort(error[places] + 0.8 * rng.random(places.size), kind="stable")]
             chosen = places[:300]
@@ -322,8 +326,8 @@ def _failures(label: str) -> tuple[int, float]:
 
 
 @pytest.mark.slow
-def test_the_certificate_holds_within_reach_and_accepts_more() -> None:
-    failed, accepted = _failures("within reach")
+def test_the_certificate_holds_within_scope_and_accepts_more() -> None:
+    failed, accepted = _failures("within the scope")
     assert failed <= LIMIT
     spread, plain = _failures("all")
     assert spread <= LIMIT
@@ -334,7 +338,7 @@ def test_negative_control_choosing_what_to_label_by_the_answers_fails() -> None:
     assert _failures("right answers first")[0] > LIMIT
 
 
-def test_planning_prefers_a_reach_where_labels_are_few() -> None:
+def test_planning_prefers_a_scope_where_labels_are_few() -> None:
     rng = np.random.default_rng(0)
     u, e = Binormal(0.7, 0.76).draw(rng, 4000)
     probability = Binormal(0.7, 0.76).error_probabilities(u)
@@ -342,8 +346,8 @@ def test_planning_prefers_a_reach_where_labels_are_few() -> None:
     assert np.all(np.diff(probability[np.argsort(u)]) >= 0)
     pilot = error_probabilities(u, u[:200], e[:200].astype(np.int64))
     assert np.abs(pilot - probability).mean() < 0.12
-    rows = plan_reach(u, probability, alpha=0.15, labels=[300], repetitions=100)
+    rows = plan_scope(u, probability, alpha=0.15, labels=[300], repetitions=100)
     shares = {row.share: row.acceptance.value for row in rows}
     assert shares[0.5] > 1.2 * shares[1.0]
-    few = plan_reach(u[:1000], probability[:1000], alpha=0.15, labels=[300], reaches=(1.0, 0.7), repetitions=2)
+    few = plan_scope(u[:1000], probability[:1000], alpha=0.15, labels=[300], scopes=(1.0, 0.7), repetitions=2)
     assert [row.share for row in few] == [1.0]  # 700 questions are fewer than three times the labels
