@@ -7,13 +7,11 @@ labels from below the cut keeps its promise. Nothing above the cut is answered, 
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable
+from typing import Any, Final
 
 from .notebook import percent
 from .types import Frozen
-
-if TYPE_CHECKING:
-    from .specs import EstimatorSpec
 
 __all__ = ["EVERY_QUESTION", "Scope"]
 
@@ -80,14 +78,18 @@ class Scope(Frozen):
         """Share of the questions asked that failed (server, rate limit, time-out) when the draw was made."""
         return self.n_failed / self.n_asked if self.n_asked else 0.0
 
-    def in_words(self, estimator: EstimatorSpec) -> str:
-        """What the promise leaves out, in one sentence; "" if it is about all questions."""
+    def in_words(self, condition: Callable[[float], str]) -> str:
+        """What the promise leaves out, in one sentence; "" if it is about all questions.
+
+        Args:
+            condition: A cut in the unit of the score, as `guardrail.specs.EstimatorSpec.condition`.
+        """
         if self.cut is None:
             return ""
         chosen = "fixed beforehand" if self.fixed_beforehand else f"with {self.n_within} questions below it"
         return (
             f"{self.n} questions drawn (seed {self.seed}) from the lowest {percent(self.n_within / self.n_pool)} of "
-            f"{self.n_pool} scores, {chosen}; nothing is answered beyond {estimator.condition(self.cut)}"
+            f"{self.n_pool} scores, {chosen}; nothing is answered beyond {condition(self.cut)}"
         )
 
 

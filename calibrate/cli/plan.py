@@ -303,6 +303,6 @@ def sample(
         without_failed=without_failed,
     )
     write_records(out, drawn.header, drawn.records)
-    print_line(f"{drawn.header.scope.in_words(file.header.estimators[key])}.")
+    print_line(f"{drawn.header.scope.in_words(file.header.estimators[key].condition)}.")
     name = shlex.quote(str(out))
     finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")

@@ -341,7 +341,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("questions", _data(artifact)),
         *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
-        *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator)) else []),
+        *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator.condition)) else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if artifact.segments is not None:
