@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
+from guardrail.gate import Scope
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.scope import Scope
 
 from .data.questions import fingerprint
 from .data.record import was_looked_at

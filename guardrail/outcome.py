@@ -14,8 +14,8 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from .gate import EVERY_QUESTION, Scope
 from .notebook import as_html, axis, draw_rates, percent
-from .scope import EVERY_QUESTION, Scope
 from .types import Frozen
 
 __all__ = [

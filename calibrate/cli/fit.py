@@ -14,8 +14,8 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.gate import Scope
 from guardrail.notebook import percent
-from guardrail.scope import Scope
 
 from ..data.column_store import in_memory
 from ..data.labels import read_labels

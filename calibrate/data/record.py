@@ -6,11 +6,11 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
+from guardrail.gate import EVERY_QUESTION, Scope
 from guardrail.parts.part import Part
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
-from guardrail.scope import EVERY_QUESTION, Scope
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec

@@ -18,8 +18,8 @@ from pydantic import NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
+from ..gate import EVERY_QUESTION
 from ..parts.gate import mean_uncertainty
-from ..scope import EVERY_QUESTION
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state

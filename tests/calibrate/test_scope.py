@@ -21,11 +21,11 @@ from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactFormatError, UsageError
+from guardrail.gate import EVERY_QUESTION, Scope
 from guardrail.monitor import DriftMonitor
 from guardrail.outcome import Feasible
 from guardrail.prompting import PromptWrapping
 from guardrail.review import Monitors, ReviewStore
-from guardrail.scope import EVERY_QUESTION, Scope
 from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan, Uncertainty

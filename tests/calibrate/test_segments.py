@@ -27,8 +27,8 @@ from calibrate.segments import BySegment, segment_rows, with_segments
 from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
+from guardrail.gate import Scope
 from guardrail.outcome import Feasible, InfeasibleReason
-from guardrail.scope import Scope
 from guardrail.testing import ScriptedChat, make_artifact
 
 KEY = "discrete_semantic_entropy"

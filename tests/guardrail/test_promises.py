@@ -22,10 +22,10 @@ from guardrail.artifact import (
     StageShare,
 )
 from guardrail.doctor import examine
+from guardrail.gate import Scope
 from guardrail.monitor import RiskMonitor
 from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome, Terms, promise_line
-from guardrail.scope import Scope
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS

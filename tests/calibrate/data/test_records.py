@@ -23,8 +23,8 @@ from calibrate.data.records import (
 )
 from calibrate.data.table import table_of
 from guardrail.errors import RecordError, UsageError
+from guardrail.gate import Scope
 from guardrail.prompting import PromptWrapping
-from guardrail.scope import Scope
 from guardrail.specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 

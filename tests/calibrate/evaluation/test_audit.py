@@ -20,8 +20,8 @@ from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.gate import Scope
 from guardrail.outcome import Feasible
-from guardrail.scope import Scope
 from guardrail.specs import CorrectnessSpec
 
 KEY = "semantic_entropy"
