@@ -44,7 +44,7 @@ if TYPE_CHECKING:
     from .evaluation.audit import audit
     from .evaluation.evaluate import evaluate
     from .evaluation.planning import Plan, plan
-    from .parts.records import RecordParts
+    from .items.records import RecordItems
     from .pipeline import fit_artifact, held_out
     from .report import write_report
     from .scoring.scores import score_records
@@ -56,7 +56,7 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
-    "RecordParts",
+    "RecordItems",
     "Records",
     "Rule",
     "Step",
@@ -90,7 +90,7 @@ _MODULES = {
     "Record": "data.records",
     "RecordFile": "data.records",
     "RecordHeader": "data.records",
-    "RecordParts": "parts.records",
+    "RecordItems": "items.records",
     "Records": "dataframe",
     "Rule": "thresholds",
     "Step": "agent_steps",

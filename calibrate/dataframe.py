@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError, require
-from guardrail.parts.spec import Kind
+from guardrail.items.spec import Kind
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -31,10 +31,10 @@ from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
 from .evaluation.planning import labels_needed
+from .items.documents import import_document_rows
+from .items.page import write_items_report
+from .items.records import RecordItems
 from .ledger import Ledger, counted
-from .parts.documents import import_document_rows
-from .parts.page import write_parts_report
-from .parts.records import RecordParts
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .report.sentences import fits_line, unread, verdict_text
@@ -53,7 +53,7 @@ class Records:
     ``from_frame(df, ...).score().label()``, then ``compare``, ``fit``, ``evaluate``, ``report``. The steps are the
     functions of this package, which also work alone: `score_records`, `label_records`, `evaluate`, `fit_artifact`,
     `write_report`, and on plain arrays `calibrate.fit` and `calibrate.evaluate`. ``score``, ``label`` and ``fit``
-    change this object, as in most notebooks, so a cell may be run again. ``parts`` has these steps for the parts of
+    change this object, as in most notebooks, so a cell may be run again. ``items`` has these steps for the items of
     answers.
 
     Args:
@@ -99,13 +99,13 @@ class Records:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
-    def parts(self, kind: Kind = "json") -> RecordParts:
-        """The parts of the answers, with the same steps: ``records.parts("json").score().label().fit(alpha=0.05)``.
+    def items(self, kind: Kind = "json") -> RecordItems:
+        """The items of the answers, with the same steps: ``records.items("json").score().label().fit(alpha=0.05)``.
 
         Args:
             kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
         """
-        return RecordParts(self, kind)
+        return RecordItems(self, kind)
 
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
@@ -159,12 +159,12 @@ class Records:
         Raises:
             UsageError: As `calibrate.split`.
         """
-        parts = split(self.file.records, test_fraction=test_fraction, seed=seed, groups=groups)
-        files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in parts]
-        parts_of_these = type(self)(files[0], self.notes), type(self)(files[1], self.notes)
-        for part in parts_of_these:  # a fit before the cut has seen the labels of both
-            part.ledger = self.ledger
-        return parts_of_these
+        splits = split(self.file.records, test_fraction=test_fraction, seed=seed, groups=groups)
+        files = [replace(self.file, header=part_header(self.file.header, p), records=table_of(p)) for p in splits]
+        both = type(self)(files[0], self.notes), type(self)(files[1], self.notes)
+        for each in both:  # a fit before the cut has seen the labels of both
+            each.ledger = self.ledger
+        return both
 
     def compare(
         self,
@@ -335,9 +335,9 @@ class Records:
             UsageError: Nothing is fitted, or on other records.
         """
         artifact = artifact or self._fitted()
-        if artifact.parts is not None:
+        if artifact.items is not None:
             other = None if test is None else test.file
-            return write_parts_report(path, artifact, self.file, test=other)[0]
+            return write_items_report(path, artifact, self.file, test=other)[0]
         key = self._key(None, artifact)
         require_same(artifact, self.file, key)
         if test is not None:
@@ -349,10 +349,10 @@ class Records:
 
     def _refuse_unready(self) -> None:
         """Refuse to fit records without scores or labels, and name the call that makes them."""
-        if self.file.header.part_keys and not self.file.header.whole_answer_keys:
+        if self.file.header.item_keys and not self.file.header.whole_answer_keys:
             raise UsageError(
-                "these records are scored by the parts of answers, and whole answers are asked for: call "
-                "parts().fit(alpha=...), or score() and label() first."
+                "these records are scored by the items of answers, and whole answers are asked for: call "
+                "items().fit(alpha=...), or score() and label() first."
             )
         notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
         if not self.file.header.estimators:
@@ -412,7 +412,7 @@ def from_frame(
     score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
     confidence: str | Sequence[str] = (),
     settings: ImportSettings | None = None,
-    parts: Literal["json"] | None = None,
+    items: Literal["json"] | None = None,
     field: str | None = None,
 ) -> Records:
     """Records from logged generations: one row a question.
@@ -439,23 +439,23 @@ def from_frame(
             write the score as a `guardrail.scorer` and call `Records.score` with it.
         confidence: Columns with a confidence of your own in [0, 1] (higher is more certain); otherwise as ``score``.
         settings: How the answers were drawn and the questions asked; its columns are not read.
-        parts: "json" if references, samples and answer are JSON documents (objects, or their texts).
-        field: With ``parts``: column with the name or path of a field; each row has the values of one field, and rows
+        items: "json" if references, samples and answer are JSON documents (objects, or their texts).
+        field: With ``items``: column with the name or path of a field; each row has the values of one field, and rows
             with the same id make an answer.
 
     Returns:
         The records, in the order of the rows.
 
     Raises:
-        UsageError: A missing column, a lazy frame, no rows, several models, or other parts.
+        UsageError: A missing column, a lazy frame, no rows, several models, or other items.
         RecordError: A malformed row, named by its number from 1.
         MissingDependencyError: narwhals is not installed (extra "calibrate").
     """
-    if parts not in (None, "json"):
-        raise UsageError(f'parts is "json" for documents and is left out for texts, got {parts!r}.')
+    if items not in (None, "json"):
+        raise UsageError(f'items is "json" for documents and is left out for texts, got {items!r}.')
     settings = settings or ImportSettings()
     # In a document null is a value, so what is missing there stays NaN, and is refused.
-    inside = None if parts is None else math.nan
+    inside = None if items is None else math.nan
     rows = [{name: _plain(value, inside=inside) for name, value in row.items()} for row in _rows(frame)]
     _refuse_one_column(rows)
     columns = {
@@ -483,7 +483,7 @@ def from_frame(
     mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
     try:
-        if parts is None:
+        if items is None:
             imported = import_rows(numbered, mapped, name="frame")
         else:
             imported = import_document_rows(numbered, mapped, field, name="frame")

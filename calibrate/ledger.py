@@ -205,17 +205,17 @@ def counted(artifact: Fitted, ledger: Ledger, score: str) -> Fitted:
 
 
 def _units(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """Scores and labels that a threshold was fitted on; of gates of parts, those of the parts."""
+    """Scores and labels that a threshold was fitted on; of gates of items, those of the items."""
     scores = artifact.calibration
     u, wrong = scores.uncertainty, scores.error
-    if artifact.parts is not None:
-        u, wrong = artifact.parts.scores.uncertainty, artifact.parts.scores.wrong  # type: ignore[assignment]
+    if artifact.items is not None:
+        u, wrong = artifact.items.scores.uncertainty, artifact.items.scores.wrong  # type: ignore[assignment]
     return np.array(u, dtype=np.float64), np.array(wrong, dtype=np.int64)
 
 
 def _settings(artifact: CalibrationArtifact) -> list[object]:
     """What else decides a fit: questions, label rule, cut, segments, clusters, and the kind of the items."""
-    labels, segments, gate = artifact.correctness.model_dump(mode="json"), artifact.segments, artifact.parts
+    labels, segments, gate = artifact.correctness.model_dump(mode="json"), artifact.segments, artifact.items
     labels["params"].pop("undecided", None)
     return [
         labels,

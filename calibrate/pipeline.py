@@ -20,9 +20,9 @@ from guardrail.artifact import (
 )
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
+from guardrail.items.measure import follow_up_of
+from guardrail.items.spec import ItemsSpec
 from guardrail.outcome import Feasible, Infeasible
-from guardrail.parts.measure import follow_up_of
-from guardrail.parts.spec import PartsSpec
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
@@ -177,10 +177,10 @@ def fit_artifact(
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
-    if spec.name.startswith("parts_"):
+    if spec.name.startswith("items_"):
         raise UsageError(
-            f"{estimator} measures the parts of answers, which have a gate of their own: calibrate fit {file.typed} "
-            f"--parts {spec.name.removeprefix('parts_')} --alpha {alpha:g}."
+            f"{estimator} measures the items of answers, which have a gate of their own: calibrate fit {file.typed} "
+            f"--items {spec.name.removeprefix('items_')} --alpha {alpha:g}."
         )
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, estimator)
@@ -444,8 +444,8 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
     if spec.name.startswith(SCORE):
         reads = spec.params["reads"]
         return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
-    if spec.name.startswith("parts_"):
-        asked = follow_up_of(PartsSpec.model_validate(spec.params))
+    if spec.name.startswith("items_"):
+        asked = follow_up_of(ItemsSpec.model_validate(spec.params))
         return Needs(samples=True), set() if asked is None else {asked.name}
     if spec.name in list_estimators():
         needs = make_estimator(spec.name).needs

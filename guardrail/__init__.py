@@ -28,10 +28,10 @@ if TYPE_CHECKING:
     from .gate import accepts
     from .guard.cascade import Cascade
     from .guard.chat_model import Guardrail
+    from .items.partial import Partial
     from .judges import make_judge
     from .monitor import SafetySwitch
     from .outcome import Feasible, Infeasible, InfeasibleReason
-    from .parts.partial import Partial
     from .prompting import PromptWrapping
     from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
     from .uncertainty import Scorer, make_estimator, plan_for, scorer
@@ -97,7 +97,7 @@ _MODULES = {
     "InfeasibleReason": "outcome",
     "Meaning": "verdict",
     "MissingDependencyError": "errors",
-    "Partial": "parts.partial",
+    "Partial": "items.partial",
     "PromptTooLongError": "errors",
     "PromptWrapping": "prompting",
     "Reason": "verdict",

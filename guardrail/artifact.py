@@ -24,6 +24,8 @@ from pydantic import (
 from .errors import ArtifactMismatchError, UsageError
 from .files import Persisted
 from .gate import risk_coverage
+from .items.gate import mean_uncertainty
+from .items.spec import ItemsThreshold, too_many
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import (
     CERTIFIED,
@@ -36,8 +38,6 @@ from .outcome import (
     promise_line,
     stated,
 )
-from .parts.gate import mean_uncertainty
-from .parts.spec import PartsGate, too_many
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
@@ -252,15 +252,15 @@ class CalibrationArtifact(Persisted):
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
-    parts: PartsGate | None = None
-    """The gate of the parts of an answer (JSON fields, sentences); None if whole answers are gated. With it,
-    ``outcome`` counts answers: accepted are those of which some part is kept, errors those that keep more wrong parts
+    items: ItemsThreshold | None = None
+    """The gate of the items of an answer (JSON fields, sentences); None if whole answers are gated. With it,
+    ``outcome`` counts answers: accepted are those of which some item is kept, errors those that keep more wrong items
     than allowed; and ``calibration`` is empty."""
 
     @model_validator(mode="after")
     def _one_threshold_of_parts(self) -> Self:
-        if self.parts is not None and self.segments is None and self.parts.threshold != self.threshold:
-            raise ValueError(f"the parts have threshold {self.parts.threshold}, the outcome says {self.threshold}")
+        if self.items is not None and self.segments is None and self.items.threshold != self.threshold:
+            raise ValueError(f"the items have threshold {self.items.threshold}, the outcome says {self.threshold}")
         return self
 
     @classmethod
@@ -313,27 +313,27 @@ class CalibrationArtifact(Persisted):
 
     @property
     def answer_scores(self) -> Sequence[float]:
-        """The score of each calibration answer that a drift monitor compares with: with parts, their mean.
+        """The score of each calibration answer that a drift monitor compares with: with items, their mean.
 
         Answers of which no part could be measured have none; see `mean_uncertainty`.
         """
-        if self.parts is None:
+        if self.items is None:
             return self.calibration.uncertainty
-        means = (mean_uncertainty(uncertainty) for uncertainty, _ in self.parts.scores.answers)
+        means = (mean_uncertainty(uncertainty) for uncertainty, _ in self.items.scores.answers)
         return tuple(mean for mean in means if mean is not None)
 
     @property
     def n_items(self) -> int:
         """Calibration answers that the rule was fitted on."""
-        return len(self.calibration.error) if self.parts is None else len(self.parts.scores.sizes)
+        return len(self.calibration.error) if self.items is None else len(self.items.scores.sizes)
 
     @property
     def answer_if(self) -> str:
         """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-        if self.parts is not None and self.segments is None:
+        if self.items is not None and self.segments is None:
             if self.threshold is None:
                 return "keep nothing: no threshold was found"
-            return f"keep a part if at most {self.threshold:.6g} of the samples do not support it"
+            return f"keep an item if at most {self.threshold:.6g} of the samples do not support it"
         if self.segments is not None:
             limits = {**self.segments.outcomes, "other questions": self.outcome}
             each = ", ".join(f"{segment}: {self._condition(outcome)}" for segment, outcome in limits.items())
@@ -452,17 +452,17 @@ class CalibrationArtifact(Persisted):
     def promises(self) -> tuple[str, ...]:
         """The promise in use, in one line.
 
-        With parts, a second line: the share of answers that show something, and of these with a wrong part, because a
+        With items, a second line: the share of answers that show something, and of these with a wrong item, because a
         promise about all answers is also kept by silence.
         """
-        if self.parts is not None:
-            shown, broken, allowed = self.n_accepted, self.n_errors, self.parts.allowed
+        if self.items is not None:
+            shown, broken, allowed = self.n_accepted, self.n_errors, self.items.allowed
             share = f"{percent(self.acceptance)} of all questions"
             line = f"At calibration {shown} of {self.n_items} answers show something ({share})"
             if shown:
                 wrong = too_many(allowed)
                 line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
-            return f"Promise in use ({self.parts.rule}): {self.parts.promise}{self.asked.failures}", f"{line}."
+            return f"Promise in use ({self.items.rule}): {self.items.promise}{self.asked.failures}", f"{line}."
         outcome, segments = self.outcome, self.segments
         delta, scope = outcome.delta or 0.0, ""
         if segments is not None:
@@ -687,8 +687,8 @@ class CascadeArtifact(Persisted):
         for i, (stage, share) in enumerate(zip(self.stages, self.outcome.stages, strict=True), start=1):
             if stage.segments is not None:
                 raise ValueError(f"stage {i} has a threshold for each segment; a stage of a cascade has one threshold")
-            if stage.parts is not None:
-                raise ValueError(f"stage {i} gates parts of answers; a stage of a cascade gives a whole answer or none")
+            if stage.items is not None:
+                raise ValueError(f"stage {i} gates items of answers; a stage of a cascade gives a whole answer or none")
             if stage.threshold != share.threshold:
                 raise ValueError(f"stage {i} has threshold {stage.threshold}, the outcome says {share.threshold}")
         return self

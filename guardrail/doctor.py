@@ -23,11 +23,11 @@ from langchain_core.messages import HumanMessage
 from .artifact import CalibrationArtifact, CascadeArtifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .errors import GuardrailError, UsageError
+from .items.measure import estimator_of
 from .judges import Judge, with_majority
 from .models import resolve_model
 from .notebook import percent
 from .outcome import CERTIFIED, Infeasible, target_text
-from .parts.measure import estimator_of
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of

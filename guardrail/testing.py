@@ -18,9 +18,9 @@ from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
 from .artifact import CalibrationArtifact, CalibrationScores
+from .items.measure import ItemsMeasure, items_estimator, items_measure
+from .items.spec import ItemScores, ItemsSpec, ItemsThreshold
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
-from .parts.measure import PartsMeasure, parts_estimator, parts_measure
-from .parts.spec import PartScores, PartsGate, PartsSpec
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.replies import end_of
@@ -128,7 +128,7 @@ def make_artifact(
     n: int = 10,
     bindings: Bindings | None = None,
     turns: Sequence[str] = (ONE_QUESTION,),
-    parts: PartsSpec | PartsMeasure | None = None,
+    items: ItemsSpec | ItemsMeasure | None = None,
 ) -> CalibrationArtifact:
     """An artifact with a threshold that you name instead of a fitted threshold, for tests of code around a guard.
 
@@ -144,11 +144,11 @@ def make_artifact(
         n: Number of samples.
         bindings: Tools and answer format it should load with.
         turns: Turns of the prompts it should answer; see `guardrail.prompting.turns_of`.
-        parts: For a gate of parts: how answers are split, or the measure. The threshold is then that of the parts.
+        items: For a gate of items: how answers are split, or the measure. The threshold is then that of the items.
     """
-    measure = parts_measure(parts) if isinstance(parts, PartsSpec) else parts
+    measure = items_measure(items) if isinstance(items, ItemsSpec) else items
     if measure is not None:
-        estimator = parts_estimator(measure)
+        estimator = items_estimator(measure)
     own_estimator = make_estimator(estimator, bindings=bindings) if isinstance(estimator, str) else estimator
     common: dict[str, Any] = {
         "rule": "none",
@@ -175,14 +175,14 @@ def make_artifact(
     )
     if measure is None:
         return artifact
-    gate = PartsGate(
+    gate = ItemsThreshold(
         spec=measure.spec,
         rule="none",
         promise=outcome.guarantee,
         alpha=alpha,
         delta=None,
         threshold=threshold,
-        per="part",
-        scores=PartScores(sizes=(1,), uncertainty=(threshold or 0.0,), wrong=(0,)),
+        per="item",
+        scores=ItemScores(sizes=(1,), uncertainty=(threshold or 0.0,), wrong=(0,)),
     )
-    return artifact.model_copy(update={"parts": gate})
+    return artifact.model_copy(update={"items": gate})

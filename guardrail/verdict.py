@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import SerializerFunctionWrapHandler, model_serializer
 
-from .parts.part import PartVerdict
+from .items.item import ItemVerdict
 from .plain_json import visible
 from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
@@ -40,7 +40,7 @@ class Reason(StrEnum):
     SUSPENDED = "suspended"
     """Abstained: the gate accepts, but a switch holds answers back after an alarm, or recording the verdict failed."""
     PARTLY_HELD_BACK = "partly_held_back"
-    """Some parts are kept and others held back; see ``Verdict.parts``. Accepted: the candidate has the kept parts only.
+    """Some items are kept and others held back; see ``Verdict.items``. Accepted: the candidate has the kept items only.
     Abstained for a tool call, which must not run without an argument."""
     OTHER_TURNS = "other_turns"
     """Given out, and not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns,
@@ -94,25 +94,25 @@ class Verdict(Frozen):
     """Segment whose threshold decided, `ALL_OTHERS` for questions of no known one; None if there is one threshold."""
     record: str | None = None
     """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
-    parts: tuple[PartVerdict, ...] = ()
-    """The parts of the original answer, each with its uncertainty and whether it is kept; empty if the artifact gates
+    items: tuple[ItemVerdict, ...] = ()
+    """The items of the original answer, each with its uncertainty and whether it is kept; empty if the artifact gates
     whole answers, or the answer could not be split."""
     whole: Sample | None = None
-    """The original answer, if ``candidate`` has only the parts of it that are kept; None otherwise."""
+    """The original answer, if ``candidate`` has only the items of it that are kept; None otherwise."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         content: dict[str, Any] = write(self)
-        for name in ("turns", "segment", "record", "parts", "whole"):
+        for name in ("turns", "segment", "record", "items", "whole"):
             if getattr(self, name) in (None, ()):
                 content.pop(name, None)
         return content
 
     @property
-    def held_back(self) -> tuple[PartVerdict, ...]:
-        """The parts that are held back."""
-        return tuple(part for part in self.parts if not part.kept)
+    def held_back(self) -> tuple[ItemVerdict, ...]:
+        """The items that are held back."""
+        return tuple(item for item in self.items if not item.kept)
 
     @property
     def original(self) -> Sample | None:
@@ -155,20 +155,20 @@ class Verdict(Frozen):
         if not self.accepted or self.candidate is None:
             return self.without_answers()
         content = {**self.without_answers(), "candidate": self.candidate.judged_part.model_dump(mode="json")}
-        if self.parts:
-            content["parts"] = [part.shown(text=part.kept) for part in self.parts]
+        if self.items:
+            content["items"] = [item.shown(text=item.kept) for item in self.items]
         return content
 
     def without_answers(self) -> dict[str, Any]:
-        """Plain JSON without the fields that quote what the model said; parts keep their places."""
+        """Plain JSON without the fields that quote what the model said; items keep their places."""
         content = self.model_dump(mode="json", exclude=_ANSWERS)
-        if self.parts:
-            content["parts"] = [part.shown(text=False) for part in self.parts]
-            content["held_back"] = [part.named_place for part in self.held_back]
+        if self.items:
+            content["items"] = [item.shown(text=False) for item in self.items]
+            content["held_back"] = [item.named_place for item in self.held_back]
         return content
 
 
-_ANSWERS = {"candidate", "alternatives", "meanings", "samples", "parts", "whole"}
+_ANSWERS = {"candidate", "alternatives", "meanings", "samples", "items", "whole"}
 """Fields of a verdict that quote the model. A new field that does so belongs here."""
 WIDTH = 32
 """Characters of a bar."""
@@ -179,7 +179,7 @@ _NEXT = {
     Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
     Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
     Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
-    Reason.PARTLY_HELD_BACK: "Have a person decide about the parts that were held back.",
+    Reason.PARTLY_HELD_BACK: "Have a person decide about the items that were held back.",
     Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
@@ -254,8 +254,8 @@ def _headline(verdict: Verdict) -> str:
 def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
     """Headings with their lines, in reading order; each has at least one line."""
     sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
-    if verdict.parts:
-        sections.append(("Parts", [_part_line(part) for part in verdict.parts]))
+    if verdict.items:
+        sections.append(("Items", [_part_line(item) for item in verdict.items]))
     if verdict.meanings:
         heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
         sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
@@ -280,14 +280,14 @@ def _answer(verdict: Verdict) -> str:
     if candidate is None:
         return "none: the model gave none"
     calls = "; ".join(f"{call.name}({_arguments(call.arguments)})" for call in candidate.tool_calls)
-    shown = _short(" ".join(part for part in (candidate.text, calls) if part))
+    shown = _short(" ".join(item for item in (candidate.text, calls) if item))
     return shown if verdict.passes else f"{shown}  (held back)"
 
 
-def _part_line(part: PartVerdict) -> str:
-    share = "  -  " if part.uncertainty is None else f"{part.uncertainty:5.2f}"
-    text = "(absent)" if part.absent else part.text
-    return f"{'kept' if part.kept else 'HELD'} {share}  {_line(part.place or '(all)')}  {_short(text)}"
+def _part_line(item: ItemVerdict) -> str:
+    share = "  -  " if item.uncertainty is None else f"{item.uncertainty:5.2f}"
+    text = "(absent)" if item.absent else item.text
+    return f"{'kept' if item.kept else 'HELD'} {share}  {_line(item.place or '(all)')}  {_short(text)}"
 
 
 def _arguments(arguments: dict[str, object]) -> str:

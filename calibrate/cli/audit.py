@@ -15,23 +15,23 @@ from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
+from guardrail.items.gate import mean_uncertainty
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 from guardrail.monitor.drift import Reference
-from guardrail.parts.gate import mean_uncertainty
 
 from ..data.records import RecordReader
 from ..evaluation.audit import Audit, prepared
 from ..evaluation.audit import audit as run_audit
-from ..parts.audit import measured_alike
+from ..items.audit import measured_alike
 from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import app
 from .frame.files import open_pool, read_pool, warn_undecided
+from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
 from .frame.options import RecordsArgument
-from .frame.parts import audit_by_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
 
@@ -83,8 +83,8 @@ def audit(
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
         file = open_pool(records)
-        if loaded.parts is not None:
-            audit_by_parts(loaded, file, level=level, target=at_most, as_json=as_json)
+        if loaded.items is not None:
+            audit_by_items(loaded, file, level=level, target=at_most, as_json=as_json)
             return
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
@@ -123,10 +123,10 @@ def drift(
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
-        if loaded.parts is not None:
+        if loaded.items is not None:
             file, key = measured_alike(loaded, file)
-            parts = (record.parts.get(key, ()) for record in file.records)
-            scores = [mean_uncertainty([part.uncertainty for part in some]) for some in parts]
+            items = (record.items.get(key, ()) for record in file.records)
+            scores = [mean_uncertainty([item.uncertainty for item in some]) for some in items]
         else:
             asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
             file, key = prepared(file, loaded, asked, labels=False)

@@ -29,9 +29,9 @@ from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
+from .frame.items import evaluate_by_items, refuse_with_items, refuse_without_items
 from .frame.next_commands import listed
-from .frame.options import CutOption, PartsOption
-from .frame.parts import evaluate_by_parts, refuse_with_parts, refuse_without_parts
+from .frame.options import CutOption, ItemsOption
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -106,7 +106,7 @@ def evaluate(
     ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
-    parts: PartsOption = None,
+    items: ItemsOption = None,
     cut: CutOption = None,
 ) -> None:
     """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
@@ -116,13 +116,13 @@ def evaluate(
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
     keep_inputs(records, [figure, rest, csv_path, json_path])
-    if parts is not None:
-        refuse_with_parts(
+    if items is not None:
+        refuse_with_items(
             estimator=estimator, apart=apart, table=form, figure=figure, rest=rest, cluster_by_group=cluster_by_group
         )
-        evaluate_by_parts(
+        evaluate_by_items(
             records,
-            parts,
+            items,
             alphas=alpha or ALPHAS,
             rules=rule or (),
             delta=CERTIFICATE_DELTA if delta is None else delta,
@@ -134,7 +134,7 @@ def evaluate(
             cut=cut,
         )
         return
-    refuse_without_parts(cut=cut)
+    refuse_without_items(cut=cut)
     files = open_files(records)
     for file in files:
         warn_undecided(file)

@@ -38,10 +38,10 @@ from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
+from .frame.items import FitItems, fit_by_items, inspect_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
 from .frame.options import USUAL, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
-from .frame.parts import FitParts, fit_by_parts, inspect_parts, refuse_with_parts, refuse_without_parts
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import (
     conclude,
@@ -305,7 +305,7 @@ def fit(
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
-    by_parts: FitParts,
+    by_items: FitItems,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -313,22 +313,22 @@ def fit(
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
 
-    Example: calibrate fit records.jsonl --parts json --alpha 0.05 --out artifact.json
+    Example: calibrate fit records.jsonl --items json --alpha 0.05 --out artifact.json
     """
     groups: Groups = "cluster" if cluster_by_group else "category"
     target = _target(alpha)
-    if by_parts.parts is not None:
-        refuse_with_parts(
+    if by_items.items is not None:
+        refuse_with_items(
             estimator=estimator,
             share=share,
             by=segments.by,
             human_labels=human_labels,
             count_repeats=counting.count_repeats,
         )
-        fit_by_parts(
+        fit_by_items(
             records,
             out,
-            by_parts,
+            by_items,
             alpha=_number(target),
             delta=delta,
             rule=rule,
@@ -340,7 +340,7 @@ def fit(
             without_failed=without_failed,
         )
         return
-    refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if name != "parts"})
+    refuse_without_items(**{name: value for name, value in asdict(by_items).items() if name != "items"})
     name, options = _rule_and_options(rule or "certified", share)
     fitting: _Fitting
     if human_labels is not None:
@@ -494,8 +494,8 @@ def inspect(
     if as_json:
         typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
         return
-    if loaded.parts is not None:
-        inspect_parts(loaded)
+    if loaded.items is not None:
+        inspect_items(loaded)
         return
     text = verdict_text(loaded)
     print_verdict(text)

@@ -19,7 +19,7 @@ from guardrail.types import MAX_TOKENS
 from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.records import RecordFile, rewrite_records, write_records
 from ..evaluation.label_checks import auroc_interval
-from ..parts.documents import import_documents
+from ..items.documents import import_documents
 from ..scoring.scores import labels_of, values_of
 from .frame.app import app
 from .frame.files import keep_inputs
@@ -86,7 +86,7 @@ def import_(
     max_bad: Annotated[
         float, typer.Option(help="With --skip-bad: largest share of malformed rows; above it nothing is imported.")
     ] = 0.1,
-    parts: Annotated[
+    items: Annotated[
         Literal["json"] | None,
         typer.Option(
             help="References, samples and the answer are JSON documents, in one row an answer (objects, or texts), or "
@@ -96,7 +96,7 @@ def import_(
     field: Annotated[
         str | None,
         typer.Option(
-            help="With --parts json: column with the name or path of a field; each row has the values of one field, "
+            help="With --items json: column with the name or path of a field; each row has the values of one field, "
             "and rows with the same id make an answer."
         ),
     ] = None,
@@ -108,7 +108,7 @@ def import_(
 
     Example: calibrate import graded.csv --map question=prompt --map correct=ok --map confidence=stated:sure
 
-    Example: calibrate import cards.csv --parts json --map references=gold --map samples=s1,s2,s3
+    Example: calibrate import cards.csv --items json --map references=gold --map samples=s1,s2,s3
     """
     skipped = out.with_name(f"{out.stem}.skipped.jsonl")
     keep_inputs([source], [out, skipped])
@@ -142,22 +142,22 @@ def import_(
         exclude=tuple(exclude or ()),
         skip_bad=skip_bad,
     )
-    if field is not None and parts is None:
-        raise UsageError("--field names the column of a document's field. Add --parts json.")
-    imported = import_file(source, settings) if parts is None else import_documents(source, settings, field)
+    if field is not None and items is None:
+        raise UsageError("--field names the column of a document's field. Add --items json.")
+    imported = import_file(source, settings) if items is None else import_documents(source, settings, field)
     write_bad(skipped, imported.bad)
     if len(imported.bad) > max_bad * imported.n_rows:
         _print_bad(imported, skipped)
         raise RecordError(
             f"{len(imported.bad)} of {imported.n_rows} rows are malformed, more than {max_bad:.0%}: nothing is "
-            "imported, since the rest is not a random part of the questions. Correct the --map or the rows, or raise "
+            "imported, since the rest is not a random item of the questions. Correct the --map or the rows, or raise "
             "--max-bad if you know why they are malformed."
         )
     header = imported.file.header
     write_records(out, header, imported.file.records)
     reversed_keys = _print_result(imported, skipped, out)
-    if parts is not None:
-        finish([out], f"calibrate score {listed([out])} --parts {parts}")
+    if items is not None:
+        finish([out], f"calibrate score {listed([out])} --items {items}")
         return
     best = min(header.estimators, key=lambda key: (key in reversed_keys, key), default=None)
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, best))

@@ -42,18 +42,18 @@ from ..data.labels import (
 from ..data.progress import bar, silent
 from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
-from ..parts.answers import key_of_parts, needs_label, part_names
-from ..parts.rules import check_cut
+from ..items.answers import item_names, key_of_items, needs_label
+from ..items.rules import check_cut
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scope import waits_for_label
 from ..scoring.scores import key_of, values_of
 from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
+from .frame.items import cut_flag, label_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import CutOption, EstimatorOption, PartsOption, RecordsArgument, chosen_estimator, with_flags
-from .frame.parts import cut_flag, label_by_parts, refuse_with_parts, refuse_without_parts
+from .frame.options import CutOption, EstimatorOption, ItemsOption, RecordsArgument, chosen_estimator, with_flags
 from .frame.terminal import console, finish, print_line
 
 if TYPE_CHECKING:
@@ -298,7 +298,7 @@ def label(
     goal: _UntilOptions,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
-    parts: PartsOption = None,
+    items: ItemsOption = None,
     cut: CutOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
@@ -311,17 +311,17 @@ def label(
 
     Example: calibrate label records.jsonl --undecided --interactive --until certified --alpha 0.1 --acceptance 0.5
 
-    Example: calibrate label records.jsonl --parts json
+    Example: calibrate label records.jsonl --items json
     """
     source, target = one_file(records, out)
     people.check(rule)
-    if parts is not None:
-        refuse_with_parts(
+    if items is not None:
+        refuse_with_items(
             rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
         )
-        _label_by_parts(source, target, parts, people, cut)
+        _label_by_items(source, target, items, people, cut)
         return
-    refuse_without_parts(cut=cut)
+    refuse_without_items(cut=cut)
     labelling = _Labelling(source, target, rule, people, goal)
     by_rule = labelling.labels is None
     keep_inputs([labelling.labels], [target, source])
@@ -555,38 +555,38 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
-def _label_by_parts(source: Path, target: Path, kind: str, people: _PeopleOptions, cut: float | None) -> None:
-    """Label parts by their references, or as people do."""
+def _label_by_items(source: Path, target: Path, kind: str, people: _PeopleOptions, cut: float | None) -> None:
+    """Label items by their references, or as people do."""
     check_cut(cut)
     labels = people.path(source)
     keep_inputs([labels], [target, source])
     if people.review_store is not None and labels is not None:
-        if not label_parts_on_page(source, kind, labels, people.review_store, cut):
+        if not label_items_on_page(source, kind, labels, people.review_store, cut):
             return
     elif people.interactive and labels is not None:
-        if not label_parts_by_hand(source, kind, labels, people.seed, cut):
+        if not label_items_by_hand(source, kind, labels, people.seed, cut):
             return
     elif cut is not None and labels is None:
         raise UsageError("--cut is for people: it goes with --interactive, --review-store or --labels.")
-    label_by_parts(source, target, kind, labels, cut)
-    finish([target], f"calibrate fit {listed([target])} --parts {kind} --alpha 0.1{cut_flag(cut)}")
+    label_by_items(source, target, kind, labels, cut)
+    finish([target], f"calibrate fit {listed([target])} --items {kind} --alpha 0.1{cut_flag(cut)}")
 
 
-def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: float | None = None) -> bool:
-    """Ask about each part of the answers without labels; whether all are labelled. Whole answers are saved."""
+def label_items_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: float | None = None) -> bool:
+    """Ask about each item of the answers without labels; whether all are labelled. Whole answers are saved."""
     file = read_records(source)
-    key = key_of_parts(file, kind)
+    key = key_of_items(file, kind)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
-    queue = [record for record in queue_of(file.records, seed=seed) if key in record.parts]
+    queue = [record for record in queue_of(file.records, seed=seed) if key in record.items]
     pressed = keys(sys.stdin)
     for record in queue:
         if record.id in done:
             continue
-        given = _judged_parts(record, key, len(done), len(queue), pressed, cut)
+        given = _judged_items(record, key, len(done), len(queue), pressed, cut)
         if given is None:
             break
         with labels.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"id": record.id, "parts": given}, ensure_ascii=False) + "\n")
+            stream.write(json.dumps({"id": record.id, "items": given}, ensure_ascii=False) + "\n")
         done.add(record.id)
     if len(done) >= len(queue):
         return True
@@ -594,27 +594,27 @@ def label_parts_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: f
     name, labels_name = file.typed, listed([labels])
     finish(
         [],
-        f"calibrate label {name} --parts {kind} --interactive{cut_flag(cut)} goes on; calibrate label {name} --parts "
+        f"calibrate label {name} --items {kind} --interactive{cut_flag(cut)} goes on; calibrate label {name} --items "
         f"{kind} --labels {labels_name}{cut_flag(cut)} stops here",
     )
     return False
 
 
-def label_parts_on_page(source: Path, kind: str, labels: Path, url: str, cut: float | None = None) -> bool:
-    """Send the answers to a review store to be decided part by part, and fetch decisions; whether all are decided."""
+def label_items_on_page(source: Path, kind: str, labels: Path, url: str, cut: float | None = None) -> bool:
+    """Send the answers to a review store to be decided item by item, and fetch decisions; whether all are decided."""
     require("sqlalchemy", extra="review")
-    from guardrail.parts.part import PartVerdict
+    from guardrail.items.item import ItemVerdict
     from guardrail.review import ReviewStore
 
     file = read_records(source)
-    key = key_of_parts(file, kind)
+    key = key_of_items(file, kind)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
-    queue = [record for record in queue_of(file.records) if key in record.parts]
+    queue = [record for record in queue_of(file.records) if key in record.items]
     with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
 
         def write(record: Record, right: Mapping[str, bool | None]) -> None:
-            named = zip(part_names(record.parts[key]), record.parts[key], strict=True)
-            row = {"id": record.id, "parts": {name: right.get(part.place) for name, part in named}}
+            named = zip(item_names(record.items[key]), record.items[key], strict=True)
+            row = {"id": record.id, "items": {name: right.get(each.place) for name, each in named}}
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             done.add(record.id)
 
@@ -622,24 +622,24 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str, cut: fl
             if record.id in done:
                 continue
             # Held back, so that each is decided; without uncertainties, which would sway a label.
-            parts = tuple(
-                PartVerdict(**{**part.model_dump(), "uncertainty": None}, kept=False)
-                for part in record.parts[key]
-                if needs_label(part, cut)
+            items = tuple(
+                ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False)
+                for item in record.items[key]
+                if needs_label(item, cut)
             )
-            if not parts:
+            if not items:
                 write(record, {})
                 continue
             name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
-            content = _shown(record, file.header).model_copy(update={"parts": parts, "alternatives": ()})
+            content = _shown(record, file.header).model_copy(update={"items": items, "alternatives": ()})
             item = store.find(name) or store.enqueue(content, key=name)
             if item.decision is None:
                 continue
-            decided = {part.place: part.action == "approve" for part in item.decision.parts}
-            # Of an answer that was decided as a whole, only an approval says something about each part.
+            decided = {each.place: each.action == "approve" for each in item.decision.items}
+            # Of an answer that was decided as a whole, only an approval says something about each item.
             whole = True if item.decision.action == "approve" else None
             # Only what the item shows was decided: it may be older than this cut or these uncertainties.
-            write(record, {part.place: decided.get(part.place, whole) for part in item.content.parts})
+            write(record, {each.place: decided.get(each.place, whole) for each in item.content.items})
     waiting = len(queue) - sum(record.id in done for record in queue)
     if not waiting:
         return True
@@ -648,19 +648,19 @@ def label_parts_on_page(source: Path, kind: str, labels: Path, url: str, cut: fl
     return False
 
 
-def _judged_parts(
+def _judged_items(
     record: Record, key: str, done: int, total: int, pressed: Iterator[str], cut: float | None
 ) -> dict[str, bool | None] | None:
-    """The labels of an answer's parts, or None if the person stopped. "u" goes back one part."""
-    parts = record.parts[key]
-    names, given = part_names(parts), list[bool | None]()
-    asked = [at for at, part in enumerate(parts) if needs_label(part, cut)]
+    """The labels of an answer's items, or None if the person stopped. "u" goes back one item."""
+    items = record.items[key]
+    names, given = item_names(items), list[bool | None]()
+    asked = [at for at, item in enumerate(items) if needs_label(item, cut)]
     while len(given) < len(asked):
         at = asked[len(given)]
         if console.is_terminal:
             console.clear()
         console.print(card(record, done=done, total=total))
-        print_line(f"part {at + 1} of {len(parts)}, {names[at]}: {parts[at].text or '(left out)'}", "bold")
+        print_line(f"item {at + 1} of {len(items)}, {names[at]}: {items[at].text or '(left out)'}", "bold")
         letter = next(pressed, None)
         if letter is None or letter.lower() == "q":
             return None

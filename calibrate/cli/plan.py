@@ -17,14 +17,14 @@ from ..data.progress import bar
 from ..data.records import RecordFile, parse_header, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
 from ..evaluation.planning import plan as simulate
-from ..parts.evaluate import SIZES
+from ..items.evaluate import SIZES
 from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.options import CutOption, EstimatorOption, PartsOption, WithoutFailedOption, chosen_estimator
-from .frame.parts import plan_by_parts, refuse_with_parts, refuse_without_parts
+from .frame.items import plan_by_items, refuse_with_items, refuse_without_items
+from .frame.options import CutOption, EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["plan", "sample"]
@@ -63,13 +63,13 @@ def plan(
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
-    parts: PartsOption = None,
+    items: ItemsOption = None,
     cut: CutOption = None,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
     With --pilot it simulates the pilot's real scores, ties included. With --records it uses the real scores of
-    unlabelled questions, and says from which part of them to draw the questions that people label.
+    unlabelled questions, and says from which item of them to draw the questions that people label.
 
     Example: calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3
 
@@ -77,17 +77,17 @@ def plan(
 
     Example: calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300
 
-    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --parts json
+    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --items json
     """
-    if parts is not None:
-        refuse_with_parts(
+    if items is not None:
+        refuse_with_items(
             estimator=estimator, accuracy=accuracy, auroc=auroc, acceptance=acceptance, records=records, labels=labels
         )
         if not pilot:
-            raise UsageError("--parts plans from a pilot: a hundred or more records with labelled parts, as --pilot.")
-        plan_by_parts(
+            raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
+        plan_by_items(
             pilot,
-            parts,
+            items,
             alpha=alpha,
             rules=rule or (),
             delta=delta,
@@ -98,7 +98,7 @@ def plan(
             cut=cut,
         )
         return
-    refuse_without_parts(cut=cut)
+    refuse_without_items(cut=cut)
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions, seed)

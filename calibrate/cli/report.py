@@ -20,9 +20,9 @@ from ..scoring.names import stored_key
 from ..thresholds.registry import rule_names
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
+from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
-from .frame.parts import report_by_parts
 from .frame.terminal import console, print_line
 from .frame.verdicts import conclude, print_verdict
 
@@ -57,8 +57,8 @@ def report(
     out = out if out.suffix or out.exists() else out.with_suffix(".html")  # what exists is refused, or written again
     keep_inputs([*records, artifact, *(test or ())], [out])
     loaded = CalibrationArtifact.load(artifact)
-    if loaded.parts is not None:
-        report_by_parts(records, artifact, loaded, out, test or ())
+    if loaded.items is not None:
+        report_by_items(records, artifact, loaded, out, test or ())
         return
     file = open_pool(records)
     key = estimator_of(file, loaded, estimator)

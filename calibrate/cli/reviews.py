@@ -14,8 +14,8 @@ from rich.panel import Panel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
+from guardrail.items.spec import ItemFigures
 from guardrail.notebook import percent
-from guardrail.parts.spec import PartFigures
 
 from ..data.progress import bar
 from ..data.records import write_records
@@ -31,7 +31,7 @@ from ..reviews import (
     Waiting,
     accepted_error,
     feed,
-    given_parts,
+    given_items,
     learn,
     read_reviews,
     refuse_open_as_wrong,
@@ -39,8 +39,8 @@ from ..reviews import (
 )
 from .frame.app import app
 from .frame.files import keep_inputs, opened_store
+from .frame.items import print_items
 from .frame.options import MissingOption, RespondOption
-from .frame.parts import print_parts
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_fits, print_verdict
 
@@ -108,10 +108,10 @@ def from_reviews(
         refuse_open_as_wrong(missing)
     keep_inputs([artifact, *(earlier or ()), sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
-    if monitor is not None and loaded.parts is not None and loaded.parts.rule != "clean_shown":
+    if monitor is not None and loaded.items is not None and loaded.items.rule != "clean_shown":
         raise UsageError(
-            f"a monitor tests the share of answers with a wrong part, which {loaded.parts.rule} does not promise. "
-            "Leave --monitor out and read the share of wrong parts, or fit with --rule clean_shown."
+            f"a monitor tests the share of answers with a wrong item, which {loaded.items.rule} does not promise. "
+            "Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
         )
     before = [CalibrationArtifact.load(path) for path in earlier or ()]
     with opened_store(store) as opened:
@@ -123,7 +123,7 @@ def from_reviews(
             waits = waiting([item for item in own.items if item.audited], missing)
             gate = f" by {path.name}" if before else ""
             _print_accepted(accepted_error(own, missing=missing), waits, judged, gate)
-            _print_given_parts(given_parts(own, missing=missing), judged)
+            _print_given_items(given_items(own, missing=missing), judged)
         if monitor is not None:
             _feed_monitor(opened, pool, loaded, monitor, min_audit_rate, missing)
     if out is None:
@@ -146,10 +146,10 @@ def from_reviews(
     )
     _print_sample(learned)
     print_fits(learned.artifact, ledger)
-    if learned.artifact.parts is None:
+    if learned.artifact.items is None:
         print_verdict(verdict_text(learned.artifact))
     else:
-        print_parts(learned.artifact)
+        print_items(learned.artifact)
     _print_comparison(loaded, learned)
     guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"
     finish(_write(learned, out, records), f"use it: {guard}, with new monitors")
@@ -213,7 +213,7 @@ def _print_pool(pool: ReviewPool) -> None:
         )
     if pool.partial:
         print_line(
-            f"{pool.partial} items about the held-back parts of answers whose other parts were given out are no labels "
+            f"{pool.partial} items about the held-back items of answers whose other items were given out are no labels "
             "of an answer and are left out; audits stand for these answers."
         )
     left_out = sum(pool.others.values())
@@ -230,9 +230,9 @@ def _print_accepted(
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
         print_line(f"{why}, so nothing is known about the error rate of answers that were given{gate}.")
         return
-    # A gate of parts may promise less about answers than that no part of them is wrong.
-    promised = artifact.parts is None or artifact.parts.rule == "clean_shown"
-    what = "Error among answers" if artifact.parts is None else "Answers with a wrong part among those"
+    # A gate of items may promise less about answers than that no part of them is wrong.
+    promised = artifact.items is None or artifact.items.rule == "clean_shown"
+    what = "Error among answers" if artifact.items is None else "Answers with a wrong item among those"
     target = f"; promised {percent(artifact.alpha)}" if promised else ""
     how = "exact" if error.exact else "betting, over several audit rates"
     without = f", {error.undecided} of them undecided" if error.undecided else ""
@@ -244,15 +244,15 @@ def _print_accepted(
     )
 
 
-def _print_given_parts(counts: tuple[int, int, float] | None, artifact: CalibrationArtifact) -> None:
-    gate = artifact.parts
+def _print_given_items(counts: tuple[int, int, float] | None, artifact: CalibrationArtifact) -> None:
+    gate = artifact.items
     if gate is None or counts is None:
         return
     wrong, given, share = counts
-    by_part = gate.rule in ("wrong_share", "both") and gate.per == "part"
+    by_item = gate.rule in ("wrong_share", "both") and gate.per == "item"
     print_line(
-        f"Wrong among the parts given: {percent(share)} ({wrong} of {given} in audits"
-        + (f"; promised {percent(gate.alpha)})." if by_part else ").")
+        f"Wrong among the items given: {percent(share)} ({wrong} of {given} in audits"
+        + (f"; promised {percent(gate.alpha)})." if by_item else ").")
     )
 
 
@@ -321,17 +321,17 @@ def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
         _line("in force", old, learned.old),
         _line("new", learned.artifact, learned.new),
     ]
-    parts = old.parts is not None
-    heads = ("parts kept", "wrong among them", "answers with one") if parts else ("answered", "wrong among them")
-    last = () if parts else ("95 % interval",)
+    items = old.items is not None
+    heads = ("items kept", "wrong among them", "answers with one") if items else ("answered", "wrong among them")
+    last = () if items else ("95 % interval",)
     title = f"On {len(learned.test)} reviewed questions kept out of the fit"
     console.print(table(title, ("artifact", "threshold", *heads, *last), rows))
 
 
-def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts | PartFigures) -> list[str]:
+def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts | ItemFigures) -> list[str]:
     threshold = "none" if artifact.threshold is None else artifact.estimator.limit(artifact.threshold)
-    if isinstance(counts, PartFigures):
-        pairs = ((counts.kept, counts.parts), (counts.kept_wrong, counts.kept), (counts.broken, counts.shown))
+    if isinstance(counts, ItemFigures):
+        pairs = ((counts.kept, counts.items), (counts.kept_wrong, counts.kept), (counts.broken, counts.shown))
         return [name, threshold, *(f"{k} of {n}, {percent(k / n)}" if n else "-" for k, n in pairs)]
     if counts.error_rate is None:
         return [name, threshold, percent(counts.acceptance[0]), "-", "-"]

@@ -16,10 +16,10 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
+from guardrail.items.spec import Kind
 from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.models import resolve_model
-from guardrail.parts.spec import Kind
 from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.plan import TWO_STAGES
@@ -58,6 +58,15 @@ from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.forecast import asking, judging
+from .frame.items import (
+    FitItems,
+    ScoreItems,
+    check_rule,
+    fit_by_items,
+    label_by_items,
+    refuse_with_items,
+    score_by_items,
+)
 from .frame.labels import (
     label_file,
     print_label_checks,
@@ -70,15 +79,6 @@ from .frame.labels import (
 )
 from .frame.next_commands import fresh_command, listed
 from .frame.options import MODEL_HELP, WITHOUT_FAILED_HELP, declared, flag
-from .frame.parts import (
-    FitParts,
-    ScoreParts,
-    check_rule,
-    fit_by_parts,
-    label_by_parts,
-    refuse_with_parts,
-    score_by_parts,
-)
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_choice, print_fits, print_labels_needed, print_unread, print_verdict
 
@@ -110,16 +110,16 @@ class RunConfig(Frozen):
         default=None,
         description="Your own score instead of an estimator: MODULE:NAME of a @scorer, or an installed name.",
     )
-    parts: Kind | None = Field(
+    items: Kind | None = Field(
         default=None,
-        description="Keep or hold back each part of an answer: json (fields, labelled by the references), sentences "
+        description="Keep or hold back each item of an answer: json (fields, labelled by the references), sentences "
         "(the run ends before the labels, which people give). Options of whole answers are then refused.",
     )
-    cap: int | None = Field(default=None, ge=1, description="With parts: most parts of an answer that are ever kept.")
-    field_judge: tuple[str, ...] = Field(default=(), description="With parts json: PATH=JUDGE, e.g. /total=numeric.")
-    key_field: tuple[str, ...] = Field(default=(), description="With parts json: PATH=FIELD, e.g. /items=sku.")
+    cap: int | None = Field(default=None, ge=1, description="With items: most items of an answer that are ever kept.")
+    field_judge: tuple[str, ...] = Field(default=(), description="With items json: PATH=JUDGE, e.g. /total=numeric.")
+    key_field: tuple[str, ...] = Field(default=(), description="With items json: PATH=FIELD, e.g. /items=sku.")
     optional_field: tuple[str, ...] = Field(
-        default=(), description="With parts json: path of a field that an answer may leave out."
+        default=(), description="With items json: path of a field that an answer may leave out."
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(
@@ -192,7 +192,7 @@ class RunConfig(Frozen):
             estimator=None if self.estimator in (None, AUTO) else [self.estimator],
             calls=self.calls,
             scorer=None if self.scorer is None else [self.scorer],
-            parts=self.parts,
+            items=self.items,
             n=self.n,
             temperature=self.temperature,
             top_p=self.top_p,
@@ -272,8 +272,8 @@ def run(config: Path | None = None, **flags: Any) -> None:
     read = (config, settings.questions, settings.test_questions, settings.tools, settings.estimator)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
-    if settings.parts is not None:
-        _run_by_parts(settings, groups)
+    if settings.items is not None:
+        _run_by_items(settings, groups)
         return
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
@@ -334,23 +334,23 @@ _WHOLE_ANSWERS = (
     *("estimator", "scorer", "share", "count_repeats", "correctness", "judge_model", "threshold"),
     *("tolerance", "trust_labels", "calls", "splits"),
 )
-"""Settings that parts do not have."""
+"""Settings that items do not have."""
 
 
-def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
-    """The run for parts of answers. Sentences go on once people have labelled them."""
-    kind = settings.parts
+def _run_by_items(settings: RunConfig, groups: Groups) -> None:
+    """The run for items of answers. Sentences go on once people have labelled them."""
+    kind = settings.items
     assert kind is not None, "the caller looks"
-    refuse_with_parts(**{name: name in settings.model_fields_set for name in _WHOLE_ANSWERS})
+    refuse_with_items(**{name: name in settings.model_fields_set for name in _WHOLE_ANSWERS})
     rule = settings.rule if "rule" in settings.model_fields_set else None
-    how = ScoreParts(
-        parts=kind,
+    how = ScoreItems(
+        items=kind,
         cap=settings.cap,
         field_judge=list(settings.field_judge),
         key_field=list(settings.key_field),
         optional_field=None if not settings.optional_field else list(settings.optional_field),
     )
-    by_parts = FitParts(parts=kind)
+    by_items = FitItems(items=kind)
     check_rule(rule)  # before all calls are paid
     questions, test_questions = _parts(settings, groups)
     options = settings.collect_options()
@@ -365,18 +365,18 @@ def _run_by_parts(settings: RunConfig, groups: Groups) -> None:
         ask(some, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
         refuse_failed(read_records(path).records, allowed=settings.without_failed)
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        spec = score_by_parts(path, path, how, None, spec)
+        spec = score_by_items(path, path, how, None, spec)
         if kind == "json":
-            label_by_parts(path, path, kind, None)
-    unlabelled = [path for path in files if f"parts_{kind}" not in read_records(path).header.part_correctness]
+            label_by_items(path, path, kind, None)
+    unlabelled = [path for path in files if f"items_{kind}" not in read_records(path).header.item_correctness]
     if unlabelled:
-        commands = "; ".join(f"calibrate label {listed([path])} --parts {kind} --interactive" for path in unlabelled)
+        commands = "; ".join(f"calibrate label {listed([path])} --items {kind} --interactive" for path in unlabelled)
         finish(files, f"people label them, then the same command again goes on: {commands}")
         return
-    fit_by_parts(
+    fit_by_items(
         files[:1],
         settings.out / "artifact.json",
-        by_parts,
+        by_items,
         alpha=settings.alpha,
         delta=settings.delta,
         rule=rule,
@@ -446,7 +446,7 @@ def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Seq
 
 
 def _questions(path: Path, settings: RunConfig) -> list[Question]:
-    by_people = settings.parts not in (None, "json")
+    by_people = settings.items not in (None, "json")
     loaded = load_questions(path, settings.questions_format, require_references=not by_people)
     for note in loaded.notes:
         print_line(note, "yellow")

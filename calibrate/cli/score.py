@@ -37,9 +37,9 @@ from ..scoring.scores import (
 from ..spec_syntax import parse_name
 from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
+from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
 from .frame.next_commands import listed, next_step
 from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
-from .frame.parts import ScoreParts, refuse_with_parts, refuse_without_parts, score_by_parts
 from .frame.terminal import console, finish, table
 from .frame.verdicts import print_advice
 
@@ -101,7 +101,7 @@ def score(
     part_mib: Annotated[
         int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
     ] = PART_MIB,
-    by_parts: ScoreParts,
+    by_items: ScoreItems,
 ) -> None:
     """Compute uncertainties from what was drawn. The model is not called; a scorer may call one.
 
@@ -112,10 +112,10 @@ def score(
 
     Example: calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"
 
-    Example: calibrate score records.jsonl --parts json --field-judge /total=numeric
+    Example: calibrate score records.jsonl --items json --field-judge /total=numeric
     """
-    if by_parts.parts is not None:
-        refuse_with_parts(
+    if by_items.items is not None:
+        refuse_with_items(
             estimator=estimator,
             scorer=scorer,
             judge=judge,
@@ -123,11 +123,11 @@ def score(
             engine=engine == "ray",
         )
         source, target = one_file(records, out)
-        score_by_parts(source, target, by_parts, entailment)
-        finish([target], f"calibrate label {listed([target])} --parts {by_parts.parts}")
+        score_by_items(source, target, by_items, entailment)
+        finish([target], f"calibrate label {listed([target])} --items {by_items.items}")
         return
-    usual = asdict(ScoreParts())
-    refuse_without_parts(**{name: value for name, value in asdict(by_parts).items() if value != usual[name]})
+    usual = asdict(ScoreItems())
+    refuse_without_items(**{name: value for name, value in asdict(by_items).items() if value != usual[name]})
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)

@@ -26,7 +26,7 @@ from guardrail.errors import RecordError, require
 from guardrail.files import atomic_write, mode_of
 from guardrail.types import Unmeasured
 
-from .part_columns import PartColumns
+from .item_columns import ItemColumns
 from .progress import Progress
 from .questions import Question, question_digest, row_digest
 from .record import RecordHeader, refuse_other_lengths
@@ -165,7 +165,7 @@ def _build(
     shown: Shown,
     workers: int,
 ) -> None:
-    common = sorted(header.estimators), header.part_keys, may_have_fragments(header)
+    common = sorted(header.estimators), header.item_keys, may_have_fragments(header)
     jobs = [(path, folder, start, stop, stamp, identity, *common) for start, stop in ranges]
     with shown(f"columns of {path.name}") as progress:
         if min(workers, len(jobs)) < 2:
@@ -193,12 +193,12 @@ def build_part(
     stamp: dict[str, int],
     identity: str,
     keys: Sequence[str],
-    part_keys: Sequence[str],
+    item_keys: Sequence[str],
     fragments: bool,
 ) -> None:
     """Write the columns of one range of a log's bytes, without a torn last line; with ``fragments`` without others."""
     pa, parquet = require("pyarrow", extra="data"), require("pyarrow.parquet", extra="data")
-    rows = _Rows(keys, part_keys, fragments=fragments)
+    rows = _Rows(keys, item_keys, fragments=fragments)
     with path.open("rb") as stream:
         stream.seek(start)
         offset = start
@@ -224,7 +224,7 @@ def build_part(
     table = rows.table(pa).replace_schema_metadata(facts)
     sink = pa.BufferOutputStream()
     # Statistics would be read by nobody, and ids and hashes hardly repeat, so a dictionary would only cost space.
-    repeating = ["group", "turns", *(f"{key}:path.list.element" for key in part_keys)]
+    repeating = ["group", "turns", *(f"{key}:path.list.element" for key in item_keys)]
     parquet.write_table(table, sink, compression="zstd", use_dictionary=repeating, write_statistics=False)
     atomic_write(folder / f"{start:015d}.parquet", memoryview(sink.getvalue()).tobytes(), mode=mode_of(path))
 
@@ -232,7 +232,7 @@ def build_part(
 class _Rows:
     """Columns of one range while they grow."""
 
-    def __init__(self, keys: Sequence[str], part_keys: Sequence[str], *, fragments: bool) -> None:
+    def __init__(self, keys: Sequence[str], item_keys: Sequence[str], *, fragments: bool) -> None:
         self._skip, self.fragments = fragments, 0
         self.offset: list[int] = []
         self.id: list[str] = []
@@ -242,7 +242,7 @@ class _Rows:
         self.id_hash, self.question, self.row = bytearray(), bytearray(), bytearray()
         self.asked, self.key = bytearray(), bytearray()
         self.scores: dict[str, list[float | None]] = {key: [] for key in keys}
-        self.parts: dict[str, list[PartColumns]] = {key: [] for key in part_keys}
+        self.items: dict[str, list[ItemColumns]] = {key: [] for key in item_keys}
 
     def extend(self, path: Path, offset: int, lines: Sequence[bytes]) -> int:
         """Append the records of lines that start at a byte; the last line lacks its end.
@@ -306,8 +306,8 @@ class _Rows:
         self.kind += bytes(map(kind_of, rows))
         for key, column in self.scores.items():
             column += [_stored(row.scores.get(key)) for row in rows]
-        for key, pieces in self.parts.items():
-            pieces.append(PartColumns.of(rows, key))
+        for key, pieces in self.items.items():
+            pieces.append(ItemColumns.of(rows, key))
 
     def table(self, pa: Any) -> Any:
         """The columns as a table of pyarrow."""
@@ -330,8 +330,8 @@ class _Rows:
         # Null marks a record that the estimator did not look at; see `_stored`.
         for key, values in self.scores.items():
             columns[f"score:{key}"] = pa.array(values, pa.float64(), from_pandas=False)
-        for key, pieces in self.parts.items():
-            columns |= PartColumns.joined(pieces).to_arrow(pa, key)
+        for key, pieces in self.items.items():
+            columns |= ItemColumns.joined(pieces).to_arrow(pa, key)
         return pa.table(columns)
 
 
@@ -357,7 +357,7 @@ def _decoder() -> Any:
     drawn = struct("Drawn", primary=primary | None, problem=(Unmeasured | None, None))
     any_score: Any = struct("Score", value=float | None, reason=(Unmeasured | None, None))
     share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-    any_part: Any = struct("Part", uncertainty=share | None, path=(str | None, None), absent=(bool, False))
+    any_item: Any = struct("Item", uncertainty=share | None, path=(str | None, None), absent=(bool, False))
     count = Annotated[int, msgspec.Meta(ge=0)]
     any_labels: Any = struct("Labels", right=list[bool | None], n_reference=(count | None, None))
     row = struct(
@@ -373,8 +373,8 @@ def _decoder() -> Any:
         turns=(str | None, None),
         drawn=(drawn | None, None),
         scores=(dict[str, any_score], msgspec.field(default_factory=dict)),
-        parts=(dict[str, list[any_part]], msgspec.field(default_factory=dict)),
-        part_labels=(dict[str, any_labels], msgspec.field(default_factory=dict)),
+        items=(dict[str, list[any_item]], msgspec.field(default_factory=dict)),
+        item_labels=(dict[str, any_labels], msgspec.field(default_factory=dict)),
         correct=(bool | None, None),
         label_detail=(str, ""),
     )
@@ -390,7 +390,7 @@ def _decoded_together(lines: Sequence[bytes]) -> list[Any] | None:
         return None
     try:
         for row in rows:
-            if row.part_labels:
+            if row.item_labels:
                 refuse_other_lengths(row)
     except ValueError:
         return None

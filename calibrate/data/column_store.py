@@ -24,7 +24,7 @@ from numpy.typing import DTypeLike, NDArray
 from guardrail.errors import RecordError, UsageError, require
 
 from .column_build import Shown, current_parts, read_header
-from .part_columns import PartColumns
+from .item_columns import ItemColumns
 from .progress import silent
 from .questions import rows_fingerprint
 from .record import Record, RecordHeader
@@ -156,10 +156,10 @@ class ColumnRecords(RecordTable):
         keys = (name.removeprefix("score:") for name in names if name.startswith("score:"))
         return {key for key in keys if self.scored(key).any()}
 
-    def parts(self, key: str) -> PartColumns:
-        """The parts of answers under a key, and their labels."""
+    def items(self, key: str) -> ItemColumns:
+        """The items of answers under a key, and their labels."""
         files, selected = self._needed()
-        columns = PartColumns.joined([PartColumns.of_parquet(file, key) for file in files])
+        columns = ItemColumns.joined([ItemColumns.of_parquet(file, key) for file in files])
         return columns if selected is None else columns.take(selected)
 
     def _offsets(self) -> Places:

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self
 from pydantic import Field, model_validator
 
 from guardrail.gate import EVERY_QUESTION, Scope
-from guardrail.parts.part import Part
+from guardrail.items.item import Item
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
@@ -17,7 +17,7 @@ from guardrail.uncertainty import EstimatorSpec
 
 from .questions import Question
 
-__all__ = ["NO_REFERENCE", "PartLabels", "Record", "RecordHeader", "refuse_other_lengths", "was_looked_at"]
+__all__ = ["NO_REFERENCE", "ItemLabels", "Record", "RecordHeader", "refuse_other_lengths", "was_looked_at"]
 
 NO_REFERENCE = "there is no reference"
 """Label detail of an answer that no rule was asked about, because its question has no reference."""
@@ -29,7 +29,7 @@ def was_looked_at(label_detail: str) -> bool:
 
 
 def refuse_other_lengths(record: Any) -> None:
-    """Refuse labels of parts that are not as many as the parts.
+    """Refuse labels of items that are not as many as the items.
 
     Args:
         record: A record, or what `calibrate.data.column_build` decodes of its line, which has the same fields.
@@ -37,17 +37,17 @@ def refuse_other_lengths(record: Any) -> None:
     Raises:
         ValueError: The numbers are named.
     """
-    for key, labels in record.part_labels.items():
-        parts = record.parts.get(key)
-        if parts is not None and len(parts) != len(labels.right):
-            raise ValueError(f"{len(labels.right)} labels for {len(parts)} parts of {key!r}; label each part once")
+    for key, labels in record.item_labels.items():
+        items = record.items.get(key)
+        if items is not None and len(items) != len(labels.right):
+            raise ValueError(f"{len(labels.right)} labels for {len(items)} items of {key!r}; label each item once")
 
 
-class PartLabels(Frozen):
-    """Labels of the parts of an answer."""
+class ItemLabels(Frozen):
+    """Labels of the items of an answer."""
 
     right: tuple[bool | None, ...]
-    """Whether each part is right; None where that cannot be decided, which a fit counts as wrong."""
+    """Whether each item is right; None where that cannot be decided, which a fit counts as wrong."""
     missed: tuple[str, ...] = Field(default=(), exclude_if=lambda missed: not missed)
     """Paths of the reference's fields that no part matches."""
     n_reference: int | None = Field(default=None, ge=0, exclude_if=lambda count: count is None)
@@ -77,8 +77,8 @@ class RecordHeader(Frozen):
     """The rule that set ``correct``; None before `label`."""
     estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
     """Every estimator whose scores are stored, by the key used in ``scores``."""
-    part_correctness: dict[str, CorrectnessSpec] = Field(default_factory=dict)
-    """The rule that labelled parts, by the key of their estimator."""
+    item_correctness: dict[str, CorrectnessSpec] = Field(default_factory=dict)
+    """The rule that labelled items, by the key of their estimator."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
     scope: Scope = Field(default=EVERY_QUESTION, exclude_if=lambda scope: not scope.is_drawn)
@@ -88,13 +88,13 @@ class RecordHeader(Frozen):
 
     @property
     def whole_answer_keys(self) -> list[str]:
-        """Keys of the scores of whole answers, sorted. Parts have a score as well, that of the most certain part."""
-        return sorted(set(self.estimators) - set(self.part_keys))
+        """Keys of the scores of whole answers, sorted. Items have a score as well, that of the most certain item."""
+        return sorted(set(self.estimators) - set(self.item_keys))
 
     @property
-    def part_keys(self) -> list[str]:
-        """Keys of the parts that answers were split into, sorted."""
-        return sorted(key for key, spec in self.estimators.items() if spec.name.startswith("parts_"))
+    def item_keys(self) -> list[str]:
+        """Keys of the items that answers were split into, sorted."""
+        return sorted(key for key, spec in self.estimators.items() if spec.name.startswith("items_"))
 
 
 class Record(Frozen):
@@ -124,10 +124,10 @@ class Record(Frozen):
     """What the model answered; None for records imported with scores only."""
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
     """Uncertainty by estimator key."""
-    parts: dict[str, tuple[Part, ...]] = Field(default_factory=dict, exclude_if=lambda parts: not parts)
-    """Parts of the primary answer (fields, sentences) with their uncertainties, by estimator key."""
-    part_labels: dict[str, PartLabels] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
-    """Labels of these parts, by estimator key."""
+    items: dict[str, tuple[Item, ...]] = Field(default_factory=dict, exclude_if=lambda items: not items)
+    """Items of the primary answer (fields, sentences) with their uncertainties, by estimator key."""
+    item_labels: dict[str, ItemLabels] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
+    """Labels of these items, by estimator key."""
     correct: bool | None = None
     """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
     label_detail: str = ""

@@ -20,7 +20,7 @@ from guardrail.judges.json_value import read_json
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.replies import is_cut
 
-from .part_columns import PartColumns
+from .item_columns import ItemColumns
 from .questions import fingerprint, question_digest, row_digest, rows_fingerprint
 from .record import Record, was_looked_at
 
@@ -117,8 +117,8 @@ class RecordTable(Sequence[Record], ABC):
         """Keys of the estimators that looked at some record."""
 
     @abstractmethod
-    def parts(self, key: str) -> PartColumns:
-        """The parts of answers under a key, and their labels."""
+    def items(self, key: str) -> ItemColumns:
+        """The items of answers under a key, and their labels."""
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -283,9 +283,9 @@ class RecordsInMemory(tuple[Record, ...], RecordTable):
         """Keys of the estimators that looked at some record."""
         return {key for record in self for key in record.scores}
 
-    def parts(self, key: str) -> PartColumns:
-        """The parts of answers under a key, and their labels."""
-        return PartColumns.of(self, key)
+    def items(self, key: str) -> ItemColumns:
+        """The items of answers under a key, and their labels."""
+        return ItemColumns.of(self, key)
 
     def fingerprint(self) -> str:
         """`calibrate.data.questions.rows_fingerprint` of the questions."""

@@ -14,7 +14,7 @@ The error rate among accepted answers is estimated from the audits alone, each w
 
 from __future__ import annotations
 
-from .audits import AcceptedError, accepted_error, feed, given_parts, refuse_open_as_wrong
+from .audits import AcceptedError, accepted_error, feed, given_items, refuse_open_as_wrong
 from .learning import Learned, learn, thinned
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, read_reviews, waiting
 
@@ -28,7 +28,7 @@ __all__ = [
     "Waiting",
     "accepted_error",
     "feed",
-    "given_parts",
+    "given_items",
     "learn",
     "read_reviews",
     "refuse_open_as_wrong",

@@ -18,7 +18,7 @@ from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
 if TYPE_CHECKING:
     from guardrail.review import SharedRisk
 
-__all__ = ["AcceptedError", "accepted_error", "feed", "given_parts", "refuse_open_as_wrong"]
+__all__ = ["AcceptedError", "accepted_error", "feed", "given_items", "refuse_open_as_wrong"]
 
 
 class AcceptedError(Frozen):
@@ -76,21 +76,21 @@ def accepted_error(pool: ReviewPool, *, missing: Missing = "wait") -> AcceptedEr
     )
 
 
-def given_parts(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, int, float] | None:
-    """Wrong parts among those that were given out, from audits; None before the first.
+def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, int, float] | None:
+    """Wrong items among those that were given out, from audits; None before the first.
 
     Args:
-        pool: The queue of a gate of parts.
-        missing: How audits without a decision are used: each of their parts counts as wrong.
+        pool: The queue of a gate of items.
+        missing: How audits without a decision are used: each of their items counts as wrong.
 
     Returns:
-        Wrong parts, all parts, and the share of wrong ones, each weighted by 1 / audit rate.
+        Wrong items, all items, and the share of wrong ones, each weighted by 1 / audit rate.
     """
     wrong = kept = 0
     weighted_wrong = weighted_kept = 0.0
     for item in settled([item for item in pool.items if item.audited], missing):
-        labels = item.parts or (None,) * len(item.verdict.parts)
-        given = [label is True for part, label in zip(item.verdict.parts, labels, strict=True) if part.kept]
+        labels = item.items or (None,) * len(item.verdict.items)
+        given = [label is True for item, label in zip(item.verdict.items, labels, strict=True) if item.kept]
         wrong, kept = wrong + given.count(False), kept + len(given)
         weighted_wrong += given.count(False) / item.chance
         weighted_kept += len(given) / item.chance

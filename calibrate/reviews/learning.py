@@ -10,20 +10,20 @@ from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.parts.part import Part
-from guardrail.parts.spec import PartFigures, PartsGate
+from guardrail.items.item import Item
+from guardrail.items.spec import ItemFigures, ItemsThreshold
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
 
 from ..data.collect import package_versions
 from ..data.questions import fingerprint
-from ..data.record import PartLabels
+from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
+from ..items.fit import ItemsRule, fit_items_artifact, held_out_items
 from ..ledger import Ledger, counted
-from ..parts.fit import PartsRule, fit_parts_artifact, held_out_parts
 from ..pipeline import (
     CERTIFICATE_DELTA,
     GateCounts,
@@ -50,7 +50,7 @@ class Learned:
         used: Decisions in the sample.
         undecided: Items of the sample without a decision, which count as wrong.
         decided: Decisions in the pool.
-        old: What the artifact in force does on the test records; counts of parts for a gate of parts.
+        old: What the artifact in force does on the test records; counts of items for a gate of items.
         new: What the new one does on them.
         waits: Decisions that belong to the sample, but cannot be used yet.
     """
@@ -63,8 +63,8 @@ class Learned:
     used: int
     undecided: int
     decided: int
-    old: GateCounts | PartFigures
-    new: GateCounts | PartFigures
+    old: GateCounts | ItemFigures
+    new: GateCounts | ItemFigures
     waits: Waiting | None
 
 
@@ -138,7 +138,7 @@ def learn(
         UsageError: The sample cannot be used (see `thinned`), scores are bounds (see `Uncertainty`), or too few items.
     """
     artifact.refuse_segments("learning from reviews")
-    gate = artifact.parts
+    gate = artifact.items
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
@@ -164,7 +164,7 @@ def learn(
             repeats="all",  # users repeat questions, and each time is a draw of its own
         )
     else:
-        fitted = _fit_parts(file, gate, alpha, rule, delta, groups)
+        fitted = _fit_items(file, gate, alpha, rule, delta, groups)
     fitted = counted(fitted, ledger or Ledger(), key)
     new = fitted.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     return Learned(
@@ -182,17 +182,17 @@ def learn(
     )
 
 
-def _fit_parts(
-    file: RecordFile, gate: PartsGate, alpha: float | None, rule: str | None, delta: float | None, groups: Groups
+def _fit_items(
+    file: RecordFile, gate: ItemsThreshold, alpha: float | None, rule: str | None, delta: float | None, groups: Groups
 ) -> CalibrationArtifact:
-    """A gate of parts by the old one's rule and cap. The cut is not needed: people decided every part."""
+    """A gate of items by the old one's rule and cap. The cut is not needed: people decided every item."""
     if delta is None and not (gate.delta is None and rule in (None, gate.rule)):
         delta = CERTIFICATE_DELTA
-    return fit_parts_artifact(
+    return fit_items_artifact(
         file,
         alpha=gate.alpha if alpha is None else alpha,
         kind=gate.spec.kind,
-        rule=replace(PartsRule.again(gate), planned=None) if rule in (None, gate.rule) else rule,
+        rule=replace(ItemsRule.again(gate), planned=None) if rule in (None, gate.rule) else rule,
         delta=delta,
         groups=groups,
         cap=gate.spec.cap,
@@ -202,10 +202,10 @@ def _fit_parts(
 
 def _tested(
     artifact: CalibrationArtifact, file: RecordFile, test: Sequence[Record], key: str
-) -> GateCounts | PartFigures:
-    if artifact.parts is None:
+) -> GateCounts | ItemFigures:
+    if artifact.items is None:
         return held_out(artifact, test, key)
-    return held_out_parts(artifact, RecordFile(file.path, part_header(file.header, test), tuple(test)))[0]
+    return held_out_items(artifact, RecordFile(file.path, part_header(file.header, test), tuple(test)))[0]
 
 
 def _cut(
@@ -274,9 +274,9 @@ def _header(
         questions_name=name,
         questions_sha256=fingerprint(questions),
         n_questions=len(questions),
-        correctness=labels if artifact.parts is None else None,
+        correctness=labels if artifact.items is None else None,
         estimators={key: artifact.estimator},
-        part_correctness={} if artifact.parts is None else {key: labels},
+        item_correctness={} if artifact.items is None else {key: labels},
         packages=package_versions(),
     )
 
@@ -286,16 +286,16 @@ def _record(item: ReviewedItem, key: str) -> Record:
     verdict = item.verdict
     drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)
     detail = "" if verdict.reason is not Reason.SUSPENDED else "held back after an alarm"
-    parts = tuple(Part(**part.model_dump(exclude={"kept"})) for part in verdict.parts)
-    labels = PartLabels(right=item.parts or (None,) * len(parts))  # no decision in time: undecided, which is wrong
+    items = tuple(Item(**item.model_dump(exclude={"kept"})) for item in verdict.items)
+    labels = ItemLabels(right=item.items or (None,) * len(items))  # no decision in time: undecided, which is wrong
     return Record(
         id=item.name,
         question=item.question,
         group=item.group,
         drawn=drawn,
         scores={key: verdict.uncertainty},
-        parts={key: parts} if parts else {},
-        part_labels={key: labels} if parts else {},
-        correct=None if parts else item.correct,
+        items={key: items} if items else {},
+        item_labels={key: labels} if items else {},
+        correct=None if items else item.correct,
         label_detail=detail,
     )

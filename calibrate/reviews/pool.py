@@ -94,19 +94,19 @@ class ReviewedItem(Ended):
     chance: float
     context: str = ""
     arrived: float = 0.0
-    parts: tuple[bool | None, ...] = ()
-    """Whether each part of the verdict is right, for a gate of parts; empty without a decision."""
+    items: tuple[bool | None, ...] = ()
+    """Whether each item of the verdict is right, for a gate of items; empty without a decision."""
 
     @property
     def labels(self) -> tuple[bool | None, ...]:
-        """The labels that a decision gave: of each part, or of the whole answer. Empty without one."""
-        return self.parts or (() if self.correct is None else (self.correct,))
+        """The labels that a decision gave: of each item, or of the whole answer. Empty without one."""
+        return self.items or (() if self.correct is None else (self.correct,))
 
     def relabelled(self, labels: tuple[bool | None, ...]) -> ReviewedItem:
         """The item with labels of the same answer from elsewhere."""
-        if not self.verdict.parts:
+        if not self.verdict.items:
             return replace(self, correct=labels[0], open=False)
-        return replace(self, parts=labels, correct=_answer_right(self.verdict, labels), open=False)
+        return replace(self, items=labels, correct=_answer_right(self.verdict, labels), open=False)
 
     @property
     def audited(self) -> bool:
@@ -151,8 +151,8 @@ class ReviewPool:
         items: In order of arrival.
         others: Items of other artifacts, by digest ("none" where an item has no verdict).
         both_ways: Items whose question, conversation and candidate were called right and wrong; all count as wrong.
-        partial: Items about answers of which some parts were given out, and only the others decided. They are left
-            out: parts that were held back are a selected sample, and the audits stand for these answers.
+        partial: Items about answers of which some items were given out, and only the others decided. They are left
+            out: items that were held back are a selected sample, and the audits stand for these answers.
     """
 
     items: tuple[ReviewedItem, ...]
@@ -175,8 +175,8 @@ def read_reviews(
 ) -> ReviewPool:
     """Read people's decisions about the verdicts of some artifacts.
 
-    approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says. For a gate of parts
-    this holds of each part; an answer of which every part was decided counts as wrong if any part that was given out
+    approve: the candidate is right. edit and reject: it is wrong. respond: as ``respond`` says. For a gate of items
+    this holds of each item; an answer of which every item was decided counts as wrong if any item that was given out
     is wrong.
 
     Args:
@@ -249,9 +249,9 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
 
 
 def _only_held_back(item: Item) -> bool:
-    """Whether people decided the parts that were held back of an answer with other parts. Its audit stands for it."""
+    """Whether people decided the items that were held back of an answer with other items. Its audit stands for it."""
     verdict = item.content.parsed_verdict()
-    return item.content.kind != "audit" and verdict is not None and any(part.kept for part in verdict.parts)
+    return item.content.kind != "audit" and verdict is not None and any(item.kept for item in verdict.items)
 
 
 def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
@@ -259,7 +259,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
 
     verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)
-    chosen = verdict.accepted or any(part.kept for part in verdict.parts)
+    chosen = verdict.accepted or any(item.kept for item in verdict.items)
     if chosen and not (isinstance(rate, int | float) and 0 < rate <= 1):
         raise UsageError(
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
@@ -267,10 +267,10 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
         )
     action = None if item.decision is None else item.decision.action
     group = item.content.metadata.get("group")
-    correct, parts = _label(action, respond), tuple[bool | None, ...]()
-    if correct is not None and verdict.parts:
-        parts = _part_labels(item, verdict)
-        correct = _answer_right(verdict, parts)
+    correct, items = _label(action, respond), tuple[bool | None, ...]()
+    if correct is not None and verdict.items:
+        items = _item_labels(item, verdict)
+        correct = _answer_right(verdict, items)
     return ReviewedItem(
         key=item.key,
         name=item.id,
@@ -279,7 +279,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
         verdict=verdict,
         chance=float(rate) if chosen and rate is not None else 1.0,
         correct=correct,
-        parts=parts,
+        items=items,
         open=item.state in ("pending", "claimed"),
         action=action,
         context=_context(item),
@@ -312,18 +312,18 @@ def _label(action: str | None, respond: Respond) -> bool | None:
     return action == "approve"
 
 
-def _part_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
-    """The labels of a decided item. A decision about the whole says something about each part only if it approves."""
+def _item_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
+    """The labels of a decided item. A decision about the whole says something about each item only if it approves."""
     assert item.decision is not None, "it has an action"
-    decided = {part.place: part.action == "approve" for part in item.decision.parts}
+    decided = {each.place: each.action == "approve" for each in item.decision.items}
     whole = True if item.decision.action == "approve" else None
-    return tuple(decided.get(part.place, whole) for part in verdict.parts)
+    return tuple(decided.get(item.place, whole) for item in verdict.items)
 
 
 def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool:
     """Whether no part that was given out is wrong; of an answer that was held back, whether no part is."""
-    pairs = zip(verdict.parts, labels, strict=True)
-    return all(label is True for part, label in pairs if part.kept or not verdict.accepted)
+    pairs = zip(verdict.items, labels, strict=True)
+    return all(label is True for item, label in pairs if item.kept or not verdict.accepted)
 
 
 def _merged(labels: set[tuple[bool | None, ...]]) -> tuple[bool | None, ...]:
@@ -354,7 +354,7 @@ def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    places = [part.place for part in item.verdict.parts]
+    places = [each.place for each in item.verdict.items]
     return canonical_json([item.question.strip(), item.context, text, calls, *([places] if places else [])])
 
 

@@ -28,8 +28,8 @@ from rich.table import Table
 
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
-from calibrate.parts.answers import label_parts, measure_records, packed_answers
-from calibrate.parts.fit import fit_parts_artifact, held_out_parts
+from calibrate.items.answers import label_items, measure_records, packed_answers
+from calibrate.items.fit import fit_items_artifact, held_out_items
 from calibrate.reviews.learning import Learned, learn
 from calibrate.reviews.pool import read_reviews
 from examples.demo.screen import CONSOLE, title
@@ -38,11 +38,11 @@ from examples.extraction.reader import MODEL, serving
 from guardrail import CalibrationArtifact, Guardrail, Partial, PromptWrapping, plan_for
 from guardrail.bindings import bindings_for
 from guardrail.gate import accepts
-from guardrail.parts.json_fields import json_spec
-from guardrail.parts.measure import PartsMeasure, compare_with_gold, parts_estimator, parts_measure
-from guardrail.parts.spec import PartFigures
+from guardrail.items.json_fields import json_spec
+from guardrail.items.measure import ItemsMeasure, compare_with_gold, items_estimator, items_measure
+from guardrail.items.spec import ItemFigures
 from guardrail.plain_json import sha256_hex
-from guardrail.review import Content, PartDecision, ReviewStore, by_parts, ticket
+from guardrail.review import Content, ItemDecision, ReviewStore, by_items, ticket
 from guardrail.review.audits import audit_sample
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
@@ -51,7 +51,7 @@ from integrations.openai_chat import OpenAICompatibleChat
 __all__ = ["ALPHA", "Result", "extract", "main", "run", "show"]
 
 ALPHA, DELTA = 0.05, 0.1
-KEY = "parts_json"
+KEY = "items_json"
 FORMAT = bindings_for(response_format=Invoice)
 PROMPT = PromptWrapping(system="Give the fields of the invoice as JSON.")
 REVIEWER = "ann"
@@ -89,10 +89,10 @@ class Result:
 
 
 def measured(
-    chat: OpenAICompatibleChat, measure: PartsMeasure, path: Path, questions: Sequence[Question]
+    chat: OpenAICompatibleChat, measure: ItemsMeasure, path: Path, questions: Sequence[Question]
 ) -> RecordFile:
     """Draw answers to invoices, and measure their fields."""
-    plan = plan_for([parts_estimator(measure)], n=10, bindings=FORMAT)
+    plan = plan_for([items_estimator(measure)], n=10, bindings=FORMAT)
     collect_records(questions, chat, plan, path, prompt=PROMPT, name=path.name)
     return measure_records(read_records(path), measure)
 
@@ -102,18 +102,18 @@ def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
     folder.mkdir(parents=True, exist_ok=True)
     for name in ("records.jsonl", "new.jsonl", "labelled.jsonl", "reviews.db", "artifact.json"):
         (folder / name).unlink(missing_ok=True)
-    measure = parts_measure(json_spec(FORMAT, judges={"/buyer": "exact"}))
+    measure = items_measure(json_spec(FORMAT, judges={"/buyer": "exact"}))
     with serving() as url, ReviewStore(folder / "reviews.db") as store:
         chat = OpenAICompatibleChat(model=MODEL, base_url=url, api_key=SecretStr("none"))
         labelled = measured(chat, measure, folder / "records.jsonl", invoices(n, seed=1, prefix="labelled"))
-        file = label_parts(labelled, KEY)
+        file = label_items(labelled, KEY)
         write_records(folder / "labelled.jsonl", file.header, file.records)
-        artifact = fit_parts_artifact(file, alpha=ALPHA, delta=DELTA)
+        artifact = fit_items_artifact(file, alpha=ALPHA, delta=DELTA)
         artifact.save(folder / "artifact.json")
 
         questions = invoices(new, seed=2, prefix="new")
-        test = label_parts(measured(chat, measure, folder / "new.jsonl", questions), KEY)
-        figures, _ = held_out_parts(artifact, test)
+        test = label_items(measured(chat, measure, folder / "new.jsonl", questions), KEY)
+        figures, _ = held_out_items(artifact, test)
         decided, corrected = decide_fields(chat, artifact, store, questions, measure)
 
         learned = learn(read_reviews(store, [artifact]), artifact, name="reviews.db")
@@ -121,8 +121,8 @@ def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
         artifact=artifact,
         learned=learned,
         n=figures.answers,
-        fields=figures.parts,
-        right=figures.parts - figures.wrong,
+        fields=figures.items,
+        right=figures.items - figures.wrong,
         kept=figures.kept,
         kept_wrong=figures.kept_wrong,
         whole_right=right_of_whole_answers(file, test),
@@ -151,7 +151,7 @@ def decide_fields(
     artifact: CalibrationArtifact,
     store: ReviewStore,
     questions: Sequence[Question],
-    measure: PartsMeasure,
+    measure: ItemsMeasure,
 ) -> tuple[int, int]:
     """Send invoices through the guard and decide every item of the queue; counts of the fields that it held back."""
     extracting = extract(chat, artifact, store)
@@ -162,7 +162,7 @@ def decide_fields(
     while (lease := store.claim(REVIEWER)) is not None:
         content = lease.item.content
         decisions = decisions_by(content, reference[content.question], measure)
-        decision = by_parts(content, decisions)
+        decision = by_items(content, decisions)
         store.decide(lease, decision)
         if content.kind != "audit":
             decided += len(decisions)
@@ -170,22 +170,22 @@ def decide_fields(
     return decided, corrected
 
 
-def decisions_by(content: Content, reference: str, measure: PartsMeasure) -> list[PartDecision]:
+def decisions_by(content: Content, reference: str, measure: ItemsMeasure) -> list[ItemDecision]:
     """The decisions of a person who knows the right fields, as the keys a, e and r of the page make them."""
     assert content.candidate is not None
     fields = json.loads(reference)
     compared = compare_with_gold(Sample(text=content.candidate.text), reference, measure.spec)
     decisions = []
-    for part, right in zip(content.parts, compared.right, strict=True):
+    for part, right in zip(content.items, compared.right, strict=True):
         value = fields.get((part.path or "").removeprefix("/"))
         if part.kept:
             continue
         if right:
-            decisions.append(PartDecision(place=part.place, action="approve"))
+            decisions.append(ItemDecision(place=part.place, action="approve"))
         elif value is None:
-            decisions.append(PartDecision(place=part.place, action="reject"))
+            decisions.append(ItemDecision(place=part.place, action="reject"))
         else:
-            decisions.append(PartDecision(place=part.place, action="edit", text=json.dumps(value)))
+            decisions.append(ItemDecision(place=part.place, action="edit", text=json.dumps(value)))
     return decisions
 
 
@@ -213,7 +213,7 @@ def _answers(file: RecordFile) -> tuple[list[float], list[int], list[int]]:
         assert record.drawn.primary is not None
         own = json.loads(record.drawn.primary.text)
         samples = [json.loads(sample.text) for sample in record.drawn.samples]
-        labels = record.part_labels[KEY].right
+        labels = record.item_labels[KEY].right
         uncertainty.append(sum(sample != own for sample in samples) / len(samples))
         error.append(int(not all(labels)))
         right.append(labels.count(True))
@@ -222,7 +222,7 @@ def _answers(file: RecordFile) -> tuple[list[float], list[int], list[int]]:
 
 def show(result: Result) -> None:
     """Print the results as a table."""
-    gate, learned = result.artifact.parts, result.learned
+    gate, learned = result.artifact.items, result.learned
     assert gate is not None
     CONSOLE.print(f"{gate.promise} Threshold {gate.threshold:.4g}.")
     table = Table(box=None, pad_edge=False)
@@ -239,11 +239,11 @@ def show(result: Result) -> None:
     table.add_row("held back, decided by the person", str(result.decided), after)
     CONSOLE.print(table)
     again, other = learned.artifact, learned.new
-    assert isinstance(other, PartFigures)
+    assert isinstance(other, ItemFigures)
     CONSOLE.print(
         f"Fitted again on {again.outcome.n} decided invoices (from-reviews): "
         + (f"threshold {again.threshold:.4g}." if again.threshold is not None else "nothing can be kept.")
-        + f" On {other.answers} others it gives out {other.kept} of {other.parts} fields, {other.kept_wrong} wrong."
+        + f" On {other.answers} others it gives out {other.kept} of {other.items} fields, {other.kept_wrong} wrong."
     )
 
 

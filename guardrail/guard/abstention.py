@@ -32,8 +32,8 @@ __all__ = [
     "Form",
     "FullHandler",
     "Handler",
+    "ItemsHandler",
     "OnAbstain",
-    "PartsHandler",
     "Wording",
     "afall_back",
     "complete",
@@ -63,11 +63,11 @@ class FullHandler(Protocol):
 
 
 @runtime_checkable
-class PartsHandler(FullHandler, Protocol):
-    """A handler that also has a person decide about the parts of an answer that are held back."""
+class ItemsHandler(FullHandler, Protocol):
+    """A handler that also has a person decide about the items of an answer that are held back."""
 
     def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """Return the message with the kept parts, e.g. with a ticket, or the message with the decided answer."""
+        """Return the message with the kept items, e.g. with a ticket, or the message with the decided answer."""
 
     async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
         """`on_partial` for async callers."""
@@ -161,12 +161,12 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
 
 
 def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
-    """The message with the kept parts of an answer, after the path has seen those that are held back.
+    """The message with the kept items of an answer, after the path has seen those that are held back.
 
     Only a handler with ``on_partial`` (the review queue) is told; every other path leaves the message as it is.
     """
     path = abstention.path
-    if not isinstance(path, PartsHandler):
+    if not isinstance(path, ItemsHandler):
         return message
     given = abstention.copied
     completed: AIMessage = yield Effect(

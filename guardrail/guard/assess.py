@@ -17,8 +17,8 @@ from langchain_core.messages import BaseMessage
 from pydantic import Field
 
 from ..errors import UsageError
+from ..items.decide import undivided
 from ..judges import with_majority
-from ..parts.decide import undivided
 from ..plain_json import sha256_hex
 from ..prompting import normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
@@ -109,7 +109,7 @@ class Assessor:
         usable: Takes out of a set what the caller could not give out.
         draws: Remembers draws and verdicts, so that nothing is drawn again.
         slots: Names of the prompt's slots whose content makes another question, see `check_slots`.
-        usable_parts: The verdict for a caller that can use more, or fewer, answers in parts than the gate gives out.
+        usable_items: The verdict for a caller that can use more, or fewer, answers in items than the gate gives out.
             Observers see its result: what they must not miss or hold back is what the caller gets.
     """
 
@@ -123,7 +123,7 @@ class Assessor:
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
     draws: Draws = field(default_factory=Draws)
     slots: tuple[str, ...] = ()
-    usable_parts: Callable[[Verdict], Verdict] = lambda verdict: verdict
+    usable_items: Callable[[Verdict], Verdict] = lambda verdict: verdict
 
     def assess_steps(
         self,
@@ -150,7 +150,7 @@ class Assessor:
         if abstention is not None:
             held = Remembered.from_stored(abstention).again(text)
             assert held.verdict is not None, "a verdict is remembered"
-            if not self.usable_parts(held.verdict).accepted:
+            if not self.usable_items(held.verdict).accepted:
                 return held
             with self.observers.around("guard"):
                 return (yield from self._observed(held, messages))
@@ -272,7 +272,7 @@ class Assessor:
     def _observed(self, assessment: Assessment, messages: Sequence[BaseMessage]) -> Steps[Assessment]:
         """The assessment after switch and observers have seen its verdict."""
         assert assessment.verdict is not None, "some gate judges the answer"
-        usable = self.usable_parts(assessment.verdict)
+        usable = self.usable_items(assessment.verdict)
         return replace(assessment, verdict=(yield from self.observers.apply_steps(usable, messages)))
 
     @property

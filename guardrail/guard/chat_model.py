@@ -22,11 +22,11 @@ from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..call_settings import check_settings
 from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
+from ..items.decide import released_call
+from ..items.measure import estimator_of
+from ..items.partial import partial_or
 from ..models import resolve_model
 from ..monitor import SafetySwitch
-from ..parts.decide import released_call
-from ..parts.measure import estimator_of
-from ..parts.partial import partial_or
 from ..prompting import ONE_QUESTION
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
@@ -200,7 +200,7 @@ class Guardrail(GuardedChatModel):
         """The assessor of prompts by one threshold."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
-            self.switch.check(artifact.threshold, by_part=artifact.parts is not None)
+            self.switch.check(artifact.threshold, by_item=artifact.items is not None)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         return Assessor(
@@ -273,9 +273,9 @@ class Guardrail(GuardedChatModel):
         transport = {name: value for name, value in (arguments or {}).items() if name in TRANSPORT}
         if transport:
             assessor = replace(assessor, sampler=replace(assessor.sampler, transport=transport))
-        if artifact.parts is not None and FORM in (arguments or {}):
+        if artifact.items is not None and FORM in (arguments or {}):
             # The arguments of the call are read as an object, and no tool runs.
-            assessor = replace(assessor, usable_parts=released_call)
+            assessor = replace(assessor, usable_items=released_call)
         assessment = yield from assessor.assess_steps(messages, callbacks, question=question, turns=turns)
         assert assessment.verdict is not None, "the one gate judges every candidate"
         return assessment.verdict
@@ -403,7 +403,7 @@ class Guardrail(GuardedChatModel):
     ) -> Runnable[LanguageModelInput, Any]:
         """A runnable that returns objects of the schema the artifact was calibrated with.
 
-        With an artifact for parts, an answer of which some fields are held back is a `guardrail.Partial` of the others.
+        With an artifact for items, an answer of which some fields are held back is a `guardrail.Partial` of the others.
 
         An abstention is never parsed: it raises `AbstainedError` (with ``include_raw`` it is the ``parsing_error``),
         unless ``on_abstain`` is a Runnable or handler that gives an answer of the schema.
@@ -427,7 +427,7 @@ class Guardrail(GuardedChatModel):
             **bindings.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
         )
         parser = parser_of(schema, method)
-        if self.artifact.parts is not None:
+        if self.artifact.items is not None:
             parser = partial_or(parser, schema)
         return structured(bound, parser, include_raw=include_raw)
 

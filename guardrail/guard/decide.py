@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
+from ..items.decide import by_items, measured_items
+from ..items.item import Item
+from ..items.json_fields import schema_of
 from ..judges import default_judge, distinct_answers
 from ..judges.base import is_slow, left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text
-from ..parts.decide import by_parts, measured_parts
-from ..parts.json_fields import schema_of
-from ..parts.part import Part
 from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -62,14 +62,14 @@ def decide(
     """
     texts = [sample.comparable for sample in drawn.samples]
     meanings: tuple[Meaning, ...] = ()
-    parts: tuple[Part, ...] = ()
+    items: tuple[Item, ...] = ()
     part = part_of_an_answer(drawn, artifact.plan)
     if part is not None and drawn.problem is None:
         uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
     elif settled is not None:
         uncertainty = settled
-    elif artifact.parts is not None:
-        uncertainty, parts = measured_parts(drawn, estimator, artifact.plan)
+    elif artifact.items is not None:
+        uncertainty, items = measured_items(drawn, estimator, artifact.plan)
     else:
         uncertainty, clusters = _measured(drawn, estimator, artifact.plan)
         meanings = () if clusters is None else _meanings(texts, clusters)
@@ -92,9 +92,9 @@ def decide(
         samples=tuple(texts),
         cost=drawn.cost,
     )
-    if artifact.parts is None or not parts:
+    if artifact.items is None or not items:
         return verdict
-    return by_parts(verdict, parts, artifact.parts, schema_of(artifact.plan.bindings))
+    return by_items(verdict, items, artifact.items, schema_of(artifact.plan.bindings))
 
 
 def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:
@@ -244,7 +244,7 @@ def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact
     answers = [sample.comparable for sample in drawn.samples]
     own = "" if drawn.primary is None else drawn.primary.comparable
     judge = estimator.judge or default_judge(artifact.plan.bindings)
-    if not own or not answers or own in answers or is_slow(judge) or artifact.parts is not None:
+    if not own or not answers or own in answers or is_slow(judge) or artifact.items is not None:
         return ""
     try:
         clusters = cluster(drawn.question, [*answers, own], judge, estimator.clustering)

@@ -166,7 +166,7 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
 
 
 def _held(verdict: Verdict, detail: str) -> Verdict:
-    held = {"candidate": verdict.original, "whole": None, "parts": tuple(part.held() for part in verdict.parts)}
+    held = {"candidate": verdict.original, "whole": None, "items": tuple(item.held() for item in verdict.items)}
     return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail, **held})
 
 

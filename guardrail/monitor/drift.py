@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..gate import EVERY_QUESTION
-from ..parts.gate import mean_uncertainty
+from ..items.gate import mean_uncertainty
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state
@@ -323,15 +323,15 @@ class Reference:
             return None
         if self._scale is not None:
             return self.compared(verdict.uncertainty)
-        if self._artifact.parts is not None:
-            return mean_uncertainty([part.uncertainty for part in verdict.parts])
+        if self._artifact.items is not None:
+            return mean_uncertainty([item.uncertainty for item in verdict.items])
         return verdict.uncertainty.value
 
     @property
     def scores(self) -> Sequence[float]:
         """The scores that new ones are compared with: those of the calibration, or of two stages the scale.
 
-        For an artifact of parts a score is the mean uncertainty of an answer's parts.
+        For an artifact of items a score is the mean uncertainty of an answer's items.
         """
         return self._artifact.answer_scores if self._scale is None else self._scale
 

@@ -29,7 +29,7 @@ from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa
 from .monitors.shared import SharedDrift, SharedRisk  # noqa: E402
 from .monitors.store import Monitors  # noqa: E402
 from .monitors.switch import SharedSwitch  # noqa: E402
-from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, PartDecision, Stats, by_parts  # noqa: E402
+from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
 from .queue.purging import Purged  # noqa: E402
 from .queue.store import Lease, ReviewStore, WorkLease  # noqa: E402
 
@@ -47,11 +47,11 @@ __all__ = [
     "Destination",
     "Event",
     "Item",
+    "ItemDecision",
     "ItemExpiredError",
     "Lease",
     "LeaseLostError",
     "Monitors",
-    "PartDecision",
     "Purged",
     "ReviewError",
     "ReviewStore",
@@ -66,7 +66,7 @@ __all__ = [
     "WorkLease",
     "ask_reviewer",
     "audit_sample",
-    "by_parts",
+    "by_items",
     "content_of",
     "sign",
     "ticket",

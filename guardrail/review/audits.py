@@ -45,8 +45,8 @@ def audit_sample(
 
         Guardrail(..., on_verdict=audit_sample(store, rate=0.1))
 
-    If the artifact gates parts, it chooses among all answers of which some part is kept, and a person decides about
-    every part of the original answer, also about those that were given out.
+    If the artifact gates items, it chooses among all answers of which some item is kept, and a person decides about
+    every item of the original answer, also about those that were given out.
 
     A hash of the key decides whether an answer is chosen, so a key is always chosen or never, and queued once. The
     choice must not depend on what a person will say, so a key names the *request*. A question that is asked twice makes
@@ -88,12 +88,12 @@ class AuditSample:
         return len(self._unwritten)
 
     def __call__(self, verdict: Verdict, messages: Sequence[BaseMessage]) -> None:
-        """Queue an accepted answer, or one with a kept part, if it is chosen; ignore any other verdict.
+        """Queue an accepted answer, or one with a kept item, if it is chosen; ignore any other verdict.
 
         Raises:
             StoreUnavailableError: It could not be queued; not under ``on_watch_failure="pass"``.
         """
-        if not verdict.accepted and (verdict.passes or not any(part.kept for part in verdict.parts)):
+        if not verdict.accepted and (verdict.passes or not any(item.kept for item in verdict.items)):
             return
         name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
         check_text("key", name, LONGEST_KEY)

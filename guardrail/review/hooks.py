@@ -16,7 +16,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from ..errors import AbstainedError, UsageError
 from ..guard.abstention import Abstention
-from ..parts.part import PartVerdict
+from ..items.item import ItemVerdict
 from ..prompting import plain_turns, question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
@@ -147,15 +147,15 @@ def content_of(
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),
         metadata=metadata or {},
-        # An audit labels: every part is decided, also those that were given out.
-        parts=tuple(part.held() for part in verdict.parts) if kind == "audit" else _undecided(verdict, judged, allowed),
+        # An audit labels: every item is decided, also those that were given out.
+        items=tuple(item.held() for item in verdict.items) if kind == "audit" else _undecided(verdict, judged, allowed),
     )
 
 
-def _undecided(verdict: Verdict, judged: Candidate | None, allowed: Sequence[Action]) -> tuple[PartVerdict, ...]:
-    """The parts to decide one by one; none if the whole answer is decided."""
-    by_part = judged is not None and verdict.held_back and {"approve", "edit", "reject"} <= set(allowed)
-    return verdict.parts if by_part else ()
+def _undecided(verdict: Verdict, judged: Candidate | None, allowed: Sequence[Action]) -> tuple[ItemVerdict, ...]:
+    """The items to decide one by one; none if the whole answer is decided."""
+    by_item = judged is not None and verdict.held_back and {"approve", "edit", "reject"} <= set(allowed)
+    return verdict.items if by_item else ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,7 +201,7 @@ class AskReviewer:
         return _reply(item, decision or await asyncio.to_thread(self._stop_waiting, item))
 
     def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """Queue the parts that are held back, wait, and return the decided answer; otherwise the kept parts."""
+        """Queue the items that are held back, wait, and return the decided answer; otherwise the kept items."""
         return self.on_abstention(abstention) or message
 
     async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
@@ -257,7 +257,7 @@ class Ticket:
         return await asyncio.to_thread(self.on_abstention, abstention)
 
     def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
-        """Queue the parts that are held back, and return the message with the kept ones and the ticket."""
+        """Queue the items that are held back, and return the message with the kept ones and the ticket."""
         item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
         if item is None:
             return message
@@ -312,9 +312,9 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
         for call in outcome.tool_calls
     ]
     review: dict[str, Any] = {"ticket": item.id, "action": decision.action}
-    if decision.parts:
-        named = {part.place: part.named_place for part in item.content.parts}
-        review["held_back"] = [named[part.place] for part in decision.parts if part.action == "reject"]
+    if decision.items:
+        named = {item.place: item.named_place for item in item.content.items}
+        review["held_back"] = [named[item.place] for item in decision.items if item.action == "reject"]
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 
 

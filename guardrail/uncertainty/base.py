@@ -161,7 +161,7 @@ class Estimator:
             or (self.similarity is not None and is_slow(self.similarity))
             # An ensemble has no judge of its own: its cost is that of its members.
             or any(member.is_slow for member in self.members)
-            # A formula that asks a model itself, as that of parts does, says so.
+            # A formula that asks a model itself, as that of items does, says so.
             or getattr(self.formula, "is_slow", False) is True
         )
 

@@ -12,7 +12,7 @@ from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
-from guardrail.parts.measure import estimator_of
+from guardrail.items.measure import estimator_of
 from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
@@ -293,8 +293,8 @@ class ArtifactSet:
     def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
         spec = artifact.estimator
         judge: Any = self.judges.get(spec.judge.name) if spec.judge is not None else None
-        if artifact.parts is not None:
-            own = artifact.parts.spec.judges
+        if artifact.items is not None:
+            own = artifact.items.spec.judges
             judge = {path: self.judges[each.name] for path, each in own.items() if each.name in self.judges}
         return estimator_of(
             artifact,

@@ -29,8 +29,8 @@ from guardrail.guard.decide import Gate, decide, in_two_stages
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
+from guardrail.items.decide import undivided
 from guardrail.monitor import SafetySwitch
-from guardrail.parts.decide import undivided
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import Effect, Steps
@@ -100,11 +100,11 @@ class Judgement:
 
     @property
     def accepted(self) -> Sample | None:
-        """The candidate, if it may go out; of an answer in parts those that are kept."""
+        """The candidate, if it may go out; of an answer in items those that are kept."""
         if self.held is not None or self.fallback is not None:
             return None
-        by_part = self.verdict is not None and bool(self.verdict.parts)
-        return self.verdict.candidate if by_part and self.verdict is not None else self.assessment.drawn.primary
+        by_item = self.verdict is not None and bool(self.verdict.items)
+        return self.verdict.candidate if by_item and self.verdict is not None else self.assessment.drawn.primary
 
     @property
     def verdict(self) -> Verdict | None:
@@ -156,7 +156,7 @@ class AgentGate:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
-                switch.check(artifact.threshold, by_part=artifact.parts is not None)
+                switch.check(artifact.threshold, by_item=artifact.items is not None)
         self.observers = Observers(switch, as_observers(on_verdict))
         self.artifacts = artifacts
         self.on_abstain: Any = on_abstain
@@ -359,7 +359,7 @@ class ModelGates:
         assessor = self.assessor(step, storable=storable)
         if whole:
             # The framework parses the text and asks the model again if a field is missing, which would be another draw.
-            assessor = replace(assessor, usable_parts=undivided)
+            assessor = replace(assessor, usable_items=undivided)
         assessment = yield from assessor.assess_steps(step.messages, callbacks, question=question, turns=turns)
         if self.records is None:
             return assessment

@@ -501,13 +501,13 @@ class Gateway:
             raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
         self._refuse_long(content)
         chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
-        parts = headers.get("x-guardrail-parts")
-        if parts not in (None, "all"):  # a client that misspells it must not get a part of an answer
+        items = headers.get("x-guardrail-items")
+        if items not in (None, "all"):  # a client that misspells it must not get an item of an answer
             raise ApiError(
-                400, f"The header x-guardrail-parts is 'all' or absent, got {parts!r}.", "unknown_parts",
-                "x-guardrail-parts",
+                400, f"The header x-guardrail-items is 'all' or absent, got {items!r}.", "unknown_items",
+                "x-guardrail-items",
             )  # fmt: skip
-        whole = parts == "all"
+        whole = items == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
         name, segment = (None, None) if key is None else (key.name, key.segment)

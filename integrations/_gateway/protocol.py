@@ -108,7 +108,7 @@ class GuardReply:
     @property
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention, which answers nothing."""
-        # A ticket beside an accepted answer is about the parts of it that are held back.
+        # A ticket beside an accepted answer is about the items of it that are held back.
         waits = self.ticket is not None and not passes(self.verdict)
         return ABSTAINED in self.message.response_metadata or waits
 
@@ -313,8 +313,8 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
     more["explanation"] = explanation(verdict) if answer.abstained or not verdict["accepted"] else None
     more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
-    if "parts" in verdict:
-        more["parts"] = [_part(part, shown=not answer.abstained) for part in verdict["parts"]]
+    if "items" in verdict:
+        more["items"] = [_part(item, shown=not answer.abstained) for item in verdict["items"]]
     return {
         **{name: verdict[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
         **{name: value for name, value in more.items() if value is not None},
@@ -322,10 +322,10 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _part(part: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
-    """A part without its words; its path has none of the model's words unless the answer is ``shown``."""
-    content = {name: value for name, value in part.items() if name not in ("text", "named")}
-    return content if shown or "named" not in part else {**content, "path": part["named"]}
+def _part(item: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
+    """A item without its words; its path has none of the model's words unless the answer is ``shown``."""
+    content = {name: value for name, value in item.items() if name not in ("text", "named")}
+    return content if shown or "named" not in item else {**content, "path": item["named"]}
 
 
 def all_or_nothing(answer: GuardReply) -> GuardReply:

@@ -480,15 +480,15 @@ def luminance(colour: str) -> float:
     return 0.2126 * r + 0.7152 * g + 0.0722 * b
 
 
-def test_parts_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) -> None:
-    parts = (
+def test_items_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) -> None:
+    items = (
         {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
         {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},
         {"path": "/buyer", "text": '"Halden"', "uncertainty": 0.4, "kept": False},
         {"path": "/due", "text": '"2026"', "uncertainty": 0.9, "kept": False},
     )
     answer = '{"number": "A-1", "total": 12.50, "buyer": "Halden", "due": "2026"}'
-    store.enqueue(held_back("Invoice?", answer, parts=parts))
+    store.enqueue(held_back("Invoice?", answer, items=items))
     page = open_as("ann")
     take_next(page)
     first = page.get_by_label("total", exact=True)
@@ -504,7 +504,7 @@ def test_parts_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) 
     page.keyboard.press("s")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     decision = decision_of(store)
-    assert [(part.place, part.action, part.text) for part in decision.parts] == [
+    assert [(item.place, item.action, item.text) for item in decision.items] == [
         ("/total", "approve", ""), ("/buyer", "edit", '"Halden sea"'), ("/due", "reject", ""),
     ]  # fmt: skip
     assert decision.candidate is not None
@@ -515,11 +515,11 @@ def test_the_field_of_a_replacement_appears_with_the_choice_and_keeps_line_break
     open_as: Open, store: ReviewStore
 ) -> None:
     address = "Halden Ltd\nSea Road 1\nHalden"
-    parts = (
+    items = (
         {"path": "/number", "text": '"A-1"', "uncertainty": 0.4, "kept": False},
         {"path": "/address", "text": json.dumps(address), "uncertainty": 0.5, "kept": False},
     )
-    store.enqueue(held_back("Invoice?", json.dumps({"number": "A-1", "address": address}), parts=parts))
+    store.enqueue(held_back("Invoice?", json.dumps({"number": "A-1", "address": address}), items=items))
     page = open_as("ann")
     take_next(page)
     fields = [page.get_by_label(f"{name}, in its place") for name in ("number", "address")]
@@ -534,15 +534,15 @@ def test_the_field_of_a_replacement_appears_with_the_choice_and_keeps_line_break
     page.keyboard.press("Enter")  # ends the edit: no line is added
     page.keyboard.press("s")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
-    assert json.loads(decision_of(store).parts[1].text) == f"{address}, Norway"
+    assert json.loads(decision_of(store).items[1].text) == f"{address}, Norway"
 
 
-def test_parts_can_be_decided_without_scripts(open_as: Open, store: ReviewStore) -> None:
-    parts = (
+def test_items_can_be_decided_without_scripts(open_as: Open, store: ReviewStore) -> None:
+    items = (
         {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
         {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},
     )
-    store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', parts=parts))
+    store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', items=items))
     page = open_as("ann", java_script_enabled=False)
     page.get_by_role("button", name="Take the next").click()
     page.get_by_label("Leave out").check()

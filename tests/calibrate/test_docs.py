@@ -67,18 +67,18 @@ def test_from_unlabelled_questions_to_a_certificate(tmp_path: Path, monkeypatch:
     assert artifact.outcome.scope.covers(artifact.threshold)
 
 
-def test_the_page_of_parts_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_page_of_items_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    outputs = run_page("parts.md")
+    outputs = run_page("items.md")
     fitted = next(shown for line, shown in outputs.items() if " fit " in line)
-    assert "At most 5 % of the parts kept are wrong, with 90 % confidence." in fitted
-    gate = CalibrationArtifact.load("artifact.json").parts
+    assert "At most 5 % of the items kept are wrong, with 90 % confidence." in fitted
+    gate = CalibrationArtifact.load("artifact.json").items
     assert gate is not None
     assert gate.threshold is not None
     assert Path("report.html").is_file()
-    for language, title, text in BLOCK.findall((ROOT / "docs" / "parts.md").read_text(encoding="utf-8")):
+    for language, title, text in BLOCK.findall((ROOT / "docs" / "items.md").read_text(encoding="utf-8")):
         if language == "python" and not title:
-            exec(compile(text, "parts.md", "exec"), {})
+            exec(compile(text, "items.md", "exec"), {})
 
 
 def test_the_notebook_runs_and_shows_tables_and_figures() -> None:

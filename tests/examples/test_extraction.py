@@ -22,7 +22,7 @@ pytestmark = pytest.mark.slow
 
 def test_fields_are_given_out_decided_and_labelled(tmp_path: Path) -> None:
     result = run(tmp_path, n=200, new=80)
-    gate, again = result.artifact.parts, result.learned.artifact.parts
+    gate, again = result.artifact.items, result.learned.artifact.items
     assert gate is not None
     assert again is not None
     assert gate.threshold is not None
@@ -35,16 +35,16 @@ def test_fields_are_given_out_decided_and_labelled(tmp_path: Path) -> None:
     assert len(again.scores.sizes) == len(result.learned.file.records)
     truth = {each.question: json.loads(each.references[0]) for each in invoices(80, seed=2, prefix="new")}
     for record in audited:
-        parts, right = record.parts["parts_json"], record.part_labels["parts_json"].right
-        for part, label in zip(parts, right, strict=True):
-            value = None if part.absent else json.loads(part.text)
-            assert label == (truth[record.question].get((part.path or "")[1:]) == value)
+        items, right = record.items["items_json"], record.item_labels["items_json"].right
+        for item, label in zip(items, right, strict=True):
+            value = None if item.absent else json.loads(item.text)
+            assert label == (truth[record.question].get((item.path or "")[1:]) == value)
     assert result.learned.artifact.lineage == (result.artifact.digest,)
     assert CalibrationArtifact.load(tmp_path / "artifact.json") == result.artifact
     assert result.decided > 0
     with ReviewStore(tmp_path / "reviews.db") as store:
         items = store.items(["decided"], limit=1000)
-        assert sum(len(item.decision.parts) for item in items if item.decision and item.content.kind == "answer") == (
+        assert sum(len(item.decision.items) for item in items if item.decision and item.content.kind == "answer") == (
             result.decided
         )
         # Another run decides about the same invoices: the request is named by its document, not at random.

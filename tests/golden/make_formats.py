@@ -202,7 +202,7 @@ def write_pairs(_: Path, target: Path) -> None:
 
 def write_verdicts(_: Path, target: Path) -> None:
     with database(target) as file, closing(VerdictStore(file, clock=lambda: 1000.0)) as store:
-        verdict = Verdict.from_stored(plain("review-parts.json")["verdict"])
+        verdict = Verdict.from_stored(plain("review-items.json")["verdict"])
         store.put(
             "call_1", '{"to":"bob"}', verdict, Conversation.from_stored(plain("note.json")["held"]["conversation"])
         )
@@ -228,7 +228,7 @@ def write_reviews(_: Path, target: Path) -> None:
 
 
 def _fill_queue(store: ReviewStore) -> None:
-    stored = plain("review-parts.json")
+    stored = plain("review-items.json")
     store.enqueue(Content.from_stored(stored["content"]), key="decided", callback="https://example.org/hook")
     lease = store.claim("ann")
     assert lease is not None
@@ -248,7 +248,7 @@ def _fill_queue(store: ReviewStore) -> None:
 
 REWRITE: dict[str, Write] = {
     "artifact.json": artifact(CalibrationArtifact),
-    "artifact-parts.json": artifact(CalibrationArtifact),
+    "artifact-items.json": artifact(CalibrationArtifact),
     "cascade.json": artifact(CascadeArtifact),
     "candidates.json": artifact(CandidateRule),
     "guard.json": write_guard,
@@ -263,7 +263,7 @@ REWRITE: dict[str, Write] = {
     "evaluation.json": lambda source, target: Evaluation.from_stored(source.read_bytes()).to_json(target),
     "estimator-table.json": printed(Page),
     "draw.json": values({"piece": SampleSet, "verdict": Remembered}),
-    "review-parts.json": values({"verdict": Verdict, "content": Content, "decision": Decision}),
+    "review-items.json": values({"verdict": Verdict, "content": Content, "decision": Decision}),
     "note.json": write_note,
     "note-released.json": write_note,
     "interrupt.json": write_interrupt,

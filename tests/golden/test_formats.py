@@ -108,7 +108,7 @@ class Version(NamedTuple):
 
 VERSIONS = [
     Version("artifact.json", '"schema_version": 1', CalibrationArtifact.load),
-    Version("artifact-parts.json", '"schema_version": 1', CalibrationArtifact.load),
+    Version("artifact-items.json", '"schema_version": 1', CalibrationArtifact.load),
     Version("cascade.json", '"schema_version": 1', CascadeArtifact.load),
     Version("candidates.json", '"schema_version": 1', CandidateRule.load),
     Version("guard.json", '"acrc-guardrail/guard/1"', lambda path: Guardrail.from_config(content(path), model=model())),
@@ -158,11 +158,11 @@ def test_an_artifact_guards_the_model_it_was_calibrated_with() -> None:
     assert (verdict.accepted, round(verdict.uncertainty.value or 0, 3)) == (True, 0.693)  # ln 2, below 0.75
 
 
-def test_an_artifact_of_parts_has_all_that_its_threshold_was_fitted_on() -> None:
-    parts = CalibrationArtifact.load(FOLDER / "artifact-parts.json").parts
-    assert parts is not None
-    assert (parts.spec.kind, parts.spec.cap, parts.threshold, parts.rule) == ("json", 3, 0.25, "wrong_share")
-    assert parts.scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
+def test_an_artifact_of_items_has_all_that_its_threshold_was_fitted_on() -> None:
+    items = CalibrationArtifact.load(FOLDER / "artifact-items.json").items
+    assert items is not None
+    assert (items.spec.kind, items.spec.cap, items.threshold, items.rule) == ("json", 3, 0.25, "wrong_share")
+    assert items.scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
 
 
 def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -> None:
@@ -243,10 +243,10 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert third.scores["semantic_entropy:exact"].reason is Unmeasured.MODEL_FAILED
     assert fourth.drawn is None
     assert [record.correct for record in file.records] == [True, False, None, True, None, None]
-    assert [(part.path, part.absent) for part in parted.parts["parts_json"]] == [("/total", False), ("/note", True)]
-    labels = parted.part_labels["parts_json"]
+    assert [(item.path, item.absent) for item in parted.items["items_json"]] == [("/total", False), ("/note", True)]
+    labels = parted.item_labels["items_json"]
     assert (labels.right, labels.missed, labels.n_reference) == ((True, False), ("/note",), 2)
-    assert unsplit.parts["parts_sentences"][0].span == (0, 4)
+    assert unsplit.items["items_sentences"][0].span == (0, 4)
     copy = restored("records.jsonl", tmp_path)
     with open_writer(copy, header) as (_, there):  # the same collection can be resumed
         assert there.records == file.records
@@ -370,7 +370,7 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
 
 def test_verdicts_are_found_by_call_and_subject(tmp_path: Path) -> None:
     store = VerdictStore(restored("verdicts.sql", tmp_path))
-    assert store.get("call_1", '{"to":"bob"}') == Verdict.from_stored(plain("review-parts.json")["verdict"])
+    assert store.get("call_1", '{"to":"bob"}') == Verdict.from_stored(plain("review-items.json")["verdict"])
     assert (store.get("call_1", '{"to":"eve"}'), store.conversation("call_1").question) == (None, "Send Bob 5.")
     assert store.find("chosen:call_2") == ("", None)
 
@@ -427,10 +427,10 @@ def test_items_and_decisions_are_there_and_the_queue_goes_on(store: ReviewStore)
         *("edit", Candidate(text='{"number": "A-1", "total": 13.75}')),
         "ann",
     )
-    assert [(part.place, part.action) for part in decided.decision.parts] == [("/total", "edit"), ("/due", "reject")]
+    assert [(item.place, item.action) for item in decided.decision.items] == [("/total", "edit"), ("/due", "reject")]
     shown = decided.content.parsed_verdict()
     assert shown is not None
-    assert [part.kept for part in shown.parts] == [True, False, False]
+    assert [item.kept for item in shown.items] == [True, False, False]
     assert (claimed.holder, claimed.content.edits, claimed.content.fixed) == ("jörg", "arguments", (0,))
     assert expired.content.allowed == ("reject", "respond")
     assert (pending.content.metadata, pending.deadline) == ({"tenant": "ü"}, NOW + 7 + 10**6)

@@ -194,7 +194,7 @@ GUARDS = [build for _, build in [*HELD, *MISSING]]
 def test_every_reason_is_among_the_cases() -> None:
     imported = {Unmeasured.NOT_RECORDED}  # of records that came without a score, which no guard draws
     assert {reason for reason, _ in MISSING} == set(Unmeasured) - imported
-    # These two pass something on: the kept parts (tests/guardrail/parts look at the others), and an answer without a
+    # These two pass something on: the kept items (tests/guardrail/items look at the others), and an answer without a
     # promise.
     shown = {Reason.PARTLY_HELD_BACK, Reason.OTHER_TURNS}
     assert {reason for reason, _ in HELD} == set(Reason) - {Reason.WITHIN_THRESHOLD, Reason.UNMEASURED} - shown

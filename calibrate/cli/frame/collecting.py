@@ -11,11 +11,11 @@ import typer
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.bindings import read_bindings
+from guardrail.items.json_fields import json_spec
+from guardrail.items.measure import items_estimator, items_measure
+from guardrail.items.sentences import sentence_spec
+from guardrail.items.spec import Kind
 from guardrail.judges import default_judge
-from guardrail.parts.json_fields import json_spec
-from guardrail.parts.measure import parts_estimator, parts_measure
-from guardrail.parts.sentences import sentence_spec
-from guardrail.parts.spec import Kind
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer
@@ -28,7 +28,7 @@ from ...data.collect import Collected, DrawingEngine, collect_records
 from ...data.progress import bar
 from ...data.questions import Question, option_labels, slot_names
 from ...scoring.scores import parse_estimator, usual_estimators
-from .options import PartsOption
+from .options import ItemsOption
 from .terminal import console, print_line
 
 __all__ = ["CALLS_HELP", "CallOptions", "CollectOptions", "PlanOptions", "PromptOptions", "ask"]
@@ -77,7 +77,7 @@ class PlanOptions:
         list[int] | None, typer.Option(help="Token that ends an answer, by its id, for local models. May be repeated.")
     ] = None
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0
-    parts: PartsOption = None
+    items: ItemsOption = None
     tools: Annotated[
         Path | None, typer.Option(help="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}.")
     ] = None
@@ -91,13 +91,13 @@ class PlanOptions:
         labels, scorers = option_labels(questions), self.scorers()
         bindings = None if self.tools is None else read_bindings(self.tools)
         usual = usual_estimators(self.calls, options=labels is not None, bindings=bindings)
-        by_parts = [] if self.parts is None else [_parts_estimator(self.parts)]
-        names = self.estimator or ([] if scorers or by_parts else usual)
+        by_items = [] if self.items is None else [_items_estimator(self.items)]
+        names = self.estimator or ([] if scorers or by_items else usual)
         return plan_for(
             [
                 *(parse_estimator(name, judge=default_judge(bindings)) for name in names),
                 *(scorer.estimator for scorer in scorers),
-                *by_parts,
+                *by_items,
             ],
             options=labels,
             n=self.n,
@@ -114,10 +114,10 @@ class PlanOptions:
         )
 
 
-def _parts_estimator(kind: Kind) -> Estimator:
-    """The estimator that says what parts read. Sentences are supported by the model, which is asked."""
+def _items_estimator(kind: Kind) -> Estimator:
+    """The estimator that says what items read. Sentences are supported by the model, which is asked."""
     # The cap does not matter here: it plays no part in what is drawn.
-    return parts_estimator(parts_measure(json_spec(cap=1) if kind == "json" else sentence_spec(1)))
+    return items_estimator(items_measure(json_spec(cap=1) if kind == "json" else sentence_spec(1)))
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 
 from guardrail.errors import UsageError
-from guardrail.parts.spec import Kind
+from guardrail.items.spec import Kind
 
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
@@ -26,8 +26,8 @@ __all__ = [
     "AddressOption",
     "CutOption",
     "EstimatorOption",
+    "ItemsOption",
     "MissingOption",
-    "PartsOption",
     "RecordsArgument",
     "RespondOption",
     "WithoutFailedOption",
@@ -51,11 +51,11 @@ MODEL_HELP = (
 )
 
 
-PartsOption = Annotated[
+ItemsOption = Annotated[
     Kind | None,
     typer.Option(
-        help="Work on the parts of answers, each kept or held back on its own: the fields of JSON answers and of "
-        "tools' arguments, or sentences (docs: Parts)."
+        help="Work on the items of answers, each kept or held back on its own: the fields of JSON answers and of "
+        "tools' arguments, or sentences (docs: Items)."
     ),
 ]
 
@@ -63,7 +63,7 @@ PartsOption = Annotated[
 CutOption = Annotated[
     float | None,
     typer.Option(
-        help="With --parts: largest uncertainty of a part that people are asked about, fixed before labelling. Parts "
+        help="With --items: largest uncertainty of a part that people are asked about, fixed before labelling. Items "
         "above it are never kept and need no label, and answers without a part up to it count without one. The records "
         "remember the cut of their labels, and the other commands use it."
     ),

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 
 from ...errors import UsageError
 from ...files import problem_of
-from ...parts.part import PartVerdict
-from ...parts.release import release
+from ...items.item import ItemVerdict
+from ...items.release import release
 from ...plain_json import json_fault
 from ...types import Frozen, Sample, ToolCall
 from ...verdict import Verdict
@@ -28,11 +28,11 @@ __all__ = [
     "Decision",
     "Event",
     "Item",
+    "ItemDecision",
     "Kind",
-    "PartDecision",
     "State",
     "Stats",
-    "by_parts",
+    "by_items",
     "frozen",
     "writable",
 ]
@@ -58,7 +58,7 @@ class Candidate(Frozen):
 
     @classmethod
     def of(cls, sample: Sample) -> Candidate:
-        """The part of a sample that would be returned."""
+        """The item of a sample that would be returned."""
         return cls(text=sample.text, tool_calls=sample.tool_calls)
 
 
@@ -87,8 +87,8 @@ class Content(Frozen):
     """Indices of the candidate's tool calls, from 0, that an edit must not change: they need no decision."""
     metadata: dict[str, Any] = Field(default_factory=dict)
     """Data of the caller: a thread id, a tenant, the probability with which an audit was drawn."""
-    parts: tuple[PartVerdict, ...] = ()
-    """The parts of the candidate, in order; those that are held back are decided one by one, the others stay as they
+    items: tuple[ItemVerdict, ...] = ()
+    """The items of the candidate, in order; those that are held back are decided one by one, the others stay as they
     are. Empty if the whole candidate is decided."""
 
     @model_validator(mode="after")
@@ -146,20 +146,20 @@ class Content(Frozen):
             ) from error
 
 
-class PartDecision(Frozen):
-    """The decision of a person about one part that was held back."""
+class ItemDecision(Frozen):
+    """The decision of a person about one item that was held back."""
 
     place: str
-    """`Part.place`: the path of a JSON field, or the span of a sentence."""
+    """`Item.place`: the path of a JSON field, or the span of a sentence."""
     action: Literal["approve", "edit", "reject"]
-    """Whether the part is right, is replaced, or stays held back."""
+    """Whether the item is right, is replaced, or stays held back."""
     text: str = ""
-    """What replaces the part: JSON for a field, words for a sentence; required for "edit", only allowed there."""
+    """What replaces the item: JSON for a field, words for a sentence; required for "edit", only allowed there."""
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.action == "edit") != bool(self.text.strip()):
-            raise ValueError(f'text replaces the part {self.place}: "edit" requires it, other actions do not take it')
+            raise ValueError(f'text replaces the item {self.place}: "edit" requires it, other actions do not take it')
         return self
 
 
@@ -178,8 +178,8 @@ class Decision(Frozen):
     """Name of the person who decided; the store fills it in."""
     at: float = 0.0
     """When, in seconds since 1970 UTC; the store fills it in."""
-    parts: tuple[PartDecision, ...] = ()
-    """The decisions part by part from which action and candidate follow (`by_parts`); empty for a decision about the
+    items: tuple[ItemDecision, ...] = ()
+    """The decisions item by item from which action and candidate follow (`by_items`); empty for a decision about the
     whole candidate."""
 
     @model_validator(mode="after")
@@ -199,8 +199,8 @@ class Decision(Frozen):
         return self.model_copy(update={"at": other.at}) == other
 
     def follows_from(self, content: Content) -> bool:
-        """Whether action and candidate are those that follow from the decisions about the content's parts."""
-        derived = by_parts(content, self.parts)
+        """Whether action and candidate are those that follow from the decisions about the content's items."""
+        derived = by_items(content, self.items)
         return (derived.action, derived.candidate) == (self.action, self.candidate)
 
     def outcome(self, content: Content) -> Candidate | None:
@@ -212,30 +212,30 @@ class Decision(Frozen):
         return Candidate(text=self.text or "") if self.action == "respond" else None
 
 
-def by_parts(content: Content, parts: Sequence[PartDecision], note: str = "") -> Decision:
-    """The decision that follows from those about every part that was held back.
+def by_items(content: Content, items: Sequence[ItemDecision], note: str = "") -> Decision:
+    """The decision that follows from those about every item that was held back.
 
-    The released answer is the frozen candidate with these decisions carried out and nothing else: parts that were kept
+    The released answer is the frozen candidate with these decisions carried out and nothing else: items that were kept
     stay, approved ones are added, edited ones have the new value, rejected ones stay out. All approved is "approve".
     Nothing left is "reject", and so is any rejected argument of a tool call, which must not run without it.
 
     Raises:
-        UsageError: The decisions are not about exactly the parts that were held back, or an edit is not JSON.
+        UsageError: The decisions are not about exactly the items that were held back, or an edit is not JSON.
     """
-    held = [part.place for part in content.parts if not part.kept]
-    if sorted(held) != sorted(part.place for part in parts) or content.candidate is None or not held:
+    held = [item.place for item in content.items if not item.kept]
+    if sorted(held) != sorted(item.place for item in items) or content.candidate is None or not held:
         raise UsageError(
-            f"decide about each part that was held back, once: {held}; got {[part.place for part in parts]}."
+            f"decide about each item that was held back, once: {held}; got {[item.place for item in items]}."
         )
-    action = {part.place: part.action for part in parts}
+    action = {item.place: item.action for item in items}
     decided = tuple(
-        part.model_copy(update={"kept": part.kept or action[part.place] == "approve"}) for part in content.parts
+        item.model_copy(update={"kept": item.kept or action[item.place] == "approve"}) for item in content.items
     )
-    edits = {part.place: part.text for part in parts if part.action == "edit"}
-    common: dict[str, Any] = {"note": note, "parts": tuple(parts)}
-    if all(part.kept for part in decided):
+    edits = {item.place: item.text for item in items if item.action == "edit"}
+    common: dict[str, Any] = {"note": note, "items": tuple(items)}
+    if all(item.kept for item in decided):
         return Decision(action="approve", **common)
-    nothing = not edits and not any(part.kept for part in decided)
+    nothing = not edits and not any(item.kept for item in decided)
     if nothing or (content.kind == "tool_call" and "reject" in action.values()):
         return Decision(action="reject", **common)
     frozen_answer = Sample(text=content.candidate.text, tool_calls=content.candidate.tool_calls)
@@ -342,7 +342,7 @@ def frozen(content: Content) -> Content:
             "the candidate holds a value that cannot be stored (half of a surrogate pair, or a number like NaN), so it "
             f"can only be rejected or answered; but allowed is {', '.join(content.allowed)}."
         )
-    return read.model_copy(update={"allowed": allowed, "parts": ()})
+    return read.model_copy(update={"allowed": allowed, "items": ()})
 
 
 def writable(decision: Decision) -> Decision:
@@ -374,9 +374,9 @@ def _clean(value: Any) -> Any:
     if isinstance(value, str):
         return without_surrogates(value)
     if isinstance(value, dict):
-        return {without_surrogates(str(name)): _clean(part) for name, part in value.items()}
+        return {without_surrogates(str(name)): _clean(item) for name, item in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(part) for part in value]
+        return [_clean(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
     return _jsonable(value)
@@ -399,5 +399,5 @@ def _first_problem(error: Exception) -> str:
         return "it is nested too deeply"
     if isinstance(error, ValidationError):
         problem = error.errors()[0]
-        return " ".join(filter(None, (".".join(str(part) for part in problem["loc"]), problem["msg"])))
+        return " ".join(filter(None, (".".join(str(item) for item in problem["loc"]), problem["msg"])))
     return str(error).splitlines()[0].removesuffix(".") if str(error) else type(error).__name__

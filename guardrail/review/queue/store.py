@@ -355,11 +355,11 @@ class ReviewStore:
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
-            if decision.parts and not decision.follows_from(there.content):
-                raise UsageError("the decision is not the one that follows from those about its parts (by_parts).")
-            if there.content.parts and not decision.parts and decision.action == "edit":
+            if decision.items and not decision.follows_from(there.content):
+                raise UsageError("the decision is not the one that follows from those about its items (by_items).")
+            if there.content.items and not decision.items and decision.action == "edit":
                 raise UsageError(
-                    "this item is edited part by part (by_parts): the parts that were kept stay as they are."
+                    "this item is edited item by item (by_items): the items that were kept stay as they are."
                 )
             why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
             if why_not is not None:

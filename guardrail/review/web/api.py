@@ -27,7 +27,7 @@ from ...types import ToolCall
 from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_NAME
 from ..queue.expiring_keys import ExpiringKeys
-from ..queue.item import Action, Candidate, Decision, Item, PartDecision, by_parts
+from ..queue.item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..queue.store import ReviewStore
 from .accounts import Account
 from .items import LARGEST_DECISION, edit_of
@@ -50,7 +50,7 @@ class _DecisionBody(BaseModel):
     model_config = ConfigDict(extra="forbid")
 
     action: Action | None = None
-    parts: tuple[PartDecision, ...] = ()
+    items: tuple[ItemDecision, ...] = ()
     reviewer: str = Field(min_length=1)
     text: str | None = None
     tool_calls: tuple[ToolCall, ...] | None = None
@@ -59,17 +59,17 @@ class _DecisionBody(BaseModel):
     def decision(self, item: Item) -> Decision:
         """The decision. As on the page, an edit that changes nothing is an approval.
 
-        A field that an edit leaves out keeps its value. Decisions part by part come in place of an action.
+        A field that an edit leaves out keeps its value. Decisions item by item come in place of an action.
 
         Raises:
             PageError: An edit that changes nothing, and the item does not allow approve.
             ValidationError: An incomplete decision.
             UsageError: A field that goes with another action.
         """
-        if (self.action is None) != bool(self.parts):
-            raise UsageError("send either an action, or parts: a decision about each part that was held back.")
+        if (self.action is None) != bool(self.items):
+            raise UsageError("send either an action, or items: a decision about each item that was held back.")
         if self.action is None:
-            return by_parts(item.content, self.parts, self.note)
+            return by_items(item.content, self.items, self.note)
         if self.action == "edit":
             before = item.content.candidate or Candidate()
             text = before.text if self.text is None else self.text
@@ -175,7 +175,7 @@ class Api:
             decision = posted.decision(item)
         except ValidationError as error:
             problem = error.errors()[0]
-            where = ".".join(str(part) for part in problem["loc"])
+            where = ".".join(str(item) for item in problem["loc"])
             message = str(problem["msg"]).removeprefix("Value error, ")
             raise PageError(422, "This decision cannot be read", f"{where}: {message}".removeprefix(": ")) from None
         name = f"{posted.reviewer} via {system}"
@@ -226,8 +226,8 @@ def _shown(item: Item) -> dict[str, Any]:
     if item.content.to_label and item.decision is None:
         # Whoever labels must not see how sure the model is, or the labels lean towards the score.
         shown["content"] |= {"alternatives": [], "candidate_set": None}
-        for part in shown["content"].get("parts", ()):
-            part |= {"uncertainty": None, "detail": ""}
+        for each in shown["content"].get("items", ()):
+            each |= {"uncertainty": None, "detail": ""}
     return {"ticket": item.id, "version": _version(item), **shown}
 
 

@@ -16,7 +16,7 @@ from ...types import ToolCall, canonical_calls
 from ..queue.item import Candidate, Content, Decision, Item, State
 from ..queue.store import Lease, ReviewStore
 from .choices import choices_of, choose
-from .parts import decision_by_parts, rows_of
+from .fields import decision_by_items, rows_of
 from .plots import uncertainty_plot
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
@@ -170,8 +170,8 @@ def _decision(call: SiteCall, item: Item) -> Decision:
     if call.field("choice"):
         return _choice(call, item, note)
     try:
-        if action == "parts":
-            return decision_by_parts(item.content, call.field, note)
+        if action == "items":
+            return decision_by_items(item.content, call.field, note)
         if action == "edit":
             return edit_of(item.content, _edited(call, item), note)
         text = call.field("text") if action == "respond" else None

@@ -15,7 +15,7 @@ pytest.importorskip("starlette", reason="the review extra is not installed")
 
 from sqlalchemy.exc import OperationalError
 
-from guardrail.parts.part import PartVerdict
+from guardrail.items.item import ItemVerdict
 from guardrail.review import Candidate, Content, Decision, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
@@ -56,13 +56,13 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
 
 
-def test_parts_to_label_are_blind_until_they_are_decided(store: ReviewStore, system: httpx.Client) -> None:
-    parts = tuple(
-        PartVerdict(path=path, text="1", uncertainty=doubt, detail=why, kept=False)
+def test_items_to_label_are_blind_until_they_are_decided(store: ReviewStore, system: httpx.Client) -> None:
+    items = tuple(
+        ItemVerdict(path=path, text="1", uncertainty=doubt, detail=why, kept=False)
         for path, doubt, why in (("/a", 0.75, ""), ("/b", None, "the field's judge failed"))
     )
     answer = Candidate(text='{"a": 1, "b": 1}')
-    item = store.enqueue(Content(question="q", kind="audit", candidate=answer, allowed=("approve",), parts=parts))
+    item = store.enqueue(Content(question="q", kind="audit", candidate=answer, allowed=("approve",), items=items))
     shown = system.get(f"/api/items/{item.id}").text
     assert "/b" in shown
     assert "0.75" not in shown
@@ -266,22 +266,22 @@ def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: http
 
 
 def test_a_system_decides_part_by_part(store: ReviewStore, system: httpx.Client) -> None:
-    parts = (
+    items = (
         {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
         {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},
     )
-    item = store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', parts=parts))
-    shown = system.get(f"/api/items/{item.id}").json()["content"]["parts"]
-    assert [part["kept"] for part in shown] == [True, False]
+    item = store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', items=items))
+    shown = system.get(f"/api/items/{item.id}").json()["content"]["items"]
+    assert [item["kept"] for item in shown] == [True, False]
     total = {"place": "/total", "action": "edit", "text": "13.75"}
     refused: list[dict[str, Any]] = [
-        {"parts": []},
-        {"action": "approve", "parts": [total]},
-        {"parts": [{**total, "place": "/number"}]},
+        {"items": []},
+        {"action": "approve", "items": [total]},
+        {"items": [{**total, "place": "/number"}]},
     ]
     for wrong in refused:
         assert decide(system, item.id, {"reviewer": "Dora", **wrong}).status_code == 400
-    decided = decide(system, item.id, {"reviewer": "Dora", "parts": [total]})
+    decided = decide(system, item.id, {"reviewer": "Dora", "items": [total]})
     assert decided.status_code == 200
     assert decided.json()["decision"]["action"] == "edit"
     assert decided.json()["decision"]["candidate"]["text"] == '{"number": "A-1", "total": 13.75}'

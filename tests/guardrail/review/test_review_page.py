@@ -813,7 +813,7 @@ def test_items_without_the_usual(store: ReviewStore, address: str) -> None:
     assert 'value="respond"' in text
 
 
-# -- parts -------------------------------------------------------------------------------------------------------------
+# -- items -------------------------------------------------------------------------------------------------------------
 
 
 def test_sessions_end() -> None:
@@ -854,8 +854,8 @@ def test_a_half_written_tokens_file_withdraws_nothing(tmp_path: Path, caplog: py
     token = add_token(path, "ann", "reviewer")
     accounts = Accounts(path)
     whole = path.read_text()
-    for part in ("", whole[:40]):
-        path.write_text(part)
+    for item in ("", whole[:40]):
+        path.write_text(item)
         assert accounts.by_token(token) is not None
         assert accounts.by_token(token) is not None
     assert len(caplog.records) == 2, "once for each version of the file"

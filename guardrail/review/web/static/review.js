@@ -4,58 +4,58 @@
 const typing = (target) =>
   target instanceof Element && target.closest("input:not([type=radio]), textarea, select") !== null;
 
-// Parts that are decided one by one: a key decides the part in focus and goes on to the next open one.
-const parts = [...document.querySelectorAll("[data-part]")];
-const decided = (part) => part.querySelector("input[type=radio]:checked") !== null;
-const step = (from, by) => parts[Math.min(Math.max(parts.indexOf(from) + by, 0), parts.length - 1)];
+// Fields that are decided one by one: a key decides the box in focus and goes on to the next open one.
+const fields = [...document.querySelectorAll("[data-field]")];
+const decided = (field) => field.querySelector("input[type=radio]:checked") !== null;
+const step = (from, by) => fields[Math.min(Math.max(fields.indexOf(from) + by, 0), fields.length - 1)];
 const nextOpen = (from) => {
-  const at = parts.indexOf(from);
-  return [...parts.slice(at + 1), ...parts.slice(0, at)].find((part) => !decided(part));
+  const at = fields.indexOf(from);
+  return [...fields.slice(at + 1), ...fields.slice(0, at)].find((field) => !decided(field));
 };
-const goOn = (part) => (nextOpen(part) ?? document.querySelector(".by-part [data-key=s]")).focus();
-const decide = (part, way) => {
-  const radio = part.querySelector(`[data-way="${way}"]`);
-  const field = part.querySelector("[name^='value:']");
+const goOn = (field) => (nextOpen(field) ?? document.querySelector(".by-field [data-key=s]")).focus();
+const decide = (field, way) => {
+  const radio = field.querySelector(`[data-way="${way}"]`);
+  const box = field.querySelector("[name^='value:']");
   radio.checked = true;
-  part.dataset.decided = radio.value;
+  field.dataset.decided = radio.value;
   if (way === "e") {
-    field.focus();
-    field.select();
+    box.focus();
+    box.select();
   } else {
-    goOn(part);
+    goOn(field);
   }
 };
-const byPart = (event) => {
-  const part = (event.target instanceof Element && event.target.closest("[data-part]")) || parts[0];
+const byField = (event) => {
+  const field = (event.target instanceof Element && event.target.closest("[data-field]")) || fields[0];
   const key = event.key.toLowerCase();
-  if (["a", "r", "e"].includes(key)) decide(part, key);
-  else if (key === "j") step(part, 1).focus();
-  else if (key === "k") step(part, -1).focus();
+  if (["a", "r", "e"].includes(key)) decide(field, key);
+  else if (key === "j") step(field, 1).focus();
+  else if (key === "k") step(field, -1).focus();
   else return false;
   event.preventDefault();
   return true;
 };
-parts.forEach((part) => {
-  const field = part.querySelector("[name^='value:']");
-  part.addEventListener("change", () => { part.dataset.decided = part.querySelector("input:checked")?.value ?? ""; });
-  field.addEventListener("input", () => {
-    part.querySelector("[data-way=e]").checked = true;
-    part.dataset.decided = "edit";
+fields.forEach((field) => {
+  const box = field.querySelector("[name^='value:']");
+  field.addEventListener("change", () => { field.dataset.decided = field.querySelector("input:checked")?.value ?? ""; });
+  box.addEventListener("input", () => {
+    field.querySelector("[data-way=e]").checked = true;
+    field.dataset.decided = "edit";
   });
-  field.addEventListener("keydown", (event) => {
+  box.addEventListener("keydown", (event) => {
     if (event.key !== "Enter" || event.ctrlKey || event.metaKey || event.shiftKey) return;
     event.preventDefault(); // Enter ends the edit; it must not send the form, nor begin a line
-    goOn(part);
+    goOn(field);
   });
 });
-parts[0]?.focus({ preventScroll: true });
+fields[0]?.focus({ preventScroll: true });
 
 document.addEventListener("keydown", (event) => {
   if (typing(event.target)) {
     if (event.key === "Escape") {
       event.target.blur();
     } else if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) {
-      const button = event.target.closest("details, .by-part")?.querySelector("button[name=action]");
+      const button = event.target.closest("details, .by-field")?.querySelector("button[name=action]");
       if (button) {
         event.preventDefault();
         button.click();
@@ -64,7 +64,7 @@ document.addEventListener("keydown", (event) => {
     return;
   }
   if (event.ctrlKey || event.metaKey || event.altKey || event.repeat) return;
-  if (parts.length && byPart(event)) return;
+  if (fields.length && byField(event)) return;
   const found = document.querySelector(`[data-key="${CSS.escape(event.key.toLowerCase())}"]`);
   if (!found) return;
   event.preventDefault();
@@ -76,7 +76,7 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// Each form has a field for the note. They are kept equal, so that the note is sent with whichever form decides.
+// Each form has a box for the note. They are kept equal, so that the note is sent with whichever form decides.
 const notes = document.querySelectorAll("input[name=note]");
 notes.forEach((note) => {
   note.addEventListener("input", () => notes.forEach((other) => { other.value = note.value; }));

@@ -1,0 +1,649 @@
+"""JSON fields: the leaves of a document, and whether another document supports them. No I/O.
+
+A document is a value of `guardrail.judges.json_value.read_json`, with exact numbers.
+"""
+
+from __future__ import annotations
+
+import json
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from decimal import Decimal
+from typing import Any, TypeAlias
+
+from ..errors import UsageError
+from ..judges.base import BatchJudge, Judge
+from ..judges.json_value import canonical_value, read_json
+from ..judges.registry import make_judge
+from ..judges.tool_call import point_in_time, read_calls
+from ..specs import JudgeSpec
+from ..types import Bindings, Sample
+from .spec import ItemsSpec, Procedure
+
+__all__ = [
+    "ABSENT",
+    "UNNAMED",
+    "DateJudge",
+    "Document",
+    "Leaf",
+    "OtherDocument",
+    "document_of",
+    "escaped",
+    "field_judges",
+    "json_spec",
+    "json_text",
+    "kept_value",
+    "leaf_fields",
+    "leaves",
+    "named_path",
+    "placed",
+]
+
+Document: TypeAlias = Any
+SPLITTER, SUPPORT = "json_fields", "samples"
+VERSION = 1
+MOST_ITEMS = 100
+"""Different items of a list that a judge compares with each other; items of a longer list are not measured. A judge is
+asked about every two of them, in the answer and in each sample: 1,000 items are ten million questions."""
+
+
+class _Absent:
+    def __repr__(self) -> str:
+        return "ABSENT"
+
+
+ABSENT: Any = _Absent()
+"""The value of an optional field that an answer leaves out. None is a value: null is a claim."""
+
+
+@dataclass(frozen=True, slots=True)
+class _KeyedItem:
+    """A step into a list of objects: to the item whose key field has this value."""
+
+    field: str
+    key: str
+
+
+Address: TypeAlias = tuple[str | _KeyedItem, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaf:
+    """A item of a document.
+
+    Attributes:
+        path: JSON pointer in the document.
+        pattern: The path with "*" for each item of a list; the field's judge is found by it.
+        value: The value there, or `ABSENT`.
+        address: Steps to the same field in another document; of a list item, to its list.
+        place: For an item of a list of scalars: how many items up to and with this one equal it, from 1. 0 otherwise.
+        unmeasured: Why nothing is compared with it; empty where it is compared.
+    """
+
+    path: str
+    pattern: str
+    value: Document
+    address: Address
+    place: int = 0
+    unmeasured: str = ""
+
+
+# -- Documents -----------------------------------------------------------------------------------------------------
+
+
+def document_of(answer: Sample, call: str | None) -> Document:
+    """The document of an answer: the text as JSON, or the arguments of its one tool call.
+
+    Args:
+        answer: The answer.
+        call: Name of the tool that it must call; None for an answer whose text is the document.
+
+    Raises:
+        ValueError: There is none: not JSON, a field twice, several calls, or another tool.
+    """
+    if [made.name for made in answer.tool_calls] != ([] if call is None else [call]):
+        raise ValueError(f"expected {call or 'no tool call'}, got {[made.name for made in answer.tool_calls]}")
+    if call is None:
+        return read_json(answer.comparable)
+    return read_json(json.dumps(answer.tool_calls[0].arguments, allow_nan=False))
+
+
+def reference_document(reference: str, call: str | None) -> tuple[Document, str | None]:
+    """The document of a reference text, and the tool it calls; None if it names none.
+
+    Args:
+        reference: JSON.
+        call: Tool that the answer calls; None for a text, whose reference is a document as it stands.
+
+    Raises:
+        ValueError: It is not JSON, or holds several calls.
+    """
+    calls = None if call is None else read_calls(reference)
+    if calls is None:
+        return read_json(reference), None
+    if len(calls) > 1:
+        raise ValueError(f"it holds {len(calls)} calls")
+    return document_of(Sample(text="", tool_calls=tuple(calls)), calls[0].name), calls[0].name
+
+
+def json_text(value: Document) -> str:
+    """JSON of a document with every number as the answer wrote it."""
+    if isinstance(value, dict):
+        fields = (f"{json.dumps(key, ensure_ascii=False)}: {json_text(inner)}" for key, inner in value.items())
+        return f"{{{', '.join(fields)}}}"
+    if isinstance(value, list):
+        return f"[{', '.join(map(json_text, value))}]"
+    return str(value) if isinstance(value, Decimal) else json.dumps(value, ensure_ascii=False)
+
+
+# -- Leaves --------------------------------------------------------------------------------------------------------
+
+
+def leaves(document: Document, spec: ItemsSpec, judges: Mapping[str, Judge]) -> list[Leaf]:
+    """The items of a document, in the order of the text.
+
+    One item for each leaf path. A list of scalars gives one item for each item; any other list is one item, unless
+    ``spec.keys`` names a key field by which its items are matched. Null, ``[]`` and ``{}`` are items. A field of
+    ``spec.optional`` that an object leaves out is an item whose value is `ABSENT`, after the object's other fields.
+    """
+    return list(_walk(document, "", "", (), spec, judges))
+
+
+def _walk(
+    value: Document, path: str, pattern: str, address: Address, spec: ItemsSpec, judges: Mapping[str, Judge]
+) -> Iterator[Leaf]:
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            step = escaped(name)
+            yield from _walk(inner, f"{path}/{step}", f"{pattern}/{step}", (*address, name), spec, judges)
+        left_out = [name for name in _optional_in(pattern, spec) if name not in value]
+        for name in left_out:
+            step = escaped(name)
+            yield Leaf(f"{path}/{step}", f"{pattern}/{step}", ABSENT, (*address, name))
+        if value or left_out:
+            return
+    elif isinstance(value, list) and value:
+        keys = _keys_of(value, spec.keys.get(pattern))
+        if keys is not None:
+            for i, (item, key) in enumerate(zip(value, keys, strict=True)):
+                at = (*address, _KeyedItem(spec.keys[pattern], key))
+                yield from _walk(item, f"{path}/{i}", f"{pattern}/*", at, spec, judges)
+            return
+        if not any(isinstance(item, dict | list) for item in value):
+            judge = judges.get(f"{pattern}/*")
+            why = _Tally(judge, value, spec.most_items).excess
+            earlier = _Tally(None if why else judge)
+            for i, item in enumerate(value):
+                same, _ = earlier.same(item)
+                earlier.add(item)
+                yield Leaf(f"{path}/{i}", f"{pattern}/*", item, address, same + 1, why)
+            return
+    yield Leaf(path, pattern, value, address)
+
+
+def _keys_of(items: Sequence[Document], field: str | None) -> list[str] | None:
+    """The keys of objects in a list; None unless every item has one, each another."""
+    if field is None or not all(isinstance(item, dict) and field in item for item in items):
+        return None
+    keys = [canonical_value(_nfc(item[field])) for item in items]
+    return keys if len(set(keys)) == len(keys) else None
+
+
+def _optional_in(pattern: str, spec: ItemsSpec) -> list[str]:
+    """Names of the optional fields of the object at a path."""
+    at = (path.rpartition("/") for path in spec.optional)
+    return [_unescaped(name) for parent, _, name in at if parent == pattern]
+
+
+class _Tally:
+    """The items of a list with equal ones counted together: comparing every two items of a long list takes minutes."""
+
+    def __init__(self, judge: Judge | None, items: Sequence[Document] = (), most: int | None = None) -> None:
+        self._judge = judge
+        self._most = most
+        self._counts: dict[str, tuple[Document, int]] = {}
+        for item in items:
+            self.add(item)
+
+    def add(self, item: Document) -> None:
+        text = self._text(item)
+        first, count = self._counts.get(text, (item, 0))
+        self._counts[text] = (first, count + 1)
+
+    def same(self, item: Document) -> tuple[int, int]:
+        """Number of items that are the same as this one, and number of those about which the judge gives no verdict."""
+        if self._judge is None:
+            return self._counts.get(self._text(item), (item, 0))[1], 0
+        others = [other for other, _ in self._counts.values()]
+        counts = [count for _, count in self._counts.values()]
+        verdicts = list(zip(_compared(item, others, self._judge), counts, strict=True))
+        same = sum(count for verdict, count in verdicts if verdict is True)
+        return same, sum(count for verdict, count in verdicts if verdict is None)
+
+    @property
+    def excess(self) -> str:
+        """Why the judge does not compare the items: there are too many different ones; empty if it does."""
+        if self._judge is None or self._most is None or len(self._counts) <= self._most:
+            return ""
+        return (
+            f"the list has {len(self._counts)} different items, and the items' judge, which compares every two of "
+            f"them, takes at most {self._most}"
+        )
+
+    def _text(self, item: Document) -> str:
+        # Without a judge 1 and 1.0 are the same; a judge may tell them apart.
+        return canonical_value(_nfc(item)) if self._judge is None else json_text(_nfc(item))
+
+
+class OtherDocument:
+    """A document that items are compared with, such as a sample's. Each of its lists is read once for all items.
+
+    Attributes:
+        value: The document.
+    """
+
+    def __init__(self, value: Document, judges: Mapping[str, Judge], most_items: int | None = None) -> None:
+        self.value = value
+        self._judges = judges
+        self._most_items = most_items
+        self._tallies: dict[Address, _Tally] = {}
+        self._keys: dict[Address, dict[str, int]] = {}
+
+    def supports(self, leaf: Leaf) -> bool | None:
+        """Whether the document supports an item; None if the field's judge gives no verdict, or its list is too long.
+
+        * A value: the document has the same one at that path.
+        * An item of a list: it has at least as many equal items as there are up to this one.
+        * An absent field: it does not have that field.
+        """
+        there = self._at(leaf.address)
+        if leaf.value is ABSENT:
+            return there is ABSENT
+        judge = self._judges.get(leaf.pattern)
+        if not leaf.place:
+            return False if there is ABSENT else _same(leaf.value, there, judge)
+        if not isinstance(there, list):
+            return False
+        if leaf.address not in self._tallies:
+            self._tallies[leaf.address] = _Tally(judge, there, self._most_items)
+        if leaf.unmeasured or self._tallies[leaf.address].excess:
+            return None
+        same, unknown = self._tallies[leaf.address].same(leaf.value)
+        if same >= leaf.place:
+            return True
+        return None if unknown else False
+
+    def _at(self, address: Address) -> Document:
+        """The value at an address, or `ABSENT`."""
+        value = self.value
+        for depth, step in enumerate(address):
+            if isinstance(step, str):
+                if not isinstance(value, dict) or step not in value:
+                    return ABSENT
+                value = value[step]
+                continue
+            place = self._places(value, address[:depth], step.field).get(step.key)
+            if place is None:
+                return ABSENT
+            value = value[place]
+        return value
+
+    def _places(self, value: Document, address: Address, field: str) -> dict[str, int]:
+        """The position of each item of a list of objects by its key; empty if the items cannot be told apart."""
+        if address not in self._keys:
+            keys = _keys_of(value, field) if isinstance(value, list) else None
+            self._keys[address] = {key: place for place, key in enumerate(keys or ())}
+        return self._keys[address]
+
+
+# -- Values --------------------------------------------------------------------------------------------------------
+
+
+def _same(a: Document, b: Document, judge: Judge | None) -> bool | None:
+    """Whether two values are the same; see `_compared`."""
+    (verdict,) = _compared(a, [b], judge)
+    return verdict
+
+
+def _compared(value: Document, others: Sequence[Document], judge: Judge | None) -> list[bool | None]:
+    """Whether a value is the same as each of the others. Values of different types never are: a text is not a number.
+
+    Without a judge: numbers by value, texts by every character after Unicode's normal form C, others by both. A judge
+    is asked once, about all others that differ in this.
+    """
+    value, others = _nfc(value), [_nfc(other) for other in others]
+    own = canonical_value(value)
+    alike = [_kind(value) == _kind(other) for other in others]
+    verdicts: list[bool | None] = [kin and own == canonical_value(o) for kin, o in zip(alike, others, strict=True)]
+    if judge is None or value is None or isinstance(value, bool):
+        return verdicts
+    asked = [i for i, verdict in enumerate(verdicts) if alike[i] and not verdict]
+    pairs = [(_text(value), _text(others[i])) for i in asked]
+    for i, verdict in zip(asked, judge.equivalent("", pairs) if pairs else (), strict=True):
+        if verdict is not None and not isinstance(verdict, bool):
+            raise ValueError(f"a verdict must be True, False or None, got a {type(verdict).__name__}")
+        verdicts[i] = verdict
+    return verdicts
+
+
+def _text(value: Document) -> str:
+    return value if isinstance(value, str) else json_text(value)
+
+
+def _kind(value: Document) -> str:
+    return "number" if isinstance(value, Decimal) else type(value).__name__
+
+
+def _nfc(value: Document) -> Document:
+    if isinstance(value, str):
+        return value if value.isascii() else unicodedata.normalize("NFC", value)
+    if isinstance(value, dict):
+        return {key: _nfc(inner) for key, inner in value.items()}
+    return [_nfc(inner) for inner in value] if isinstance(value, list) else value
+
+
+@dataclass(frozen=True, slots=True)
+class DateJudge(BatchJudge):
+    """Two texts are the same iff they name one point in time in the given formats of ``strptime``.
+
+    A text that fits several formats with different meanings, or none, is compared as a text.
+
+    Attributes:
+        formats: E.g. ("%Y-%m-%d", "%d.%m.%Y").
+    """
+
+    formats: Sequence[str] = ("%Y-%m-%d",)
+
+    is_slow = False
+
+    def __post_init__(self) -> None:
+        if isinstance(self.formats, str) or not all("%" in form for form in self.formats):
+            raise UsageError(f"formats is a list of strptime formats, such as ['%d.%m.%Y'], got {self.formats!r}")
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="date", version=1, params={"formats": list(self.formats)})
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of the points in time; the question plays no part."""
+        return [self._read(a) == self._read(b) for a, b in pairs]
+
+    def _read(self, text: str) -> str:
+        return point_in_time(text.strip(), self.formats) or f"text {text}"
+
+
+def field_judges(spec: ItemsSpec, own: Mapping[str, Judge] | None = None) -> dict[str, Judge]:
+    """The judge of each field that has its own, by path.
+
+    Args:
+        spec: The items.
+        own: Judge objects by path, for judges that cannot be made by name.
+
+    Raises:
+        UsageError: A judge cannot be made by name and was not given, or another one was given; both are named.
+    """
+    own = dict(own or {})
+    if unknown := sorted(set(own) - set(spec.judges)):
+        raise UsageError(f"judges were given for {unknown}, but the items name judges for {sorted(spec.judges)}")
+    judges: dict[str, Judge] = {}
+    for path, stored in spec.judges.items():
+        judge = own.get(path)
+        if judge is None and stored.name == "date":
+            judge = DateJudge(**stored.params)
+        elif judge is None:
+            try:
+                judge = make_judge(stored.name, **stored.params)
+            except UsageError as error:
+                raise UsageError(
+                    f"the field {path} was calibrated with judge {stored.name!r}, which cannot be made by name here "
+                    f"({error}). Pass it: judge={{{path!r}: ...}}."
+                ) from error
+        if judge.spec != stored:
+            raise UsageError(
+                f"the judge of the field {path} differs: calibrated with {stored!r}, running {judge.spec!r}. "
+                "Calibrate again, or install the version that made the artifact."
+            )
+        judges[path] = judge
+    return judges
+
+
+# -- What is left --------------------------------------------------------------------------------------------------
+
+
+def kept_value(document: Document, kept: Mapping[str, bool]) -> Document:
+    """The document without the items that are held back; `ABSENT` if nothing is left.
+
+    Nothing stands in place of an item that is held back, and a container of which nothing is left is left out as well:
+    ``[]`` in place of a list with one doubtful item would be another claim.
+
+    Args:
+        document: The document.
+        kept: For the path of each item whether it is kept.
+    """
+    return _kept(document, "", kept)
+
+
+def _kept(value: Document, path: str, kept: Mapping[str, bool]) -> Document:
+    if path in kept:
+        return value if kept[path] else ABSENT
+    if isinstance(value, dict):
+        inner = {name: _kept(item, f"{path}/{escaped(name)}", kept) for name, item in value.items()}
+        return {name: item for name, item in inner.items() if item is not ABSENT} or ABSENT
+    if isinstance(value, list):
+        items = (_kept(item, f"{path}/{i}", kept) for i, item in enumerate(value))
+        return [item for item in items if item is not ABSENT] or ABSENT
+    return ABSENT  # a value that is not an item was never measured
+
+
+def placed(document: Document, path: str, value: Document) -> Document:
+    """The document with another value at a JSON pointer; a field that an object does not have is added to it.
+
+    Raises:
+        ValueError: The document has no such place.
+    """
+    steps = [_unescaped(step) for step in path.split("/")[1:]]
+    try:
+        return _placed(document, steps, value)
+    except LookupError as error:
+        raise ValueError(f"the answer has no place {path!r}") from error
+
+
+def _placed(document: Document, steps: Sequence[str], value: Document) -> Document:
+    if not steps:
+        return value
+    name, *rest = steps
+    if isinstance(document, dict) and (not rest or name in document):
+        return {**document, name: _placed(document.get(name, ABSENT), rest, value)}
+    if isinstance(document, list) and name.isdecimal() and int(name) < len(document):
+        place = int(name)
+        return [*document[:place], _placed(document[place], rest, value), *document[place + 1 :]]
+    raise LookupError(name)
+
+
+# -- Paths and schemas ---------------------------------------------------------------------------------------------
+
+
+def escaped(name: str) -> str:
+    """A name as a step of a JSON pointer (RFC 6901)."""
+    return name.replace("~", "~0").replace("/", "~1")
+
+
+def _unescaped(step: str) -> str:
+    return step.replace("~1", "/").replace("~0", "~")
+
+
+@dataclass(frozen=True, slots=True)
+class Fields:
+    """The leaf fields of a JSON schema.
+
+    Attributes:
+        most: Most items that an answer can have; None if a list has no ``maxItems``.
+        optional: Paths of fields that an answer may leave out.
+        unbounded: Paths of the lists without ``maxItems``.
+        paths: Paths of the leaf fields, with "*" for the items of a list that are items.
+    """
+
+    most: int | None
+    optional: tuple[str, ...]
+    unbounded: tuple[str, ...]
+    paths: tuple[str, ...]
+
+
+def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Fields:
+    """The leaf fields of a JSON schema; ``$ref`` within it and unions with null are followed.
+
+    Args:
+        schema: A JSON schema of an object.
+        keys: Key field of lists of objects, by path.
+    """
+    optional: list[str] = []
+    unbounded: list[str] = []
+    paths: list[str] = []
+
+    def count(item: Any, path: str, refs: tuple[str, ...]) -> int:
+        item, refs = _resolved(item, schema, refs)
+        properties = item.get("properties")
+        if properties:
+            required = set(item.get("required", ()))
+            optional.extend(f"{path}/{escaped(name)}" for name in properties if name not in required)
+            return sum(count(inner, f"{path}/{escaped(name)}", refs) for name, inner in properties.items())
+        items = item.get("items") if item.get("type") == "array" else None
+        item, _ = _resolved(items, schema, refs) if isinstance(items, Mapping) else ({}, refs)
+        if not isinstance(items, Mapping) or (item.get("type") in ("object", "array") and path not in (keys or {})):
+            paths.append(path)
+            return 1
+        if "maxItems" not in item:
+            unbounded.append(path)
+        return max(1, int(item.get("maxItems", 1))) * count(items, f"{path}/*", refs)
+
+    most = count(schema, "", ())
+    return Fields(None if unbounded else most, tuple(optional), tuple(unbounded), tuple(paths))
+
+
+def _resolved(item: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+    """A subschema behind its reference or its one alternative to null; {} if it refers to itself."""
+    while isinstance(item, Mapping):
+        if (ref := item.get("$ref")) is not None:
+            if ref in refs:
+                return {}, refs
+            refs, item = (*refs, ref), schema
+            for step in str(ref).removeprefix("#").strip("/").split("/"):
+                item = item.get(_unescaped(step), {}) if isinstance(item, Mapping) else {}
+            continue
+        either = item.get("anyOf") or item.get("oneOf") or item.get("allOf")
+        real = [each for each in either or () if not (isinstance(each, Mapping) and each.get("type") == "null")]
+        if len(real) != 1:
+            return item, refs
+        item = real[0]
+    return {}, refs
+
+
+def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
+    """The JSON schema of answers: that of their format, or the parameters of the one tool; None without one."""
+    if bindings is None:
+        return None
+    if bindings.response_format is not None:
+        schema = (bindings.response_format.get("json_schema") or {}).get("schema")
+    else:
+        schema = bindings.tools[0]["function"].get("parameters") if len(bindings.tools) == 1 else None
+    return schema if isinstance(schema, Mapping) else None
+
+
+UNNAMED = "*"
+"""Stands for a key that is the model's word, in a path that is shown without it."""
+
+
+def named_path(path: str, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> str:
+    """A path without the model's words: "*" stands for a key that neither the schema nor the specification names.
+
+    Such keys (of ``additionalProperties``, of answers without a schema) are the answer, too: {"cancer": true} says
+    by its key what the value says elsewhere. Places in a list are numbers, and no words.
+
+    Args:
+        path: JSON pointer of an item.
+        spec: The items; paths of their judges, key fields and optional fields count as named.
+        schema: The JSON schema of the answers; None if there is none.
+    """
+    listed = {*spec.optional, *spec.judges, *spec.keys, *(f"{at}/*/{escaped(key)}" for at, key in spec.keys.items())}
+    named = {"/".join(whole.split("/")[:end]) for whole in listed for end in range(2, whole.count("/") + 2)}
+    here: list[Any] = [] if schema is None else [schema]
+    pattern = shown = ""
+    for step in path.split("/")[1:]:
+        there = [branch for item in here for branch in _branches(item, schema or {}, ())]
+        fields = [_fields_of(branch)[_unescaped(step)] for branch in there if _unescaped(step) in _fields_of(branch)]
+        items = [branch["items"] for branch in there if branch.get("type") == "array" and "items" in branch]
+        listing = step.isdecimal() and (bool(items) or f"{pattern}/*" in named)
+        pattern = f"{pattern}/{'*' if listing else step}"
+        known = listing or bool(fields) or pattern in named
+        shown = f"{shown}/{step if known else UNNAMED}"
+        here = fields or items if known else [branch.get("additionalProperties") for branch in there]
+    return shown
+
+
+def _fields_of(branch: Mapping[str, Any]) -> Mapping[str, Any]:
+    fields = branch.get("properties")
+    return fields if isinstance(fields, Mapping) else {}
+
+
+def _branches(item: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+    """A subschema behind its references, and its alternatives."""
+    item, refs = _resolved(item, schema, refs)
+    yield item
+    for name in ("anyOf", "oneOf", "allOf"):
+        for each in item.get(name) or ():
+            yield from _branches(each, schema, refs)
+
+
+def json_spec(
+    bindings: Bindings | None = None,
+    *,
+    schema: Mapping[str, Any] | None = None,
+    judges: Mapping[str, Judge | str] | None = None,
+    keys: Mapping[str, str] | None = None,
+    optional: Sequence[str] | None = None,
+    cap: int | None = None,
+) -> ItemsSpec:
+    """The specification of JSON fields as items.
+
+    Args:
+        bindings: The plan's tools and answer format, whose schema names the fields.
+        schema: The JSON schema, where it is not that of the bindings.
+        judges: Judge, or name of one, by path ("/items/*/price"): "numeric", "exact", "date" or an object.
+        keys: Key field of lists of objects, by path of the list: {"/items": "sku"}.
+        optional: Paths of fields that an answer may leave out. Default: those that the schema does not require.
+        cap: Most items that can be kept. Default: the number of leaf fields of the schema.
+
+    Raises:
+        UsageError: The cap is needed: there is no schema, or a list in it has no ``maxItems``.
+    """
+    read_from = schema or schema_of(bindings)
+    fields = Fields(None, (), (), ()) if read_from is None else leaf_fields(read_from, keys)
+    cap = fields.most if cap is None else cap
+    if cap is None:
+        why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
+        raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")
+    judge_specs = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
+    params: dict[str, Any] = {}
+    if keys:
+        params["keys"] = dict(sorted(keys.items()))
+    if optional_paths := sorted(fields.optional if optional is None else optional):
+        params["optional"] = optional_paths
+    support: dict[str, Any] = {}
+    if judge_specs:
+        support["judges"] = {path: spec.model_dump(mode="json") for path, spec in judge_specs.items()}
+    if any(path.endswith("/*") for path in judge_specs):
+        support["most_items"] = MOST_ITEMS
+    return ItemsSpec(
+        kind="json",
+        splitter=Procedure(name=SPLITTER, version=VERSION, params=params),
+        support=Procedure(name=SUPPORT, version=VERSION, params=support),
+        cap=cap,
+    )
+
+
+def _named_judge(judge: Judge | str) -> Judge:
+    if not isinstance(judge, str):
+        return judge
+    return DateJudge() if judge == "date" else make_judge(judge)

@@ -1,0 +1,141 @@
+"""Structured output of which some fields are held back."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Generic, TypeVar
+
+from langchain_core.exceptions import OutputParserException
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.utils.pydantic import is_basemodel_subclass
+from pydantic import ValidationError
+
+from ..verdict import Reason
+from .item import ItemVerdict
+from .json_fields import UNNAMED, escaped
+
+__all__ = ["Partial", "partial_or"]
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Partial(Generic[T]):
+    """An object of which some fields are held back, because the model was not certain enough of them.
+
+    Attributes:
+        kept: The kept fields with their values, as plain JSON. A field that is held back is not in it, nor is a
+            container of which nothing is left: nothing stands in its place.
+        held_back: JSON pointers of the fields that are held back, in the original answer ("/items/2/price"); "*" stands
+            for a key that the schema does not name.
+        items: The verdict on each field, in the order of the answer; without the value where it is held back.
+        model: The object of the schema, if every field that is held back is one that the schema does not require;
+            such a field then has the schema's default, which says nothing about its value. None otherwise, and for
+            schemas that are not pydantic classes.
+        verdict: The whole verdict as plain JSON, as in ``response_metadata["guardrail"]``.
+        ticket: Ticket of the review item in which a person decides about the rest; None if it was not queued.
+    """
+
+    kept: dict[str, Any]
+    held_back: tuple[str, ...]
+    items: tuple[ItemVerdict, ...]
+    model: T | None
+    verdict: Mapping[str, Any] = field(repr=False)
+    ticket: str | None = None
+
+    def __getitem__(self, name: str) -> Any:
+        """The value of a kept field at the top level.
+
+        Raises:
+            KeyError: The field is held back, or the answer does not have it.
+        """
+        if name in self.kept:
+            return self.kept[name]
+        firsts = {path.split("/")[1] for path in self.held_back}
+        unknown = "held back or not in the answer" if UNNAMED in firsts else "not in the answer"
+        why = "held back" if escaped(name) in firsts else unknown
+        raise KeyError(f"{name!r} is {why}. Kept: {', '.join(self.kept) or 'nothing'}; held back: {self.held_back}")
+
+    def __contains__(self, name: object) -> bool:
+        return name in self.kept
+
+    def get(self, name: str, default: Any = None) -> Any:
+        """The value of a kept field at the top level, or the default."""
+        return self.kept.get(name, default)
+
+
+def is_partial(message: AIMessage) -> bool:
+    """Whether a guard's message has only an item of the answer."""
+    verdict, review = (message.response_metadata.get(key) for key in ("guardrail", "review"))
+    if isinstance(review, Mapping) and "action" in review:  # a person has decided
+        return bool(review.get("held_back"))
+    return isinstance(verdict, Mapping) and bool(
+        verdict.get("accepted") and verdict.get("reason") == Reason.PARTLY_HELD_BACK
+    )
+
+
+def partial_of(message: AIMessage, schema: Any) -> Partial[Any]:
+    """The partial object in a guard's message.
+
+    Args:
+        message: A message for which `is_partial` holds.
+        schema: The schema that the caller asked for.
+
+    Raises:
+        OutputParserException: The kept JSON is not an object, or holds a number that Python cannot read as it stands.
+    """
+    verdict = message.response_metadata["guardrail"]
+    kept = message.tool_calls[0]["args"] if message.tool_calls else _read_object(message.text)
+    items = tuple(ItemVerdict.from_stored(item) for item in verdict["items"])
+    review = message.response_metadata.get("review") or {}
+    held = tuple(review.get("held_back") or (item.path for item in items if not item.kept and item.path is not None))
+    ticket = review.get("ticket")
+    return Partial(kept, held, items, _object(schema, kept, held), verdict, ticket)
+
+
+def _read_object(text: str) -> dict[str, Any]:
+    try:
+        kept = json.loads(text, parse_float=_finite)
+        if not isinstance(kept, dict):
+            raise ValueError(f"it is a {type(kept).__name__}, not an object")
+    except ValueError as error:
+        raise OutputParserException(
+            f"the kept item of the answer cannot be read as an object ({error}).", llm_output=text
+        ) from error
+    return kept
+
+
+def _finite(text: str) -> float:
+    # float("1e400") is inf, a value that nobody wrote.
+    value = float(text)
+    if not math.isfinite(value):
+        raise ValueError(f"the number {text[:40]} is too large")
+    return value
+
+
+def _object(schema: Any, kept: dict[str, Any], held_back: tuple[str, ...]) -> Any:
+    # An item that is missing from a list would not show in the object, so only fields may be.
+    if any(step.isdecimal() for path in held_back for step in path.split("/")):
+        return None
+    if not (isinstance(schema, type) and is_basemodel_subclass(schema)):
+        return None
+    try:
+        return schema(**kept)
+    except (ValidationError, TypeError):
+        return None
+
+
+def partial_or(parser: Runnable[Any, Any], schema: Any) -> Runnable[Any, Any]:
+    """The parser of whole messages, and a `Partial` for those of which some fields are held back."""
+
+    def parse(message: AIMessage) -> Any:
+        return partial_of(message, schema) if is_partial(message) else parser.invoke(message)
+
+    async def aparse(message: AIMessage) -> Any:
+        return partial_of(message, schema) if is_partial(message) else await parser.ainvoke(message)
+
+    return RunnableLambda(parse, afunc=aparse, name="guardrail_items")

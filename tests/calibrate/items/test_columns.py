@@ -1,0 +1,247 @@
+"""Items by columns: the results of the log, for every command that reads them."""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from calibrate.cli.frame.app import app
+from calibrate.data import column_build, column_store
+from calibrate.data.column_store import ColumnRecords, open_records
+from calibrate.data.item_columns import ItemColumns
+from calibrate.data.record import ItemLabels, Record
+from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.items.answers import label_items, measure_records
+from calibrate.items.figures import item_figures
+from calibrate.items.fit import ItemsRule, fit_items_artifact, held_out_items
+from calibrate.items.page import write_items_report
+from calibrate.items.rules import AnswerItems
+from guardrail.errors import RecordError, UsageError
+from guardrail.items.json_fields import json_spec
+from guardrail.items.measure import items_measure
+from tests.calibrate.items.cards import invoices, record_file
+
+pytest.importorskip("msgspec")
+pytest.importorskip("pyarrow")
+
+KEY = "items_json"
+
+
+@contextmanager
+def by_columns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    with monkeypatch.context() as patch:
+        patch.setattr(column_store, "LARGE", 0)
+        patch.setattr(column_build, "_BATCH", 5_000)  # several reads, which end within a line
+        yield
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Answers with every kind of item and label; every third question is asked again under another id."""
+    dice = random.Random(3)
+    records = []
+    for i, record in enumerate(invoices(120, seed=4)):
+        records.append(record.model_copy(update={"group": f"buyer {i % 9}"}))
+        if i % 3 == 0:
+            records.append(record.model_copy(update={"id": f"{record.id} again", "group": f"buyer {i % 9}"}))
+    path = tmp_path_factory.mktemp("columns") / "records.jsonl"
+    file = record_file(path, records)
+    spec = json_spec(file.header.plan.bindings, optional=["/discount"])
+    file = label_items(measure_records(file, items_measure(spec)), KEY)
+
+    def altered(record: Record) -> Record:
+        """Some items without a measurement, some labels undecided, and some answers without labels."""
+        if KEY not in record.items:
+            return record
+        chance = dice.random()
+        if chance < 0.1:
+            return record.model_copy(update={"item_labels": {}})
+        labels = record.item_labels[KEY]
+        items = record.items[KEY]
+        if chance < 0.2:
+            labels = ItemLabels(right=(None, *labels.right[1:]), n_reference=labels.n_reference)
+        if chance > 0.9:
+            items = (items[0].model_copy(update={"uncertainty": None, "detail": "no verdict"}), *items[1:])
+        return record.model_copy(update={"items": {KEY: items}, "item_labels": {KEY: labels}})
+
+    changed = [altered(record) for record in file.records]
+    write_records(path, file.header, changed)
+    return path
+
+
+@pytest.fixture
+def both(log: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RecordFile, RecordFile]:
+    """The file by its records and by its columns."""
+    with by_columns(monkeypatch):
+        columns = open_records(log)
+    assert isinstance(columns.records, ColumnRecords)
+    return read_records(log), columns
+
+
+def listed(columns: ItemColumns) -> dict[str, Any]:
+    """The columns with each item's path instead of its number."""
+    names = [columns.paths[i] for i in columns.path]
+    numbers = ("size", "labels", "reference", "uncertainty", "absent", "right")
+    # As text, in which NaN is NaN.
+    return {"path": names, **{name: [str(value) for value in getattr(columns, name)] for name in numbers}}
+
+
+def test_columns_of_items_are_those_of_the_records(both: tuple[RecordFile, RecordFile]) -> None:
+    by_record, by_column = (file.records for file in both)
+    whole = listed(by_record.items(KEY))
+    assert listed(by_column.items(KEY)) == whole
+    assert {"-1", "5"} == set(whole["size"])
+    assert {"-1", "0", "1"} == set(whole["right"])
+    assert "nan" in whole["uncertainty"]
+    assert "True" in whole["absent"]
+    some = np.random.default_rng(0).permutation(len(by_record))[:50]
+    for places in (some, some[:1], some[:0], np.arange(len(by_record)) % 2 == 0):
+        assert listed(by_column.take(places).items(KEY)) == listed(by_record.take(places).items(KEY))
+        assert listed(by_column.items(KEY).take(places)) == listed(by_record.take(places).items(KEY))
+    assert not by_column.items("items_sentences").measured.any()
+
+
+def test_an_answer_without_items_can_be_labelled_and_one_without_labels_is_not() -> None:
+    nothing: Any = np.zeros(0)
+    columns = ItemColumns(
+        size=np.array([0, 0, -1]), labels=np.array([0, -1, 0]), reference=np.array([-1, -1, -1]), uncertainty=nothing,
+        absent=nothing, path=nothing, right=nothing, paths=(),
+    )  # fmt: skip
+    assert columns.measured.tolist() == [True, True, False]
+    assert columns.labelled.tolist() == [True, False, False]
+
+
+def test_the_interval_of_recall_by_hand() -> None:
+    """Kept right items 1, 1, 0 of references with 2, 2, 1 fields: share .4, residuals .2, .2, -.4, mean size 5/3."""
+    columns = ItemColumns(
+        size=np.array([2, 1, 0]), labels=np.array([2, 1, 0]), reference=np.array([2, 2, 1]),
+        uncertainty=np.array([0.1, 0.9, 0.1]), absent=np.zeros(3, dtype=np.bool_), path=np.zeros(3, dtype=np.int64),
+        right=np.array([1, 1, 1], dtype=np.int8), paths=(None,),
+    )  # fmt: skip
+    figures = item_figures(AnswerItems.of([[0.1, 0.9], [0.1], []], [[0, 0], [0], []], cap=5), 0.5, columns=columns)
+    assert (figures.reference, figures.recalled) == (5, 2)
+    spread = 1.96 * (0.08**0.5) / (5 / 3) / 3**0.5
+    assert figures.recall_interval == pytest.approx((0.4 - spread, 0.4 + spread))
+
+
+def result_of(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except UsageError as error:
+        return str(error)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"rule": "clean_shown"},
+        {"rule": "both", "cut": 0.5},
+        {"rule": ItemsRule(bands=(3,)), "cap": 4},
+        {"rule": ItemsRule(largest_group=100), "groups": "cluster"},
+        {"rule": "clean_answers", "groups": "cluster"},
+        {"rule": ItemsRule(planned=200)},
+        {"repeats": "all"},
+    ],
+)
+def test_fits_are_those_of_the_records(both: tuple[RecordFile, RecordFile], options: dict[str, Any]) -> None:
+    def fitted(file: RecordFile) -> Any:
+        return fit_items_artifact(file, alpha=0.2, **options).model_copy(update={"created": ""})
+
+    assert result_of(partial(fitted, both[0])) == result_of(partial(fitted, both[1]))
+
+
+def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
+    both: tuple[RecordFile, RecordFile], tmp_path: Path
+) -> None:
+    halves = [(file, file.records.take(np.arange(len(file.records)) < 80)) for file in both]
+    artifact = fit_items_artifact(both[0], part=halves[0][1], alpha=0.3)
+    assert artifact.items is not None
+    assert artifact.items.threshold is not None
+    figures, pages = [], []
+    for number, (file, _) in enumerate(halves):
+        used = {int(value) for value in halves[0][1].question_hashes()}
+        rest = file.records.take(np.array([int(h) not in used for h in file.records.question_hashes()]))
+        figures.append(held_out_items(artifact, file, rest)[0])
+        page = tmp_path / str(number) / "report.html"
+        write_items_report(page, artifact, file, test=replace_records(file, rest))
+        pages.append(page.read_text(encoding="utf-8"))
+    assert figures[0] == figures[1]
+    assert pages[0] == pages[1]
+
+
+def replace_records(file: RecordFile, records: Any) -> RecordFile:
+    return RecordFile(file.path, file.header, records)
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "fit {log} --items json --alpha 0.3 --out {out}/artifact.json",
+        "fit {log} --items json --alpha 0.3 --test-fraction 0.3 --out {out}/artifact.json",
+        "evaluate {log} --items json --alpha 0.3 --splits 3",
+        "plan --items json --pilot {log} --alpha 0.3 --n 50 --repetitions 3",
+    ],
+)
+def test_commands_print_what_they_print_of_the_records(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, command: str
+) -> None:
+    def printed(name: str) -> str:
+        folder = tmp_path / name
+        folder.mkdir()
+        copy = folder / "records.jsonl"
+        copy.write_bytes(log.read_bytes())
+        result = CliRunner().invoke(app, command.format(log=copy, out=folder).split())
+        assert result.exit_code == 0, result.output
+        return result.output.replace(str(folder), "")
+
+    of_records = printed("records")
+    with by_columns(monkeypatch):
+        of_columns = printed("columns")
+    lines = [line for line in of_columns.splitlines() if "columns of" not in line]
+    assert [line.strip() for line in of_records.splitlines()] == [line.strip() for line in lines]
+
+
+def test_a_bad_part_is_refused_by_file_line_and_field(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    record = json.loads(lines[3])
+    record["items"][KEY][1]["uncertainty"] = 1.5
+    path.write_text("\n".join([*lines[:3], json.dumps(record), *lines[4:]]) + "\n", encoding="utf-8")
+    with pytest.raises(RecordError) as by_records:
+        read_records(path)
+    with by_columns(monkeypatch), pytest.raises(RecordError) as by_column:
+        open_records(path)
+    assert str(by_column.value) == str(by_records.value)
+    assert ":4: " in str(by_column.value)
+
+
+@pytest.mark.parametrize(
+    ("labels", "why"),
+    [({"right": [True]}, r"1 labels for \d items of 'items_json'"), ({"n_reference": -2}, "n_reference.*-2")],
+)
+def test_labels_that_do_not_fit_the_items_are_refused_by_file_and_line(
+    log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: dict[str, Any], why: str
+) -> None:
+    path = tmp_path / "bad.jsonl"
+    lines = log.read_text(encoding="utf-8").splitlines()
+    place = next(i for i, line in enumerate(lines[1:], start=1) if KEY in json.loads(line).get("item_labels", {}))
+    record = json.loads(lines[place])
+    record["item_labels"][KEY] |= labels
+    path.write_text("\n".join([*lines[:place], json.dumps(record), *lines[place + 1 :]]) + "\n", encoding="utf-8")
+    with pytest.raises(RecordError, match=f"bad.jsonl:{place + 1}: .*{why}") as by_records:
+        read_records(path)
+    with by_columns(monkeypatch), pytest.raises(RecordError) as by_column:
+        open_records(path)
+    assert str(by_column.value) == str(by_records.value)

@@ -1,0 +1,52 @@
+"""The gate of items: what could not be measured is never kept, nor are more than `cap` items."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from guardrail.items.gate import kept, measured
+
+VALUES = st.lists(st.one_of(st.none(), st.sampled_from([0.0, 0.1, 0.3, 1.0, math.nan, math.inf])), max_size=12)
+
+
+def test_items_that_were_not_measured_are_never_kept() -> None:
+    assert kept([None, math.nan, math.inf, -math.inf, 0.0, 1.0], 1.0, 9).tolist() == [False] * 4 + [True] * 2
+    assert not kept([0.0, 0.0], None, 9).any()
+    assert not kept([math.inf], math.inf, 9).any()
+
+
+def test_equal_items_beyond_the_cap_go_in_the_order_of_the_text() -> None:
+    assert measured([0.2, 0.1, 0.2, 0.1, 0.2], 3).tolist() == [0.2, 0.1, math.inf, 0.1, math.inf]
+    assert kept([0.2, 0.1, 0.2, 0.1, 0.2], 0.2, 3).tolist() == [True, True, False, True, False]
+
+
+def test_the_cap_counts_measured_items_first() -> None:
+    assert kept([None, 0.4, None, 0.0], 1.0, 2).tolist() == [False, True, False, True]
+
+
+def test_a_cap_below_one_is_refused() -> None:
+    with pytest.raises(ValueError, match="cap must be at least 1, got 0"):
+        measured([0.1], 0)
+
+
+@given(VALUES, st.integers(1, 12), st.sampled_from([0.0, 0.1, 0.5, 1.0]))
+def test_more_is_kept_at_a_larger_threshold_and_never_more_than_the_cap(
+    values: list[float | None], cap: int, threshold: float
+) -> None:
+    before = list(values)
+    few, many = kept(values, threshold, cap), kept(values, 1.0, cap)
+    assert few.sum() <= cap
+    assert not (few & ~many).any()
+    assert repr(values) == repr(before)
+
+
+@given(VALUES, st.integers(1, 12))
+def test_it_is_the_preparation_of_the_reference(values: list[float | None], cap: int) -> None:
+    # By definition u is infinite unless it is finite and among the first `cap` by (u, place).
+    finite = [(value, place) for place, value in enumerate(values) if value is not None and math.isfinite(value)]
+    among = {place for _, place in sorted(finite)[:cap]}
+    expected = [value if place in among else math.inf for place, value in enumerate(values)]
+    assert np.array_equal(measured(values, cap), np.array(expected, dtype=float))

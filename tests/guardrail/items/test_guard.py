@@ -1,0 +1,497 @@
+"""A guard of items: what it returns, what it holds back, and that nothing is drawn twice."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from langchain_core.exceptions import OutputParserException
+from langchain_core.messages import AIMessage
+from langchain_core.runnables import Runnable
+from pydantic import BaseModel, Field, ValidationError
+
+from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
+from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.bindings import bindings_for
+from guardrail.errors import ArtifactMismatchError
+from guardrail.items.decide import undivided
+from guardrail.items.item import ItemVerdict
+from guardrail.items.json_fields import json_spec
+from guardrail.items.release import release
+from guardrail.items.sentences import sentence_spec
+from guardrail.items.spec import ItemScores, ItemsSpec
+from guardrail.monitor import DriftMonitor, SafetySwitch
+from guardrail.monitor.drift import Reference
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Bindings, Sample, ToolCall
+from guardrail.verdict import Verdict
+
+
+class Invoice(BaseModel):
+    number: str
+    total: float
+    due: str | None = None
+    tags: list[str] = []
+
+
+Q = "Invoice?"
+FORMAT = bindings_for(response_format=Invoice)
+CALL = bindings_for([Invoice], tool_choice="Invoice")
+SPEC = json_spec(FORMAT, cap=9)
+SURE = {"number": "A-1", "total": 12.50, "due": "2020-01-02", "tags": ["x"]}
+
+
+def answers(*changes: dict[str, Any]) -> list[str]:
+    """The sure answer as primary, then four samples, each with a change."""
+    return [json.dumps(SURE), *(json.dumps({**SURE, **change}) for change in (*changes, {}, {}, {})[:4])]
+
+
+def guard_of(
+    script: list[Any], *, spec: ItemsSpec = SPEC, bindings: Bindings | None = FORMAT, **given: Any
+) -> Guardrail:
+    model = ScriptedChat(script={Q: script})
+    given = {"threshold": 0.2, "n": 4, **given}
+    own = {name: given.pop(name) for name in ("threshold", "n")}
+    return Guardrail(model=model, artifact=make_artifact(model, items=spec, bindings=bindings, **own), **given)
+
+
+def as_calls(script: list[str]) -> list[AIMessage]:
+    calls = [{"name": "Invoice", "args": json.loads(text), "id": "1", "type": "tool_call"} for text in script]
+    return [AIMessage(content="", tool_calls=[call]) for call in calls]
+
+
+def guardrail_of(message: AIMessage) -> dict[str, Any]:
+    verdict: dict[str, Any] = message.response_metadata["guardrail"]
+    return verdict
+
+
+# -- text
+
+
+def test_a_complete_answer_is_given_unchanged() -> None:
+    message = guard_of(answers()).invoke(Q)
+    assert message.content == json.dumps(SURE)
+    verdict = guardrail_of(message)
+    assert (verdict["accepted"], verdict["reason"], verdict["held_back"]) == (True, "within_threshold", [])
+
+
+def test_doubtful_fields_are_left_out_and_nothing_stands_in_their_place() -> None:
+    message = guard_of(answers({"total": 13}, {"total": 14}, {"tags": ["y"]}, {"tags": []})).invoke(Q)
+    assert json.loads(message.text) == {"number": "A-1", "due": "2020-01-02"}
+    verdict = guardrail_of(message)
+    assert (verdict["accepted"], verdict["reason"]) == (True, "partly_held_back")
+    assert verdict["held_back"] == ["/total", "/tags/0"]
+    assert "12.5" not in json.dumps(message.model_dump(mode="json")), "no words of an item that is held back"
+    shown = {item["path"]: (item["kept"], item["text"], item["uncertainty"]) for item in verdict["items"]}
+    assert shown["/total"] == (False, "", 0.5)
+    assert shown["/number"] == (True, '"A-1"', 0.0)
+
+
+def test_numbers_stay_as_the_model_wrote_them() -> None:
+    text = '{"a": 1.10, "b": 123456789012345678901234567890, "c": 1e400, "d": "x"}'
+    other = text.replace('"x"', '"y"')
+    message = guard_of([text, other], spec=json_spec(cap=9), bindings=None, n=1).invoke(Q)
+    assert message.content == '{"a": 1.10, "b": 123456789012345678901234567890, "c": 1E+400}'
+
+
+def test_words_around_the_object_are_not_given_out() -> None:
+    text = 'The CEO is Bob.\n```json\n{"a": 1}\n```'
+    message = guard_of([text, text], spec=json_spec(cap=9), bindings=None, n=1).invoke(Q)
+    assert message.content == '{"a": 1}'
+
+
+@pytest.mark.parametrize("text", ['{see 12-34} ```json\n{"a": 5}```', "It was 12-34. ```json\n5```"])
+def test_words_before_a_fence_were_not_measured_and_are_not_given_out(text: str) -> None:
+    message = guard_of([text] * 5, spec=json_spec(cap=2), bindings=None).invoke(Q)
+    assert guardrail_of(message)["reason"] == "within_threshold"
+    assert "12-34" not in str(message)
+    assert "5" in message.text
+
+
+def test_the_tokens_of_an_argument_that_is_held_back_are_not_given_out() -> None:
+    call = ToolCall(name="f", arguments={"a": "secret", "b": 1})
+    answer = Sample(text="", tool_calls=(call,), tokens=("{", "secret"), logprobs=(-0.1, -0.1))
+    items = [ItemVerdict(path=path, text="", uncertainty=0.5, kept=path == "/b") for path in ("/a", "/b")]
+    assert "secret" not in str(release(answer, items))
+
+
+def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
+    other = {"number": "B", "total": 1, "due": "x", "tags": ["z"]}
+    guard = guard_of(answers(other, other))
+    verdict = guard.assess(Q)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.ABOVE_THRESHOLD)
+    assert [item.kept for item in verdict.items] == [False] * 4
+    assert guard.invoke(Q).text.startswith("I am not sure enough")
+
+
+@pytest.mark.parametrize("broken", ["no JSON", '{"number": "A-1", "number": "B"}', '{"number": "\\ud800"}'])
+def test_an_answer_that_cannot_be_split_abstains(broken: str) -> None:
+    verdict = guard_of([broken, *answers()[1:]]).assess(Q)
+    assert (verdict.accepted, verdict.reason, verdict.items) == (False, Reason.UNMEASURED, ())
+
+
+def test_an_infeasible_artifact_keeps_nothing() -> None:
+    verdict = guard_of(answers(), threshold=None).assess(Q)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.INFEASIBLE)
+    assert not any(item.kept for item in verdict.items)
+
+
+def test_beyond_the_cap_items_are_held_back() -> None:
+    verdict = guard_of(answers(), spec=json_spec(FORMAT, cap=2)).assess(Q)
+    assert [item.kept for item in verdict.items] == [True, True, False, False]
+
+
+def test_failed_transport_is_an_abstention_without_items() -> None:
+    verdict = guard_of([json.dumps(SURE), TimeoutError("5 s")]).assess(Q)
+    assert (verdict.accepted, verdict.reason, verdict.items) == (False, Reason.UNMEASURED, ())
+
+
+# -- structured output
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_structured_output_is_a_partial_object(method: str) -> None:
+    script: list[Any] = answers({"due": "2021"}, {"due": None})
+    calls = method == "function_calling"
+    guard = guard_of(as_calls(script) if calls else script, bindings=CALL if calls else FORMAT)
+    partial = guard.with_structured_output(Invoice).invoke(Q)
+    assert isinstance(partial, Partial)
+    assert partial.kept == {"number": "A-1", "total": 12.5, "tags": ["x"]}
+    assert partial.held_back == ("/due",)
+    assert "due" not in partial
+    assert partial["total"] == 12.5
+    with pytest.raises(KeyError, match="'due' is held back"):
+        partial["due"]
+    # The schema does not require it, so there is an object; its default says nothing.
+    assert partial.model == Invoice(number="A-1", total=12.5, tags=["x"])
+    assert [item.kept for item in partial.items] == [True, True, False, True]
+
+
+def test_without_a_required_field_there_is_no_object() -> None:
+    partial = guard_of(answers({"total": 1}, {"total": 2})).with_structured_output(Invoice).invoke(Q)
+    assert partial.model is None
+    assert partial.kept.keys() == {"number", "due", "tags"}
+
+
+def test_without_an_item_of_a_list_there_is_no_object() -> None:
+    # With the default [] for the tags, the object would say that there are none.
+    partial = guard_of(answers({"tags": ["y"]}, {"tags": ["z"]})).with_structured_output(Invoice).invoke(Q)
+    assert partial.held_back == ("/tags/0",)
+    assert partial.model is None
+    assert "tags" not in partial
+
+
+@pytest.mark.parametrize(
+    ("sure", "doubtful", "why"),
+    [
+        ('{"number": "A", "total": 1e400, "due": "x"}', '"y"', "1e400|1E.400"),
+        ('{"number": "A", "total": 1' + "0" * 5000 + ', "due": "x"}', '"y"', "4300"),
+        ('["a", "x"]', '"y"', "not an object"),
+    ],
+)
+def test_a_value_that_the_caller_cannot_read_as_written_is_no_partial_object(
+    sure: str, doubtful: str, why: str
+) -> None:
+    others = [sure.replace('"x"', doubtful)] * 4
+    with pytest.raises(OutputParserException, match=why):
+        guard_of([sure, *others]).with_structured_output(Invoice, method="json_schema").invoke(Q)
+
+
+def test_a_call_with_an_integer_of_too_many_digits_abstains() -> None:
+    call = {"name": "Invoice", "args": {**SURE, "total": 10**5000}, "id": "1", "type": "tool_call"}
+    verdict = guard_of([AIMessage(content="", tool_calls=[call])] * 5, bindings=CALL).assess(Q)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
+    assert "more digits" in verdict.detail
+
+
+def test_a_name_with_a_slash_is_found_among_the_paths_that_are_held_back() -> None:
+    sure = json.dumps({**SURE, "a/b~": 1})
+    script = [sure, *[sure.replace("1}", "2}")] * 4]
+    named = json_spec(FORMAT, cap=9, optional=["/due", "/tags", "/a~1b~0"])
+    partial = guard_of(script, spec=named).with_structured_output(Invoice).invoke(Q)
+    assert partial.held_back == ("/a~1b~0",)
+    with pytest.raises(KeyError, match="is held back"):
+        partial["a/b~"]
+    with pytest.raises(KeyError, match="is not in the answer"):
+        partial["a~1b~0"]
+    with pytest.raises(KeyError, match="is held back or not in the answer"):
+        guard_of(script).with_structured_output(Invoice).invoke(Q)["a/b~"]
+
+
+def test_structured_output_is_the_object_itself_if_all_is_kept() -> None:
+    assert guard_of(answers()).with_structured_output(Invoice).invoke(Q) == Invoice(**SURE)
+
+
+def test_structured_output_abstains_if_nothing_is_kept() -> None:
+    other = {"number": "B", "total": 1, "due": "x", "tags": ["z"]}
+    asking = guard_of(answers(other, other)).with_structured_output(Invoice)
+    with pytest.raises(AbstainedError):
+        asking.invoke(Q)
+
+
+async def test_structured_output_with_the_raw_message() -> None:
+    asking = guard_of(answers({"due": "2021"}, {"due": None})).with_structured_output(Invoice, include_raw=True)
+    for both in (asking.invoke(Q), await asking.ainvoke(Q)):
+        assert isinstance(both["parsed"], Partial)
+        assert both["parsing_error"] is None
+        assert guardrail_of(both["raw"])["held_back"] == ["/due"]
+
+
+# -- tool calls
+
+
+def test_a_call_without_an_argument_does_not_run() -> None:
+    guard = guard_of(as_calls(answers({"total": 13}, {"total": 14})), bindings=bindings_for([Invoice]))
+    verdict = guard.assess(Q)
+    assert (verdict.accepted, verdict.reason, verdict.is_result) == (False, Reason.PARTLY_HELD_BACK, True)
+    assert [item.place for item in verdict.held_back] == ["/total"]
+    message = guard.invoke(Q)
+    assert message.tool_calls == []
+    assert "12.5" not in json.dumps(message.model_dump(mode="json"))
+    handled: list[Any] = []
+    asked = guard.model_copy(update={"on_abstain": lambda verdict: handled.append(verdict.candidate)})
+    asked.invoke(Q)
+    assert handled[0].tool_calls[0].arguments["total"] == 12.5, "a person sees the whole call"
+
+
+def test_a_call_with_all_arguments_runs() -> None:
+    guard = guard_of(as_calls(answers()), bindings=bindings_for([Invoice]))
+    assert guard.invoke(Q).tool_calls[0]["args"] == SURE
+
+
+# -- sentences
+
+
+TEXT = "Bob was born in Rome. He died in 1900. He painted."
+
+
+def test_sentences_are_kept_verbatim_and_gaps_marked() -> None:
+    from guardrail.items.sentences import question
+    from guardrail.uncertainty.selfcheck import sentences
+
+    pieces, samples = sentences(TEXT), ["s0", "s1", "s2", "s3"]
+    script: dict[str, list[Any]] = {Q: [TEXT, *samples]}
+    for i, sample in enumerate(samples):
+        script[question(Q, pieces, sample)] = [f"1. Yes\n2. {'No' if i < 2 else 'Yes'}\n3. Yes"]
+    model = ScriptedChat(script=script)
+    artifact = make_artifact(model, items=sentence_spec(5), threshold=0.2, n=4)
+    message = Guardrail(model=model, artifact=artifact).invoke(Q)
+    assert message.content == "Bob was born in Rome. [held back] He painted."
+    assert [item["kept"] for item in guardrail_of(message)["items"]] == [True, False, True]
+    assert "1900" not in json.dumps(message.model_dump(mode="json"))
+    # One unreadable reply: no sentence is measured, so the answer abstains.
+    script[question(Q, pieces, "s3")] = ["1. Yes\n2. Yes"]
+    broken = Guardrail(model=ScriptedChat(script=script), artifact=artifact).assess(Q)
+    assert (broken.accepted, broken.reason) == (False, Reason.UNMEASURED)
+
+
+def test_gaps() -> None:
+    from guardrail.items.release import release
+    from guardrail.items.sentences import spans
+
+    text = "A.  B.\nC. D."
+    places = spans(text, ["A.", "B.", "C.", "D."])
+
+    def left(flags: str) -> str:
+        return release(
+            Sample(text=text),
+            [
+                ItemVerdict(span=span, text="x", uncertainty=0, kept=flag == "k")
+                for span, flag in zip(places, flags, strict=True)
+            ],
+        ).text
+
+    assert [left(flags) for flags in ("kkkk", "khhk", "hkkh", "hhhh")] == [
+        text, "A.  [held back] D.", "[held back]  B.\nC. [held back]", "[held back]",
+    ]  # fmt: skip
+
+
+def test_a_caller_that_needs_the_whole_object_gets_an_abstention() -> None:
+    partly = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
+    whole = undivided(partly)
+    assert (whole.accepted, whole.reason, whole.is_result) == (False, Reason.PARTLY_HELD_BACK, True)
+    assert whole.candidate is not None
+    assert json.loads(whole.candidate.text) == SURE, "a person decides about all of it"
+    complete = guard_of(answers()).assess(Q)
+    assert undivided(complete) == complete
+
+
+class Off(SafetySwitch):
+    def allows(self, uncertainty: float) -> bool:
+        return False
+
+    def reason(self) -> str:
+        return "alarm"
+
+
+def as_object(**given: Any) -> Runnable[Any, Any]:
+    script: list[Any] = [*as_calls(answers({"due": "x"}, {"due": "y"}))]
+    guard = guard_of(script, bindings=CALL, spec=json_spec(CALL, cap=9), **given)
+    return guard.with_structured_output(Invoice, method="function_calling")
+
+
+def test_observers_see_the_call_that_is_given_out_as_an_object() -> None:
+    seen: list[Verdict] = []
+    reader = as_object(on_verdict=lambda verdict, _: seen.append(verdict))
+    for times in (1, 2):
+        assert isinstance(reader.invoke(Q), Partial)
+        assert [(verdict.accepted, verdict.reason) for verdict in seen] == [(True, Reason.PARTLY_HELD_BACK)] * times
+
+
+def test_an_alarm_holds_back_a_call_that_is_read_as_an_object() -> None:
+    with pytest.raises(AbstainedError) as caught:
+        as_object(switch=Off()).invoke(Q)
+    assert caught.value.verdict.reason is Reason.SUSPENDED
+
+
+def test_a_call_that_cannot_be_recorded_is_not_read_as_an_object() -> None:
+    def fails(verdict: Verdict, _: Any) -> None:
+        raise OSError("no space left")
+
+    reader = as_object(on_verdict=fails)
+    for _ in range(2):
+        with pytest.raises(AbstainedError, match="could not be recorded"):
+            reader.invoke(Q)
+
+
+def test_a_switch_holds_all_items_back() -> None:
+    verdict = guard_of(answers({"total": 13}, {"total": 14}), switch=Off()).assess(Q)
+    assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
+    assert not any(item.kept for item in verdict.items)
+    assert verdict.candidate is not None
+    assert json.loads(verdict.candidate.text) == SURE
+
+
+def test_a_stricter_switch_is_refused_because_it_would_look_at_one_part_only() -> None:
+    with pytest.raises(ValueError, match="compared with the most certain item"):
+        guard_of(answers(), switch=SafetySwitch("stricter", threshold=0.1))
+
+
+def test_a_drift_monitor_compares_the_mean_of_an_answers_items() -> None:
+    artifact = guard_of(answers()).artifact
+    assert artifact.answer_scores == (0.2,)
+    watching = DriftMonitor(artifact)
+    guard_of(answers(), on_verdict=watching.watch).invoke(Q)
+    assert watching.state.n == 1
+    verdict = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
+    assert Reference(artifact).score(verdict) == 0.5 / 4
+    unmeasured = [item.model_copy(update={"uncertainty": None}) for item in verdict.items]
+    one = verdict.model_copy(update={"items": (unmeasured[0], *verdict.items[1:])})
+    assert Reference(artifact).score(one) == (1 + 0.5) / 4
+    assert Reference(artifact).score(verdict.model_copy(update={"items": tuple(unmeasured)})) is None
+
+
+def test_a_cascade_refuses_a_stage_of_items() -> None:
+    artifact = guard_of(answers()).artifact
+    outcome = CascadeOutcome(
+        rule="none",
+        alpha=0.1,
+        delta=None,
+        n=2,
+        guarantee="None.",
+        stages=(StageShare(threshold=0.2, n_accepted=1, n_errors=0),) * 2,
+        interval=None,
+        reason=None,
+    )
+    with pytest.raises(ValidationError, match="stage 1 gates items"):
+        CascadeArtifact(created="1970", stages=(artifact, artifact), outcome=outcome, packages={})
+
+
+# -- measured once
+
+
+class Redrawn(ScriptedChat):
+    """Each draw of samples agrees with the answer by chance; counts its calls."""
+
+    calls: list[int] = Field(default_factory=list)
+
+    def _generate(self, *args: Any, **kwargs: Any) -> Any:
+        self.calls.append(1)
+        return super()._generate(*args, **kwargs)
+
+
+def test_asking_again_draws_nothing_and_keeps_the_same_items() -> None:
+    model = Redrawn(script={Q: answers({"total": 13}, {"total": 14})}, calls=[])
+    guard = Guardrail(model=model, artifact=make_artifact(model, items=SPEC, bindings=FORMAT, threshold=0.2, n=4))
+    first = guard.assess(Q)
+    n_calls = len(model.calls)
+    model.script[Q][1:] = answers()[1:]  # type: ignore[index]  # another draw would keep everything
+    again = guard.assess(Q)
+    assert len(model.calls) == n_calls
+    assert again.items == first.items
+    assert again.candidate == first.candidate
+    # A guard with another threshold decides about the same draw.
+    looser = guard.model_copy(update={"artifact": guard.artifact.model_copy(update=_at(guard.artifact, 0.5))})
+    assert [item.uncertainty for item in looser.assess(Q).items] == [item.uncertainty for item in first.items]
+
+
+def _at(artifact: CalibrationArtifact, threshold: float) -> dict[str, Any]:
+    assert artifact.items is not None
+    return {
+        "outcome": artifact.outcome.model_copy(update={"threshold": threshold}),
+        "items": artifact.items.model_copy(update={"threshold": threshold}),
+    }
+
+
+# -- the artifact
+
+
+def test_an_artifact_with_items_reads_back(tmp_path: Path) -> None:
+    artifact = guard_of(answers()).artifact
+    loaded = CalibrationArtifact.load(artifact.save(tmp_path / "a.json"))
+    assert loaded == artifact
+    assert loaded.digest == artifact.digest
+
+
+def test_items_have_the_threshold_of_the_outcome() -> None:
+    artifact = guard_of(answers()).artifact
+    changed = {**artifact.content["items"], "threshold": 0.9}
+    with pytest.raises(ValidationError, match=r"the items have threshold 0\.9, the outcome says 0.2"):
+        CalibrationArtifact.from_stored({**artifact.content, "items": changed})
+
+
+def test_another_estimator_of_items_is_refused() -> None:
+    artifact = guard_of(answers()).artifact
+    older = artifact.model_copy(update={"estimator": artifact.estimator.model_copy(update={"version": 0})})
+    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+        Guardrail(model=ScriptedChat(), artifact=older)
+
+
+def test_scores_of_many_items_are_packed() -> None:
+    n = 60_000
+    few = ItemScores(sizes=(2, 1), uncertainty=(0.1, None, 1.0), wrong=(0, 1, 0))
+    assert few.answers == [((0.1, None), (0, 1)), ((1.0,), (0,))]
+    many = ItemScores(sizes=(n,), uncertainty=(*(i / n for i in range(n - 1)), None), wrong=(0, 1) * (n // 2))
+    for scores in (few, many):
+        assert ItemScores.from_stored(scores.model_dump_json()) == scores
+    assert len(many.model_dump_json()) < 500_000 < len(str(many.uncertainty))
+    with pytest.raises(ValidationError, match="sizes must be positive and add up"):
+        ItemScores(sizes=(2,), uncertainty=(0.1,), wrong=(0,))
+
+
+def test_the_calibration_of_whole_answers_is_empty() -> None:
+    assert guard_of(answers()).artifact.calibration == CalibrationScores(uncertainty=(), error=())
+
+
+SECRET = "lung cancer stage IV"
+
+
+@pytest.mark.parametrize("beside", [{}, {"city": "Rome"}])
+def test_a_key_that_no_schema_names_leaves_only_with_its_value(beside: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A key may be the answer: {"lung cancer stage IV": true} is held back, and its path must not say it."""
+    script = [json.dumps({**beside, SECRET: True}), *(json.dumps({**beside, f"word {i}": True}) for i in range(4))]
+    guard = guard_of(script, spec=json_spec(cap=9), bindings=None)
+    with caplog.at_level("INFO"):
+        message = guard.invoke(Q)
+    verdict = guard.assess(Q)
+    assert verdict.accepted == bool(beside)
+    assert [item.path for item in verdict.held_back] == [f"/{SECRET}"]  # for the page of a reviewer
+    assert message.response_metadata["guardrail"]["held_back"] == ["/*"]
+    assert SECRET not in json.dumps([message.content, message.response_metadata, verdict.detail, caplog.text])
+
+
+def test_a_key_that_is_kept_is_shown() -> None:
+    """It is an item of the answer that the caller gets."""
+    guard = guard_of([json.dumps({SECRET: True})] * 5, spec=json_spec(cap=9), bindings=None)
+    (item,) = guard.invoke(Q).response_metadata["guardrail"]["items"]
+    assert (item["path"], item["kept"]) == (f"/{SECRET}", True)
