@@ -91,7 +91,7 @@ def spec_of_key(header: RecordHeader, key: str) -> ItemsSpec:
 def cap_of_counts(counts: Sequence[int]) -> int:
     """The cap of answers without a schema: the 90th percentile of their numbers of items, the median of fewer than 300.
 
-    No label plays a part. A larger cap needs more answers for a certificate; items beyond it are held back.
+    No label plays an item. A larger cap needs more answers for a certificate; items beyond it are held back.
 
     Raises:
         UsageError: There is no answer.
@@ -152,7 +152,7 @@ def spec_of_answers(
 def _refuse_unknown_paths(spec: ItemsSpec, records: Sequence[Record], schema: Mapping[str, Any] | None) -> None:
     """Refuse paths that no field has, in the schema, an answer, a sample or a reference.
 
-    A judge there would never be asked, and an optional field there would be a right part of every answer.
+    A judge there would never be asked, and an optional field there would be a right item of every answer.
     """
     known = set() if schema is None else set(leaf_fields(schema, spec.keys).paths)
     waiting = dict.fromkeys(spec.keys, "a key field") | dict.fromkeys(spec.optional, "an optional field")
@@ -231,7 +231,7 @@ class Measuring:
         key = estimator.name
         update: dict[str, Any] = {"estimators": {**header.estimators, key: estimator.spec}}
         if (old := header.estimators.get(key)) is not None and old != estimator.spec:
-            # Labels belong to items: of another split they may label another part.
+            # Labels belong to items: of another split they may label another item.
             update["item_correctness"] = {k: v for k, v in header.item_correctness.items() if k != key}
         return cls(measure, header.model_copy(update=update), key)
 
@@ -370,7 +370,7 @@ def labels_by_hand(
 
     A key is the path of a field, or the number of a sentence from 1. null means that a person could not decide, which
     counts as wrong. An answer without a row is not labelled; a row
-    labels every part.
+    labels every item.
 
     Args:
         file: The records.
@@ -378,11 +378,11 @@ def labels_by_hand(
         rows: The labels.
         name: Name of their file.
         sha256: Hash of its content.
-        cut: The largest uncertainty of a part that people were asked about, fixed before labelling; the file remembers
+        cut: The largest uncertainty of an item that people were asked about, fixed before labelling; the file remembers
             it. None: they were asked about all.
 
     Raises:
-        UsageError: A label of a record or part that does not exist, or a part without a label; both are named.
+        UsageError: A label of a record or part that does not exist, or an item without a label; both are named.
     """
     ids = {record.id for record in file.records}
     labels_of: dict[str, Mapping[str, Any]] = {}
@@ -410,23 +410,23 @@ def _by_hand(record: Record, key: str, given: Mapping[str, Any] | None, name: st
     for place, label in given.items():
         if place not in names:
             raise UsageError(
-                f"{name} labels the part {place!r} of {record.id!r}, which has the items {', '.join(names)}."
+                f"{name} labels the item {place!r} of {record.id!r}, which has the items {', '.join(names)}."
             )
         if label is not None and not isinstance(label, bool):
             raise UsageError(
                 f"{name}: the label of {place!r} of {record.id!r} must be true, false or null, got {json.dumps(label)}."
             )
     if missing := [place for place in names if place not in given]:
-        # Leaving the answer out would select: those with a label for every part are the ones that were easy to judge.
+        # Leaving the answer out would select: those with a label for every item are the ones that were easy to judge.
         raise UsageError(
-            f"{name} labels some items of {record.id!r} and not {', '.join(missing)}. Label every part of an answer; "
+            f"{name} labels some items of {record.id!r} and not {', '.join(missing)}. Label every item of an answer; "
             "null stands for one that could not be decided, or lies above the cut."
         )
     return ItemLabels(right=tuple(given[place] for place in names))
 
 
 def needs_label(part: Item, cut: float | None) -> bool:
-    """Whether a person has to judge a part: never one above a cut, or unmeasured, because no threshold keeps it."""
+    """Whether a person has to judge an item: never one above a cut, or unmeasured, because no threshold keeps it."""
     return cut is None or (part.uncertainty is not None and part.uncertainty <= cut)
 
 
@@ -506,7 +506,7 @@ def packed_answers(
         raise UsageError(f"no record of {file.path} has both items and their labels.")
     records, columns = used.take(labelled), everything.take(labelled)
     waiting = used.take(everything.measured & ~labelled)
-    # 1 is a right part, and all else, also an undecided one, is wrong.
+    # 1 is a right item, and all else, also an undecided one, is wrong.
     wrong = lists_of(columns.labels, columns.right != 1)
     return MeasuredItems(
         records=records,
@@ -546,7 +546,7 @@ def refuse_unlabelled(file: RecordFile, key: str, limit: float | None) -> None:
 
 
 def without_labels(records: Sequence[Record], key: str, cap: int, cut: float | None) -> AnswerItems:
-    """The measured answers as if every part were right: for what does not read labels."""
+    """The measured answers as if every item were right: for what does not read labels."""
     table = table_of(records)
     columns = table.items(key)
     ids = list(table.take(columns.measured).ids)

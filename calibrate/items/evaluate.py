@@ -109,9 +109,9 @@ def evaluate_items(
     seed: int = 0,
     progress: Progress = silent,
 ) -> list[ItemsRow]:
-    """Fit on a random part of the answers and count on the others, many times; every rule sees the same splits.
+    """Fit on a random split of the answers and count on the others, many times; every rule sees the same splits.
 
-    A test part that is small errs in the direction opposite to the part fitted on, so ``violated`` reads high.
+    A small test split errs in the direction opposite to that of the fit, so ``violated`` reads high.
 
     Args:
         items: Labelled answers.

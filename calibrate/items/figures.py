@@ -88,7 +88,7 @@ class PathRow:
     """Counts of one field path over all answers.
 
     Attributes:
-        path: The path, with "*" for the items of a list; "(a part of a text)" for texts.
+        path: The path, with "*" for the items of a list; "(an item of a text)" for texts.
         items: Items there.
         wrong: Wrong ones.
         kept: Kept ones.
@@ -124,7 +124,7 @@ def path_rows(
 
 def _pattern(path: str | None) -> str:
     if path is None:
-        return "(a part of a text)"
+        return "(an item of a text)"
     return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
 
 

@@ -253,20 +253,20 @@ def fit_items_artifact(
         records: Records with items and their labels (``score --items``, ``label --items``).
         alpha: Target: the share of wrong items, or of answers with one, as the rule says.
         kind: "json" or "sentences"; default: the only one in the file.
-        rule: A rule, or its text as ``--rule`` takes it; default: `wrong_share`, per part for JSON and per answer for
+        rule: A rule, or its text as ``--rule`` takes it; default: `wrong_share`, per item for JSON and per answer for
             prose.
         delta: Failure probability; None for `clean_answers` on average.
         part: Fit on these records only.
         groups: Whether the records' groups are clusters of dependent answers: one answer of each is used, or all of
             them where the rule declares ``largest_group``.
         cap: Most items of an answer that are kept; default: that of the items in the file. Fix it without labels.
-        cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
+        cut: Largest uncertainty of an item that was labelled, fixed before labelling; default: that of the labels.
         repeats: The answers of a question that is in the file several times: one of them, or all, where each time is
             a draw of its own.
         without_failed: As for `calibrate.pipeline.fit_artifact`.
 
     Returns:
-        The artifact. An infeasible outcome is a result: it loads as a gate that holds every part back.
+        The artifact. An infeasible outcome is a result: it loads as a gate that holds every item back.
 
     Raises:
         UsageError: More than 1 % of the questions failed, records without items or labels, or a rule that cannot be

@@ -108,7 +108,7 @@ def write_items_report(
 
 def _title(artifact: CalibrationArtifact, result: Tested | None) -> str:
     if artifact.items is None or artifact.items.threshold is None:
-        return "Holds every part back"
+        return "Holds every item back"
     if result is not None and result.verdict == "refuted":
         return "Refuted by the test answers"
     figures = artifact.items.figures
@@ -169,7 +169,7 @@ def _examples(artifact: CalibrationArtifact, data: MeasuredItems, key: str) -> l
     return [
         {
             "question": record.question,
-            "items": _example_parts(record, key, kept[start[i] : start[i + 1]], data.items.cut),
+            "fields": _example_parts(record, key, kept[start[i] : start[i + 1]], data.items.cut),
         }
         for i in range(0, len(data.records), step)[:MOST_EXAMPLES]
         for record in [data.records[i]]
@@ -181,13 +181,13 @@ def _example_parts(record: Record, key: str, kept: Sequence[bool], cut: float | 
     return [
         {
             "name": name,
-            "text": "(left out)" if part.absent else part.text,
+            "text": "(left out)" if item.absent else item.text,
             "kept": flag,
-            # Nobody judged a part above the cut.
-            "label": {True: "", False: "wrong", None: "undecided" if needs_label(part, cut) else ""}[label],
-            "score": "not measured" if part.uncertainty is None else f"{part.uncertainty:.2g}",
+            # Nobody judged an item above the cut.
+            "label": {True: "", False: "wrong", None: "undecided" if needs_label(item, cut) else ""}[label],
+            "score": "not measured" if item.uncertainty is None else f"{item.uncertainty:.2g}",
         }
-        for name, part, flag, label in zip(item_names(items), items, kept, right, strict=True)
+        for name, item, flag, label in zip(item_names(items), items, kept, right, strict=True)
     ]
 
 

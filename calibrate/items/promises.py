@@ -27,7 +27,7 @@ def promise_line(gate: ItemsThreshold) -> str:
         f"answers keep {allowed}",
     }.get(gate.rule, gate.promise)
     if gate.threshold is None:
-        return f"Rule {gate.rule} found no threshold for: {what}. Every part is held back."
+        return f"Rule {gate.rule} found no threshold for: {what}. Every item is held back."
     return f"In use: rule {gate.rule}. {what[0].upper()}{what[1:]}, {sure}."
 
 

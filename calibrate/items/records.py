@@ -99,7 +99,7 @@ class RecordItems:
             labels: What people decided: rows ``{"id": ..., "items": {"/total": True, ...}}``, or a file of them; see
                 `calibrate.items.answers.labels_by_hand`. Default: the fields of every answer are compared with its
                 reference, each by its judge.
-            cut: Of labels that people gave: the largest uncertainty of a part that they were asked about, fixed before
+            cut: Of labels that people gave: the largest uncertainty of an item that they were asked about, fixed before
                 labelling. The later steps take it from the records.
 
         Raises:
@@ -130,11 +130,11 @@ class RecordItems:
         Args:
             alpha: Target, in (0, 1). Choose it before you look at results.
             rule: As ``--rule`` takes it ("wrong_share:per=answer"), or `calibrate.items.fit.ItemsRule` with its
-                options; default: the share of wrong items among those kept, per part for JSON and per answer for prose.
+                options; default: the share of wrong items among those kept, per item for JSON and per answer for prose.
             delta: Failure probability; None for `clean_answers` on average.
             groups: Whether groups are categories, or clusters of dependent answers.
             cap: Another cap than that of the items.
-            cut: Largest uncertainty of a part that was labelled, fixed before labelling; default: that of the labels.
+            cut: Largest uncertainty of an item that was labelled, fixed before labelling; default: that of the labels.
             without_failed: As for `calibrate.pipeline.fit_artifact`.
 
         Raises:

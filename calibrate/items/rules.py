@@ -1,4 +1,4 @@
-"""Threshold rules for the items of answers. The unit of every certificate is the answer (or its group), never the part.
+"""Threshold rules for the items of answers. The unit of every certificate is the answer (or its group), never the item.
 
 Part j of answer i has an uncertainty ``u_ij`` and a label ``wrong_ij``; it is kept iff ``u_ij <= tau``. Items of one
 answer may depend on each other in any way. At tau, answer i keeps ``K_i`` items, ``W_i`` of them wrong; it is *shown*
@@ -60,7 +60,7 @@ __all__ = [
 RULES = ("wrong_share", "clean_shown", "clean_answers", "both")
 """Names of the rules."""
 Per = Literal["item", "answer"]
-"""Unit of a wrong share: every kept part counts once, or every shown answer does."""
+"""Unit of a wrong share: every kept item counts once, or every shown answer does."""
 START_SHARE = 0.8
 """Share of the answers that would do without an error where `wrong_share` starts. On 19 made populations .8 leaves the
 fewest calibrations without a threshold: at alpha .05 and 100 answers 50 %, where .5 leaves 78 % (docs/items.md)."""
@@ -79,7 +79,7 @@ class AnswerItems:
         ids: Id of each answer, shape (n,).
         size: Items of each answer, shape (n,).
         uncertainty: As `guardrail.items.gate.measured` returns them, so inf for what is never kept; shape (items,).
-        wrong: 0 for a right part, 1 for a wrong or undecided one; shape (items,).
+        wrong: 0 for a right item, 1 for a wrong or undecided one; shape (items,).
         cap: Most items of an answer that are ever kept.
         cut: Items above it are never kept and need no label; None for no cut.
     """
@@ -104,8 +104,8 @@ class AnswerItems:
         """From one list of uncertainties and one of labels an answer, items in the order of the text.
 
         Args:
-            uncertainties: None, NaN and infinity mean that a part could not be measured: it is never kept.
-            wrong: 0 or False for a right part. All else, also None for a label that could not be decided, is wrong.
+            uncertainties: None, NaN and infinity mean that an item could not be measured: it is never kept.
+            wrong: 0 or False for a right item. All else, also None for a label that could not be decided, is wrong.
             cap: Most items of an answer that are kept, fixed without labels; run time uses the same.
             ids: Id of each answer; default: its position.
             cut: A largest uncertainty that was fixed before labelling; items above it are never kept.
@@ -129,7 +129,7 @@ class AnswerItems:
         for name, scores, labels in zip(names, uncertainties, wrong, strict=True):
             if len(scores) != len(labels):
                 raise UsageError(
-                    f"answer {name!r} has {len(scores)} uncertainties and {len(labels)} labels. Pass one label a part."
+                    f"answer {name!r} has {len(scores)} uncertainties and {len(labels)} labels. Pass one label an item."
                 )
         size = np.array([len(scores) for scores in uncertainties], dtype=np.int64)
         cleaned = [measured(scores, cap) for scores in uncertainties]
@@ -146,7 +146,7 @@ class AnswerItems:
 
     @cached_property
     def answer(self) -> Counts:
-        """Position of each part's answer, shape (items,)."""
+        """Position of each item's answer, shape (items,)."""
         return np.repeat(np.arange(self.n), self.size)
 
     @cached_property
@@ -218,7 +218,7 @@ def check_cut(cut: float | None) -> None:
         UsageError: It lies outside [0, 1].
     """
     if cut is not None and not 0 <= cut <= 1:
-        raise UsageError(f"a cut is an uncertainty of items, in [0, 1], got {cut}. Leave it out to label every part.")
+        raise UsageError(f"a cut is an uncertainty of items, in [0, 1], got {cut}. Leave it out to label every item.")
 
 
 def _is_right(label: Any) -> bool:
@@ -248,7 +248,7 @@ class Found:
     tolerated: int | None = None
 
 
-# -- No wrong part in an answer, over all answers ----------------------------------------------------------------------
+# -- No wrong item in an answer, over all answers ----------------------------------------------------------------------
 
 
 def tolerated(n: int, alpha: float, delta: float | None) -> int:
@@ -296,7 +296,7 @@ def clean_answers(items: AnswerItems, *, alpha: float, delta: float | None, allo
             guarantee,
             InfeasibleReason.TOO_FEW_ITEMS,
             f"{items.n} answers are too few for rule 'clean_answers' at alpha = {alpha:g}: it takes {needed}, even "
-            "without a single wrong part. Label more answers.",
+            "without a single wrong item. Label more answers.",
             tolerated=c,
         )
     limit = float(np.sort(items.first_broken(allowed))[c])
@@ -313,7 +313,7 @@ def clean_answers(items: AnswerItems, *, alpha: float, delta: float | None, allo
     return Found(float(below[-1]), guarantee, certified=tuple(below.tolist()), tolerated=c)
 
 
-# -- No wrong part in an answer that shows something -------------------------------------------------------------------
+# -- No wrong item in an answer that shows something -------------------------------------------------------------------
 
 
 def start_shown(unlabelled: AnswerItems, n: int, *, alpha: float, delta: float, other: bool) -> float | None:
@@ -341,7 +341,7 @@ def start_shown(unlabelled: AnswerItems, n: int, *, alpha: float, delta: float, 
 def clean_shown(
     items: AnswerItems, *, alpha: float, delta: float, start: float | None, grid: Reals | None = None, allowed: int = 0
 ) -> Found:
-    """P(an answer keeps more than ``allowed`` wrong items, given that it keeps any part) <= alpha.
+    """P(an answer keeps more than ``allowed`` wrong items, given that it keeps any item) <= alpha.
 
     Formula: at a threshold k answers are shown and e of them broken; it passes if P(Bin(k, alpha) <= e) <= delta. The
     thresholds are tested in ascending order from ``start`` until the first failure.
@@ -574,7 +574,7 @@ def _fixed_sequence(
             guarantee,
             InfeasibleReason.TOO_FEW_ITEMS,
             f"{items.n} answers are too few for rule {rule!r} at alpha = {alpha:g} and delta = {delta:g}: at no "
-            "threshold enough is kept for a test to pass, even without a single wrong part. Label more answers"
+            "threshold enough is kept for a test to pass, even without a single wrong item. Label more answers"
             + (", or allow fewer items an answer (a smaller cap)." if rule == "wrong_share" else "."),
         )
     thresholds = items.scores if grid is None else np.unique(np.asarray(grid, dtype=np.float64))

@@ -116,7 +116,7 @@ def caveats(gate: ItemsThreshold) -> list[str]:
         if gate.spec.kind == "json":
             lines.append("It is about all items together, not about each field: a rare field may err far more often.")
         lines.append(
-            "It says nothing certain about the share of answers with a wrong part; that figure is an estimate."
+            "It says nothing certain about the share of answers with a wrong item; that figure is an estimate."
         )
     if gate.rule in ("clean_answers", "both"):
         lines.append("An answer of which nothing is kept counts as clean: read the share of answers shown beside it.")

@@ -16,7 +16,7 @@ def _unset(value: Any) -> bool:
 
 
 class Item(Frozen):
-    """A item of an answer with its uncertainty."""
+    """An item of an answer with its uncertainty."""
 
     path: str | None = Field(default=None, exclude_if=lambda path: path is None)
     """JSON pointer (RFC 6901) of a field in the original answer; None for an item of a text."""
@@ -34,7 +34,7 @@ class Item(Frozen):
     @model_validator(mode="after")
     def _in_one_place(self) -> Self:
         if (self.path is None) == (self.span is None):
-            raise ValueError("a item has either a path or a span, never both or neither")
+            raise ValueError("an item has either a path or a span, never both or neither")
         if self.uncertainty is not None and not 0 <= self.uncertainty <= 1:
             raise ValueError(f"the uncertainty of an item is a share in [0, 1], got {self.uncertainty}")
         return self
@@ -46,7 +46,7 @@ class Item(Frozen):
 
 
 class ItemVerdict(Item):
-    """A item and whether the gate keeps it."""
+    """An item and whether the gate keeps it."""
 
     kept: bool
     """Whether the item may be returned."""

@@ -70,7 +70,7 @@ Address: TypeAlias = tuple[str | _KeyedItem, ...]
 
 @dataclass(frozen=True, slots=True)
 class Leaf:
-    """A item of a document.
+    """An item of a document.
 
     Attributes:
         path: JSON pointer in the document.
@@ -482,7 +482,7 @@ class Fields:
         most: Most items that an answer can have; None if a list has no ``maxItems``.
         optional: Paths of fields that an answer may leave out.
         unbounded: Paths of the lists without ``maxItems``.
-        paths: Paths of the leaf fields, with "*" for the items of a list that are items.
+        paths: Paths of the leaf fields, with "*" for the items of a list that are compared one by one.
     """
 
     most: int | None
@@ -502,41 +502,43 @@ def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None
     unbounded: list[str] = []
     paths: list[str] = []
 
-    def count(item: Any, path: str, refs: tuple[str, ...]) -> int:
-        item, refs = _resolved(item, schema, refs)
-        properties = item.get("properties")
+    def count(subschema: Any, path: str, refs: tuple[str, ...]) -> int:
+        subschema, refs = _resolved(subschema, schema, refs)
+        properties = subschema.get("properties")
         if properties:
-            required = set(item.get("required", ()))
+            required = set(subschema.get("required", ()))
             optional.extend(f"{path}/{escaped(name)}" for name in properties if name not in required)
             return sum(count(inner, f"{path}/{escaped(name)}", refs) for name, inner in properties.items())
-        items = item.get("items") if item.get("type") == "array" else None
+        items = subschema.get("items") if subschema.get("type") == "array" else None
         item, _ = _resolved(items, schema, refs) if isinstance(items, Mapping) else ({}, refs)
         if not isinstance(items, Mapping) or (item.get("type") in ("object", "array") and path not in (keys or {})):
             paths.append(path)
             return 1
-        if "maxItems" not in item:
+        if "maxItems" not in subschema:
             unbounded.append(path)
-        return max(1, int(item.get("maxItems", 1))) * count(items, f"{path}/*", refs)
+        return max(1, int(subschema.get("maxItems", 1))) * count(items, f"{path}/*", refs)
 
     most = count(schema, "", ())
     return Fields(None if unbounded else most, tuple(optional), tuple(unbounded), tuple(paths))
 
 
-def _resolved(item: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> tuple[Mapping[str, Any], tuple[str, ...]]:
+def _resolved(
+    subschema: Any, schema: Mapping[str, Any], refs: tuple[str, ...]
+) -> tuple[Mapping[str, Any], tuple[str, ...]]:
     """A subschema behind its reference or its one alternative to null; {} if it refers to itself."""
-    while isinstance(item, Mapping):
-        if (ref := item.get("$ref")) is not None:
+    while isinstance(subschema, Mapping):
+        if (ref := subschema.get("$ref")) is not None:
             if ref in refs:
                 return {}, refs
-            refs, item = (*refs, ref), schema
+            refs, subschema = (*refs, ref), schema
             for step in str(ref).removeprefix("#").strip("/").split("/"):
-                item = item.get(_unescaped(step), {}) if isinstance(item, Mapping) else {}
+                subschema = subschema.get(_unescaped(step), {}) if isinstance(subschema, Mapping) else {}
             continue
-        either = item.get("anyOf") or item.get("oneOf") or item.get("allOf")
+        either = subschema.get("anyOf") or subschema.get("oneOf") or subschema.get("allOf")
         real = [each for each in either or () if not (isinstance(each, Mapping) and each.get("type") == "null")]
         if len(real) != 1:
-            return item, refs
-        item = real[0]
+            return subschema, refs
+        subschema = real[0]
     return {}, refs
 
 
@@ -571,7 +573,7 @@ def named_path(path: str, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> 
     here: list[Any] = [] if schema is None else [schema]
     pattern = shown = ""
     for step in path.split("/")[1:]:
-        there = [branch for item in here for branch in _branches(item, schema or {}, ())]
+        there = [branch for subschema in here for branch in _branches(subschema, schema or {}, ())]
         fields = [_fields_of(branch)[_unescaped(step)] for branch in there if _unescaped(step) in _fields_of(branch)]
         items = [branch["items"] for branch in there if branch.get("type") == "array" and "items" in branch]
         listing = step.isdecimal() and (bool(items) or f"{pattern}/*" in named)
@@ -587,12 +589,12 @@ def _fields_of(branch: Mapping[str, Any]) -> Mapping[str, Any]:
     return fields if isinstance(fields, Mapping) else {}
 
 
-def _branches(item: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
+def _branches(subschema: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
     """A subschema behind its references, and its alternatives."""
-    item, refs = _resolved(item, schema, refs)
-    yield item
+    subschema, refs = _resolved(subschema, schema, refs)
+    yield subschema
     for name in ("anyOf", "oneOf", "allOf"):
-        for each in item.get(name) or ():
+        for each in subschema.get(name) or ():
             yield from _branches(each, schema, refs)
 
 

@@ -176,7 +176,7 @@ class ItemsThreshold(Frozen):
     delta: float | None
     """Failure probability of the promise; None for a promise on average."""
     threshold: float | None
-    """A item is kept iff its uncertainty is at most this; None keeps nothing."""
+    """An item is kept iff its uncertainty is at most this; None keeps nothing."""
     per: Literal["item", "answer"]
     """Unit of the share: all items kept, or the mean over answers that show something."""
     allowed: Count = 0

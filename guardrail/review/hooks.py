@@ -313,7 +313,7 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     ]
     review: dict[str, Any] = {"ticket": item.id, "action": decision.action}
     if decision.items:
-        named = {item.place: item.named_place for item in item.content.items}
+        named = {each.place: each.named_place for each in item.content.items}
         review["held_back"] = [named[item.place] for item in decision.items if item.action == "reject"]
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 

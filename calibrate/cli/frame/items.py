@@ -106,13 +106,13 @@ class ScoreItems:
         list[str] | None,
         typer.Option(
             help="With --items json: PATH=FIELD, the field by which the objects of a list are matched: /items=sku. "
-            "Without it a list of objects is one part. May be repeated."
+            "Without it a list of objects is one item. May be repeated."
         ),
     ] = None
     optional_field: Annotated[
         list[str] | None,
         typer.Option(
-            help="With --items json: path of a field that an answer may leave out; leaving it out is a part as well. "
+            help="With --items json: path of a field that an answer may leave out; leaving it out is an item as well. "
             "Default: those that the schema does not require. May be repeated."
         ),
     ] = None
@@ -255,7 +255,7 @@ def label_by_items(source: Path, target: Path, kind: str, labels: Path | None, c
     )
     broken = sum(any(label is not True for label in some) for some in labelled)
     share = percent(broken / len(labelled) if labelled else None)
-    print_line(f"{broken} of {len(labelled)} answers have a wrong part{up_to} ({share}).")
+    print_line(f"{broken} of {len(labelled)} answers have a wrong item{up_to} ({share}).")
 
 
 @dataclass(frozen=True, slots=True)
@@ -589,10 +589,10 @@ def plan_by_items(
     title = f"{repetitions} calibrations on answers like the {items.n} of the pilot"
     _print_rows(rows, title, "VR: calibrations above alpha")
     kept = float(np.isfinite(items.uncertainty).sum() / items.n)
-    which = "every part" if cut is None else f"every part up to the cut of {cut:g}"
+    which = "every item" if cut is None else f"every item up to the cut of {cut:g}"
     if kept:
         print_line(
-            f"Without a single wrong part {answers_needed(alpha, delta, kept / items.cap)} answers would do, if "
+            f"Without a single wrong item {answers_needed(alpha, delta, kept / items.cap)} answers would do, if "
             f"{which} were kept: an answer has {kept:.1f} of at most {items.cap} such items on average."
         )
     written = []

@@ -63,8 +63,8 @@ ItemsOption = Annotated[
 CutOption = Annotated[
     float | None,
     typer.Option(
-        help="With --items: largest uncertainty of a part that people are asked about, fixed before labelling. Items "
-        "above it are never kept and need no label, and answers without a part up to it count without one. The records "
+        help="With --items: largest uncertainty of an item that people are asked about, fixed before labelling. Items "
+        "above it are never kept and need no label; answers without an item up to it count without one. The records "
         "remember the cut of their labels, and the other commands use it."
     ),
 ]

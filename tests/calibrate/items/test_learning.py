@@ -116,7 +116,7 @@ def test_part_decisions_become_labels_and_a_gate_that_guards(
     artifact, url = queue
     with ReviewStore(url) as store:
         pool = read_reviews(store, [artifact])
-        kinds = [(item.content.kind, {item.kept for item in item.content.items}) for item in store.items(limit=500)]
+        kinds = [(item.content.kind, {each.kept for each in item.content.items}) for item in store.items(limit=500)]
     # Of partial answers there are two items: the audit, all items of which are decided, and the held-back items.
     assert pool.partial == sum(kept == {True, False} for _, kept in kinds) > 10
     assert all(kept == {False} for kind, kept in kinds if kind == "audit")
@@ -161,7 +161,7 @@ def test_only_a_known_share_of_the_answers_with_a_kept_part_is_in_the_sample(tmp
     artifact, url = asked(tmp_path, n=40, rate=0.5)
     with ReviewStore(url) as store:
         pool = read_reviews(store, [artifact])
-    chances = {(any(item.kept for item in item.verdict.items), item.chance) for item in pool.items}
+    chances = {(any(each.kept for each in item.verdict.items), item.chance) for item in pool.items}
     assert (True, 0.5) in chances
     assert chances <= {(True, 0.5), (False, 1.0)}
     sample, rate = thinned(pool)

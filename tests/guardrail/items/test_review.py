@@ -73,7 +73,7 @@ def test_the_released_object_is_the_candidate_plus_decisions(
     total: str | None, tags: str | None, action: str, left: dict[str, Any]
 ) -> None:
     item = content()
-    assert [item.place for item in item.items if not item.kept] == ["/total", "/tags/0"]
+    assert [each.place for each in item.items if not each.kept] == ["/total", "/tags/0"]
     assert item.candidate is not None
     assert json.loads(item.candidate.text) == SURE, "the frozen candidate is the whole answer"
     decision = by_items(item, decide(total, tags), "a note")
@@ -96,7 +96,7 @@ def test_a_field_that_the_answer_left_out_can_be_written() -> None:
         *[json.dumps({**SURE, "number": "A", "total": 1})] * 4,
     ]
     item = content_of(guard_of(script).assess(Q), [])
-    assert [(item.place, item.absent, item.kept) for item in item.items][-1] == ("/due", True, False)
+    assert [(each.place, each.absent, each.kept) for each in item.items][-1] == ("/due", True, False)
     written = by_items(item, [ItemDecision(place="/due", action="edit", text='"2021"')])
     assert released(written, item)["due"] == "2021"
     assert by_items(item, [ItemDecision(place="/due", action="approve")]).action == "approve"
@@ -192,7 +192,7 @@ def test_an_audit_asks_about_every_part_of_the_original_answer(store: ReviewStor
     assert json.loads(message.text).keys() == {"number", "due"}
     (item,) = store.items()
     assert json.loads((item.content.candidate or Candidate()).text) == SURE
-    assert [item.kept for item in item.content.items] == [False] * len(SURE)
+    assert [each.kept for each in item.content.items] == [False] * len(SURE)
 
 
 # -- the page
@@ -227,13 +227,13 @@ def test_the_page_decides_part_by_part(store: ReviewStore, post: Callable[..., A
     assert response.status_code == 303
     (item,) = store.items()
     assert item.decision is not None
-    assert [(item.place, item.action, item.text) for item in item.decision.items] == [
+    assert [(each.place, each.action, each.text) for each in item.decision.items] == [
         ("/total", "edit", "13.50"), ("/tags/0", "approve", ""),
     ]  # fmt: skip
     outcome = item.decision.outcome(item.content)
     assert outcome is not None
     assert json.loads(outcome.text) == {**SURE, "total": 13.5}
-    assert page.count("data-item") == 2
+    assert page.count("data-field") == 2
     assert "2 of 4 samples agree" in page
     assert "<q>13</q> (1)" in page
 
@@ -284,7 +284,7 @@ def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..
     assert response.status_code == 303
     (item,) = store.items()
     assert item.decision is not None
-    assert [item.action for item in item.decision.items] == ["reject", "approve", "approve", "approve"]
+    assert [each.action for each in item.decision.items] == ["reject", "approve", "approve", "approve"]
 
 
 def test_nothing_hints_at_the_support_of_a_part_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
@@ -296,5 +296,5 @@ def test_nothing_hints_at_the_support_of_a_part_that_is_audited(store: ReviewSto
     (item,) = store.items()
     assert response.status_code == 303
     assert item.decision is not None
-    actions = [item.action for item in item.decision.items]
+    actions = [each.action for each in item.decision.items]
     assert actions == ["approve", "reject", "approve", "approve"]
