@@ -14,7 +14,7 @@ require("sqlalchemy", extra="review")
 
 from .audits import AuditSample, audit_sample  # noqa: E402
 from .candidates import CandidateRule, CandidateSet  # noqa: E402
-from .delivery import Deliverer, sign, verify  # noqa: E402
+from .delivery import Deliverer  # noqa: E402
 from .destinations import Destination  # noqa: E402
 from .errors import (  # noqa: E402
     AlreadyDecidedError,
@@ -68,7 +68,5 @@ __all__ = [
     "audit_sample",
     "by_items",
     "content_of",
-    "sign",
     "ticket",
-    "verify",
 ]

@@ -61,8 +61,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="append",
         default=[],
         metavar="HOST",
-        help="host that callbacks may go to, e.g. hooks.example.com or *.example.com; repeatable (default: every host "
-        "except this machine and link-local addresses)",
+        help="host that callbacks may go to, e.g. hooks.example.com or *.example.com; repeatable (default: none)",
     )
     parser.add_argument("--tokens", type=Path, default=Path(TOKENS), help=f"tokens file (default: {TOKENS})")
     parser.add_argument("--lease", type=float, default=600.0, help="seconds a reviewer has for an item (default: 600)")
@@ -129,7 +128,7 @@ def _user() -> str:
 
 
 def _serve(arguments: argparse.Namespace) -> int:
-    for package in ("starlette", "jinja2", "python_multipart", "uvicorn"):
+    for package in ("standardwebhooks", "starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
     from .delivery import Deliverer
     from .monitors.inbox import InboxWorker

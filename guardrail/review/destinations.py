@@ -197,7 +197,14 @@ def announce(database: Database, destination: Destination) -> int:
         for line in lines:
             item = rows.as_item(rows.fetch(connection, line.item)) if line.item else None
             body = json.dumps(destination.message(line.identity, line, item), ensure_ascii=False)
-            values = {"id": line.identity, "item": "", "url": destination.name, "body": body, "created": now}
+            values = {
+                "id": line.identity,
+                "item": "",
+                "url": destination.name,
+                "receiver": destination.name,
+                "body": body,
+                "created": now,
+            }
             connection.execute(insert(outbox).values(**values, state="waiting", attempts=0, next_at=now, problem=""))
         if len(lines) < _AT_ONCE:
             settled = select(func.max(events.c.number)).where(events.c.number > place, events.c.at < now - SETTLED)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import secrets
 from typing import Any, get_args
+from urllib.parse import urlsplit
 
 from pydantic import ValidationError
 from sqlalchemy import Row, and_, exists, or_, select, update
@@ -184,9 +185,16 @@ def post(connection: Connection, item: Item, now: float) -> None:
     if item.decision is not None:  # the item was decided after all, so a waiting "expired" must not arrive later
         late = update(outbox).where(outbox.c.item == item.id, outbox.c.state == "waiting")
         connection.execute(late.values(state="dropped"))
-    values = {"id": identity, "item": item.id, "url": item.callback, "state": "waiting", "attempts": 0}
+    values = {"id": identity, "item": item.id, "url": item.callback, "receiver": _receiver(item.callback)}
+    state = {"state": "waiting", "attempts": 0, "next_at": now, "created": now, "problem": ""}
     text = json.dumps(body_of(item, identity, now), ensure_ascii=False)
-    connection.execute(outbox.insert().values(**values, body=text, next_at=now, created=now, problem=""))
+    connection.execute(outbox.insert().values(**values, **state, body=text))
+
+
+def _receiver(url: str) -> str:
+    """Scheme, host and port of a URL."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}"
 
 
 def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:

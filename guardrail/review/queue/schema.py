@@ -92,6 +92,7 @@ outbox = Table(
     Column("id", String(64), primary_key=True),
     Column("item", String(64), nullable=False),
     Column("url", Text, nullable=False),
+    Column("receiver", Text, nullable=False),
     Column("body", Text, nullable=False),
     Column("state", String(16), nullable=False),
     Column("attempts", Integer, nullable=False),

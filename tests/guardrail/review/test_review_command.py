@@ -23,6 +23,7 @@ from guardrail import UsageError
 from guardrail.__main__ import main
 from guardrail.review import Destination
 from guardrail.review.command import _listener
+from tests.guardrail.review.test_review_outbox import SECRET
 from tests.review_pages import REVIEWERS
 
 ROOT = Path(__file__).parents[3]
@@ -90,7 +91,7 @@ def test_what_runs_while_it_serves(monkeypatch: pytest.MonkeyPatch, capsys: pyte
 
     monkeypatch.setattr("guardrail.review.web.app.server_of", server_of)
     monkeypatch.setattr("guardrail.review.delivery.Deliverer", delivers)
-    monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", "s" * 16)
+    monkeypatch.setenv("GUARDRAIL_WEBHOOK_SECRET", SECRET)
     monkeypatch.setenv("GUARDRAIL_NOTIFY", "slack=http://127.0.0.1:9/a teams=http://127.0.0.1:9/b")
     assert main(["review", "--port", "0"]) == 0
     assert observed["formats"] == ["slack", "teams"]

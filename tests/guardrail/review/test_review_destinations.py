@@ -12,10 +12,10 @@ from sqlalchemy import insert, select
 from guardrail.__main__ import main
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm
-from guardrail.review import Candidate, Content, Decision, Deliverer, Destination, ReviewStore
+from guardrail.review import Candidate, Content, Decision, Destination, ReviewStore
 from guardrail.review.destinations import KEPT, announce
 from guardrail.review.queue.schema import events, outbox
-from tests.guardrail.review.test_review_outbox import SECRET, Receiver, receiver
+from tests.guardrail.review.test_review_outbox import Receiver, deliverer_to, receiver
 from tests.review_pages import REVIEWERS
 
 __all__ = ["receiver"]  # a fixture
@@ -41,7 +41,7 @@ def alarm(store: ReviewStore) -> None:
 def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     store.enqueue(content("before anybody listened"))
     destination = Destination(receiver.url, page="https://review.example.org/")
-    deliverer = Deliverer(store, SECRET, destinations=(destination,))
+    deliverer = deliverer_to(receiver, store, destinations=(destination,))
     assert deliverer.run_once() == 0
     first = store.enqueue(content("secret?"), key="k", expires_in=100)
     late = store.enqueue(content(), expires_in=5)
@@ -70,12 +70,11 @@ def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver,
     decided, expired = receiver.accepted[3:]
     assert (decided["type"], decided["ticket"], decided["outcome"]["text"]) == ("review.decided", first.id, "b")
     assert (expired["type"], expired["ticket"], expired["outcome"]) == ("review.expired", late.id, None)
-    assert all(receiver.signed)
 
 
 def test_each_message_goes_out_once(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     destination = Destination(receiver.url)
-    deliverers = [Deliverer(store, SECRET, destinations=(destination,)) for _ in range(2)]
+    deliverers = [deliverer_to(receiver, store, destinations=(destination,)) for _ in range(2)]
     deliverers[0].run_once()
     for step in (1, 30, 31, 100, KEPT + 1, 100):
         store.enqueue(content(), key=str(now[0]))
@@ -114,7 +113,7 @@ def test_many_lines_at_once(store: ReviewStore, now: list[float], monkeypatch: p
 
 def test_slack_gets_what_people_must_act_on(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     chat = Destination(receiver.url, format="slack", page="https://review.example.org", questions=True)
-    deliverer = Deliverer(store, SECRET, destinations=(chat,))
+    deliverer = deliverer_to(receiver, store, destinations=(chat,))
     deliverer.run_once()
     item = store.enqueue(content(EVIL + "x" * 5000), expires_in=60)
     now[0] += 61
@@ -138,7 +137,7 @@ def runs_of(attachment: dict[str, Any]) -> list[list[str]]:
 
 
 def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
-    deliverer = Deliverer(store, SECRET, destinations=(Destination(receiver.url, format="teams"),))
+    deliverer = deliverer_to(receiver, store, destinations=(Destination(receiver.url, format="teams"),))
     deliverer.run_once()
     item = store.enqueue(content("secret?", kind="tool_call"))
     alarm(store)
@@ -152,7 +151,7 @@ def test_teams_gets_a_card(store: ReviewStore, receiver: Receiver) -> None:
 
 
 def test_a_question_puts_no_link_into_a_card_of_teams(store: ReviewStore, receiver: Receiver) -> None:
-    deliverer = Deliverer(store, SECRET, destinations=(Destination(receiver.url, format="teams", questions=True),))
+    deliverer = deliverer_to(receiver, store, destinations=(Destination(receiver.url, format="teams", questions=True),))
     deliverer.run_once()
     store.enqueue(content(link := "[Approve](https://evil.example)"))
     deliverer.run_once()
@@ -160,15 +159,18 @@ def test_a_question_puts_no_link_into_a_card_of_teams(store: ReviewStore, receiv
     assert runs_of(attachment)[-1] == ["Question: ", link], "only text blocks and facts know Markdown"
 
 
-def test_the_address_is_stored_and_shown_nowhere(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    destination = Destination("http://user:hunter2@127.0.0.1:9/services/hunter2", format="slack")
+def test_the_address_is_stored_and_shown_nowhere(
+    tmp_path: Path, receiver: Receiver, caplog: pytest.LogCaptureFixture
+) -> None:
+    destination = Destination("https://gone.test:9/services/hunter2", format="slack")
     with ReviewStore(tmp_path / "reviews.db") as store:
-        deliverer = Deliverer(store, SECRET, attempts=1, destinations=(destination,))
+        receiver.gone = {"gone.test"}
+        deliverer = deliverer_to(receiver, store, attempts=1, destinations=(destination,))
         deliverer.run_once()
         store.enqueue(content())
         assert deliverer.run_once() == 0
         (failed,) = [event for event in store.trail() if event.what == "delivery_failed"]
-        assert failed.detail["destination"] == "127.0.0.1:9"
+        assert failed.detail["destination"] == "gone.test:9"
         assert "hunter2" not in f"{store.trail()} {deliverer!r} {destination!r}"
     assert "hunter2" not in caplog.text
     assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
@@ -179,8 +181,8 @@ def test_a_process_without_the_destination_leaves_its_messages(store: ReviewStor
     announce(store.database, destination)
     store.enqueue(content())
     announce(store.database, destination)
-    assert Deliverer(store, SECRET).run_once() == 0
-    assert Deliverer(store, SECRET, destinations=(destination,)).run_once() == 1
+    assert deliverer_to(receiver, store).run_once() == 0
+    assert deliverer_to(receiver, store, destinations=(destination,)).run_once() == 1
 
 
 def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -205,7 +207,7 @@ def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: py
 
 def test_an_answer_to_label_is_not_called_an_audit(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     chat = Destination(receiver.url, format="slack", kinds=("audit",))
-    deliverer = Deliverer(store, SECRET, destinations=(chat,))
+    deliverer = deliverer_to(receiver, store, destinations=(chat,))
     deliverer.run_once()
     store.enqueue(content(kind="audit", allowed=("approve", "reject")))
     deliverer.run_once()

@@ -19,7 +19,7 @@ from calibrate.cli import app
 from calibrate.correctness import make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions
-from guardrail.review import CandidateRule, Decision, Deliverer, ReviewStore, sign
+from guardrail.review import CandidateRule, Decision, Deliverer, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.calibrate import fakes
 
@@ -27,7 +27,7 @@ PAGE = (Path(__file__).parents[3] / "docs" / "review.md").read_text(encoding="ut
 BLOCKS = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
 QUESTION = "Who wrote The Waves?"
 ANSWERS = ["Woolf", "Woolf", "Forster", "James", "Mansfield", "Woolf", "Stein", "Joyce", "Eliot", "Hardy", "Wells"]
-SECRET = "a secret that both sides know"
+SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 CALLBACK = "https://example.org/decided"
 
 
@@ -81,8 +81,8 @@ def receiver(receive: Callable[[], Any]) -> Iterator[tuple[str, list[tuple[Any, 
     class Receive(BaseHTTPRequestHandler):
         def do_POST(self) -> None:
             body = self.rfile.read(int(self.headers["Content-Length"]))
-            answer = receive()(self.headers, body)
-            requests.append((self.headers, body, answer))
+            answer = receive()(dict(self.headers), body)
+            requests.append((dict(self.headers), body, answer))
             self.send_response(answer or 204)
             self.end_headers()
 
@@ -137,11 +137,11 @@ def test_every_block_of_the_page_runs(names: dict[str, Any], monkeypatch: pytest
     sent = json.loads(body)
     assert answer is None
     assert (sent["ticket"], sent["metadata"], sent["decision"]["text"]) == (queued, {"user": 7}, "Virginia Woolf")
-    assert names["receive"](dict(headers), body + b" ") == 401
-    old = {**headers, "Guardrail-Signature": sign(SECRET, body, 1e9)}
+    assert names["receive"](headers, body + b" ") == 401
+    old = {**headers, "webhook-timestamp": "1000000000"}
     assert names["receive"](old, body) == 401
     decided.add(sent["id"])
-    assert names["receive"](dict(headers), body) == 204
+    assert names["receive"](headers, body) == 204
 
     (command,) = re.findall(r"^    calibrate (.*)$", PAGE, flags=re.MULTILINE)
     result = CliRunner().invoke(app, shlex.split(command))
