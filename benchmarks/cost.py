@@ -46,11 +46,10 @@ from guardrail.outcome import Feasible
 from guardrail.sampling.sampler import draw
 from guardrail.testing import make_artifact
 from guardrail.types import Frozen, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, make_estimator
-from guardrail.uncertainty.ensemble import Training
+from guardrail.uncertainty import Estimator, make_estimator, then
+from guardrail.uncertainty.combine import Ranks, tie_order
 from guardrail.uncertainty.plan import plan_for
-from guardrail.uncertainty.ties import TieBreakParams
-from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+from guardrail.uncertainty.training import Training
 
 __all__ = ["Figures", "Line", "Pool", "Table", "certified", "embedded", "main", "pages", "tool_threshold"]
 
@@ -282,11 +281,7 @@ def _mmlu_pro(path: Path, model: str) -> Pool:
             if all(cells):
                 rows.append([float(cell) for cell in cells])
     error, stated, logit = np.array(rows).T
-    specs = [
-        make_estimator(name).spec for name in ("self_consistency", "sequence_nll")
-    ]  # stand-ins: order() reads none
-    ties = TieBreakParams(resolution=1e-3, first=specs[0], second=specs[1])
-    broken = np.array([ties.order(1 - a, 1 - b) for a, b in zip(stated.tolist(), logit.tolist(), strict=True)])
+    broken = np.array([tie_order(1e-3, 1 - a, 1 - b) for a, b in zip(stated.tolist(), logit.tolist(), strict=True)])
     scores = [Score("logit", 1, 1 - logit), Score("stated", 2, 1 - stated), Score("stated, ties by logit", 2, broken)]
     return Pool(f"MMLU-Pro, {model.removesuffix('-2024-07-18')}", error.astype(np.int64), scores)
 
@@ -406,17 +401,12 @@ def _staged_artifact(model: BaseChatModel, pool: Pool) -> CalibrationArtifact:
     u, _ = ordered(score, scale)
     out = fit(u[labels], pool.error[labels], alpha=0.15, delta=DELTA, rule="certified")
     cheap, second = make_estimator("answer_word_nll"), make_estimator("primary_disagreement")
-    params = TwoStageParams(
-        weight=score.weight,
-        scale=tuple(np.sort(scale).tolist()),
-        cheap=cheap.spec,
-        second=second.spec,
-        training=Training(ids=(), questions=()),
-    )
+    ranks = Ranks(scores=(tuple(np.sort(scale).tolist()),), questions=Training(ids=(), questions=()))
+    staged = then(cheap, second, w=score.weight, ranks=ranks)
     threshold = out.threshold if isinstance(out, Feasible) else 0.5
     own = plan_for([cheap, second], calls=1.4, max_tokens=16)
     artifact = make_artifact(model, threshold=threshold)
-    return artifact.model_copy(update={"estimator": two_stage(params, cheap, second).spec, "plan": own})
+    return artifact.model_copy(update={"estimator": staged.spec, "plan": own})
 
 
 # -- The pages ---------------------------------------------------------------------------------------------------------

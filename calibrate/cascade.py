@@ -27,7 +27,7 @@ from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .pipeline import fit_artifact
 from .rules.certificate import interval
-from .scoring.ensemble import refuse_overlap
+from .scoring.apart import refuse_overlap
 from .scoring.scores import refuse_failed
 from .spec_syntax import estimator_flags
 from .thresholds.stages import fit_stages

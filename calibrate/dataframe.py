@@ -26,7 +26,7 @@ from .data.questions import RawRow
 from .data.records import RecordFile, read_records, write_records
 from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
-from .evaluation.choice import AUTO, choose_estimator
+from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
@@ -280,9 +280,7 @@ class Records:
             self._refuse_broken()
         part, choice = None, None
         if estimator == AUTO:
-            name = rule if isinstance(rule, str) else rule.name
-            target = 0.1 if alpha == "smallest" else alpha  # for the table alone
-            chosen = choose_estimator(self.file, alpha=target, rule=name, delta=delta, groups=groups)
+            chosen = choose_score(self.file, groups=groups)
             estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
         key = key_of(self.file, estimator)
 

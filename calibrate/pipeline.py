@@ -25,8 +25,8 @@ from guardrail.items.spec import ItemsSpec
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator, ties
-from guardrail.uncertainty.ensemble import union_of_needs
+from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
+from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
 
 from .data.collect import package_versions
 from .data.column_store import open_records
@@ -37,7 +37,7 @@ from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_q
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
-from .scoring.ensemble import refuse_overlap
+from .scoring.apart import refuse_overlap, without_ranked
 from .scoring.scores import Scored, arrays, refuse_failed
 from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
@@ -157,6 +157,8 @@ def fit_artifact(
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     used = file.records if part is None else table_of(part)
+    if (named := file.header.estimators.get(estimator)) is not None:
+        used = without_ranked(named, used, groups=groups)
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
         used = all_grouped(used) if rule_named(rule).grouping == "all" else one_per_cluster(used)
@@ -304,8 +306,8 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
 
 
 def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> RecordTable:
-    """The records without those that the artifact's estimator was chosen on (`--estimator auto`)."""
-    table = table_of(records)
+    """The records without those that the artifact's estimator was chosen on, or takes its ranks from."""
+    table = without_ranked(artifact.estimator, records)
     if artifact.choice is None:
         return table
     hashes = np.array([int(digits, 16) for digits in artifact.choice.questions], dtype=np.uint64)
@@ -374,8 +376,8 @@ def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what
     shared = len(records) - len(without_choice(artifact, records))
     if shared:
         raise UsageError(
-            f"{shared} of {len(records)} {what} records are among those that --estimator auto chose on, where the "
-            "chosen estimator looks better than on new questions. Leave them out, or test on other questions."
+            f"{shared} of {len(records)} {what} records are among those that the score was chosen on, or takes its "
+            "ranks from, where it looks better than on new questions. Leave them out, or test on other questions."
         )
 
 
@@ -430,17 +432,18 @@ def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
     if plan.options is not None:
         return plan
     reads_samples = needs.samples or plan.primary == "majority"
-    return plan.model_copy(update={"n": plan.n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
+    n = spec.samples or plan.n  # `then` reads the first m samples, whatever else was drawn
+    return plan.model_copy(update={"n": n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
 
 
 def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
     """The needs of an estimator and its follow-ups by name; None where they are unknown."""
-    if spec.name == ties.NAME:
-        params = ties.TieBreakParams.from_stored(spec.params)
-        first, second = _read_by(params.first), _read_by(params.second)
-        if first is None or second is None:
+    if spec.name in COMBINATIONS:
+        read = [_read_by(part) for part in Parts.from_stored(spec.params).parts]
+        known = [each for each in read if each is not None]
+        if len(known) < len(read):
             return None
-        return union_of_needs([first[0], second[0]]), first[1] | second[1]
+        return union_of_needs([needs for needs, _ in known]), set[str]().union(*(asked for _, asked in known))
     if spec.name.startswith(SCORE):
         reads = spec.params["reads"]
         return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}

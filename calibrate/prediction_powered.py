@@ -25,7 +25,7 @@ from .data.records import RecordFile
 from .pipeline import fit_artifact, part_header
 from .rules.certificate import fewest_accepted, interval
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
-from .scoring.ensemble import refuse_overlap
+from .scoring.apart import refuse_overlap
 from .scoring.metrics import ks_two_sample
 from .scoring.scores import Scored, arrays, refuse_failed
 from .thresholds import fit

@@ -121,10 +121,6 @@ def written(spec: JudgeSpec) -> str:
 def estimator_flags(key: str) -> str:
     """The options of `calibrate score RECORDS` that give the scores of a key, quoted for a shell."""
     name, *rest = cut(key, ":")
-    if name == "ensemble":
-        return "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"
-    if name == "tie_break":
-        return "--estimator FIRST --ties-by SECOND (the two scores that it was made of)"
     if name == "score":
         return f"--scorer MODULE:NAME (the scorer {rest[0]})"
     if any(part.startswith("chat(") for part in rest):

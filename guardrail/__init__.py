@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from .outcome import Feasible, Infeasible, InfeasibleReason
     from .prompting import PromptWrapping
     from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-    from .uncertainty import Scorer, make_estimator, plan_for, scorer
+    from .uncertainty import Scorer, make_estimator, plan_for, rank_mean, scorer, then, ties
     from .verdict import Meaning, Reason, Verdict
 
 __all__ = [
@@ -76,7 +76,10 @@ __all__ = [
     "make_estimator",
     "make_judge",
     "plan_for",
+    "rank_mean",
     "scorer",
+    "then",
+    "ties",
 ]
 
 _MODULES = {
@@ -118,7 +121,10 @@ _MODULES = {
     "make_estimator": "uncertainty",
     "make_judge": "judges",
     "plan_for": "uncertainty",
+    "rank_mean": "uncertainty",
     "scorer": "uncertainty",
+    "then": "uncertainty",
+    "ties": "uncertainty",
 }
 """Public names and the modules that define them, loaded when a name is first used."""
 _PARTS = {module.partition(".")[0] for module in _MODULES.values()}

@@ -155,9 +155,14 @@ class EstimatorSpec(Frozen):
         return f">= {1 - threshold if stored == '1 - value' else -threshold:.{digits}g}{unit}"
 
     @property
+    def samples(self) -> int | None:
+        """Number of samples that `then` reads; None for other scores, which read all."""
+        return int(self.params["settings"]["m"]) if self.name == "then" else None
+
+    @property
     def scale(self) -> tuple[float, ...] | None:
-        """First scores, for a score in two stages, of other questions, ascending; None for other estimators."""
-        return tuple(self.params["scale"]) if self.name == "two_stage" else None
+        """First scores, for `then`, of other questions, ascending; None for other scores."""
+        return tuple(self.params["ranks"]["scores"][0]) if self.name == "then" else None
 
 
 Clustering = Literal["components", "greedy"]

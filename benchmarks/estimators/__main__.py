@@ -11,7 +11,6 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.estimators.ensembles import compare
 from benchmarks.estimators.figures import Draws, Figures, Interval, draw, measure_figures, paired
 from benchmarks.estimators.page import BaselineRow, Measured, Page, markdown
 from benchmarks.estimators.scores import Scores, lacking, score, variants
@@ -39,7 +38,7 @@ def measure_source(
     fresh: bool = False,
     watch: Watch = _quietly,
 ) -> Measured:
-    """Measure one file: scores, figures, missing inputs, and whether an ensemble helps."""
+    """Measure one file: scores, figures and missing inputs."""
     rows, left_out = variants(source)
     with watch(f"{source.name}: scoring", "records") as progress:
         scores = score(source, rows, cache, fresh=fresh, progress=progress)
@@ -65,7 +64,6 @@ def measure_source(
     notes += [f"Not measured: {_named(names)} ({why})." for why, names in nothing.items()]
     for want, names in lacking(source.plan).items():
         notes.append(f"Not on file: {want}, and so no {_named(names)}.")
-    measured = [row for row in rows if row.label in figures]
     return Measured(
         name=source.name,
         title=source.title,
@@ -74,7 +72,6 @@ def measure_source(
         baseline=_baseline(source, draws),
         against=_against(source, [each for each in scores if each.label in figures], draws),
         notes=tuple(dict.fromkeys(notes)),
-        ensemble=compare(source, measured, [each for each in scores if each.label in figures], resamples=resamples),
     )
 
 

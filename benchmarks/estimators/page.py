@@ -6,7 +6,6 @@ import textwrap
 from collections.abc import Sequence
 from typing import Literal
 
-from benchmarks.estimators.ensembles import Comparison
 from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
 from benchmarks.estimators.sources import FILES
 from benchmarks.paper.markdown import table
@@ -47,8 +46,6 @@ class Measured(Frozen):
     """By estimator: AUROC minus that of the baseline, paired; empty without a baseline."""
     notes: tuple[str, ...]
     """What the file is, what it lacks, and what could not be measured."""
-    ensemble: Comparison | None
-    """Whether an ensemble helps."""
 
 
 class Page(Frozen):
@@ -66,7 +63,7 @@ def markdown(page: Page, command: str) -> str:
     """The page ``docs/estimators.md``."""
     choice = [each for each in page.files if each.rows and each.rows.keys() <= _OPTION_ESTIMATORS]
     texts = [each for each in page.files if each not in choice]
-    parts = [_opening(page, command), _files(page), _sampled(texts), _choice(choice), _ensembles(page), _left_out(page)]
+    parts = [_opening(page, command), _files(page), _sampled(texts), _choice(choice), _left_out(page)]
     return "\n\n".join(_wrapped(part) for part in parts if part) + "\n"
 
 
@@ -152,70 +149,6 @@ def _answered(figures: Figures) -> str:
 
 def _interval(interval: Interval) -> str:
     return f"{interval.value:.3f} [{interval.low:.3f}, {interval.high:.3f}]"
-
-
-def _ensembles(page: Page) -> str:
-    compared = [file for file in page.files if file.ensemble is not None]
-    if not compared:
-        return ""
-    head = ["file", "trained on", "compared on", "best single member", "its AUROC", "ensemble", "difference"]
-    head += ["mean of 20 cuts", "better in"]
-    rows = [
-        [
-            file.name,
-            f"{each.n_train:,}",
-            f"{each.n_rest:,}",
-            f"`{each.best_single}`",
-            f"{each.single_auroc:.3f}",
-            f"{each.ensemble_auroc:.3f}",
-            _interval(each.difference["auroc"]),
-            f"{each.mean_difference:+.3f}",
-            f"{100 * each.share_better:.0f} %",
-        ]
-        for file in compared
-        if (each := file.ensemble)
-    ]
-    return f"""## Do ensembles help?
-
-`calibrate ensemble` fits weights on 30 % of the questions, from every estimator that is measured on nine questions in
-ten. Ensemble and best single member (the highest AUROC on that part) are compared on the other questions, on the same
-resamples. A difference whose interval contains 0 is not significant.
-{_verdict(compared)}
-
-{table(head, rows, 4)}
-
-The questions that an ensemble was trained on cannot calibrate it: a threshold fitted on any of them is refused.
-
-    calibrate ensemble records.jsonl --members degree,self_consistency --train-fraction 0.3 --out ensemble.json
-    calibrate score ensemble.rest.jsonl --estimator ensemble.json
-    calibrate fit ensemble.rest.jsonl --estimator ensemble.json --alpha 0.1 --out artifact.json"""
-
-
-def _verdict(compared: Sequence[Measured]) -> str:
-    better = [file.name for file in compared if file.ensemble and file.ensemble.difference["auroc"].low > 0]
-    worse = [file.name for file in compared if file.ensemble and file.ensemble.difference["auroc"].high < 0]
-    sentences = [
-        f"It ranked better on {', '.join(better)}." if better else "It did not rank better on any of the files.",
-        f"It ranked worse on {', '.join(worse)}." if worse else "",
-    ]
-    gain = [
-        f"{file.name} at alpha {alpha:g}"
-        for file in compared
-        for alpha in ALPHAS
-        if file.ensemble and file.ensemble.difference[f"{alpha:g}"].low > 0
-    ]
-    loss = [
-        f"{file.name} at alpha {alpha:g}"
-        for file in compared
-        for alpha in ALPHAS
-        if file.ensemble and file.ensemble.difference[f"{alpha:g}"].high < 0
-    ]
-    sentences.append(
-        f"It answered more on {', '.join(gain)}." if gain else "It did not answer measurably more on any file."
-    )
-    if loss:
-        sentences.append(f"It answered less on {', '.join(loss)}.")
-    return " ".join(each for each in sentences if each)
 
 
 def _left_out(page: Page) -> str:

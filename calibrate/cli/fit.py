@@ -23,7 +23,7 @@ from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, refuse_untestable
 from ..evaluation.calls import CallsTable, compare_with_artifact
-from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.choice import AUTO, choose_score
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
@@ -48,6 +48,7 @@ from .frame.verdicts import (
     print_choice,
     print_fits,
     print_labels_needed,
+    print_ranked,
     print_second_look,
     print_unread,
     print_verdict,
@@ -173,15 +174,7 @@ class _ByRule:
         part, test = self.testing.cut(file, _kept_out(self.out), self.groups, repeats)
         choice = None
         if key == AUTO:
-            chosen = choose_estimator(
-                file,
-                alpha=0.1 if self.alpha == "smallest" else self.alpha,  # for the table alone
-                rule=self.rule,
-                delta=self.delta,
-                groups=self.groups,
-                part=tuple(part),
-                seed=self.testing.seed,
-            )
+            chosen = choose_score(file, groups=self.groups, part=tuple(part))
             print_choice(chosen)
             key, part, choice = chosen.estimator, chosen.rest, chosen.choice
 
@@ -382,6 +375,7 @@ def fit(
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
     print_unread(file, fitted.key)
+    print_ranked(fitted.artifact.estimator)
     warn_unlike(files, fitted.key)
     _present(fitted, testing.test or (), out)
 

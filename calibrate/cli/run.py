@@ -22,11 +22,9 @@ from guardrail.judges.cache import PairCache
 from guardrail.models import resolve_model
 from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
 from guardrail.uncertainty import Estimator
-from guardrail.uncertainty.plan import TWO_STAGES
+from guardrail.uncertainty.combine import FEWEST, ranked_parts
 from guardrail.uncertainty.registry import advice
 from guardrail.uncertainty.scorer import load_scorer
-from guardrail.uncertainty.two_stage import FEWEST
-from guardrail.uncertainty.two_stage import NAME as TWO_STAGE
 
 from ..correctness import CorrectnessRule, make_rule
 from ..data.formats import load_questions
@@ -35,13 +33,12 @@ from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
-from ..evaluation.choice import AUTO, choose_estimator
+from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import verdict_text
-from ..scoring.ensemble import ScoreFile
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
@@ -52,7 +49,6 @@ from ..scoring.scores import (
     usual_estimators,
     with_cache,
 )
-from ..scoring.two_stage import cut_for_scale, make_two_stage
 from ..thresholds.fitting import request_for
 from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
@@ -80,7 +76,15 @@ from .frame.labels import (
 from .frame.next_commands import fresh_command, listed
 from .frame.options import MODEL_HELP, WITHOUT_FAILED_HELP, declared, flag
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_choice, print_fits, print_labels_needed, print_unread, print_verdict
+from .frame.verdicts import (
+    conclude,
+    print_choice,
+    print_fits,
+    print_labels_needed,
+    print_ranked,
+    print_unread,
+    print_verdict,
+)
 
 __all__ = ["RunConfig", "load_config", "run"]
 
@@ -281,30 +285,14 @@ def run(config: Path | None = None, **flags: Any) -> None:
         print_line(line)
     model = resolve_model(settings.model)
     path = _records_path(settings)
-    staged = None
-    if key == TWO_STAGE:
-        options = settings.collect_options()
-        ask(questions, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
-        refuse_failed(read_records(path).records, allowed=settings.without_failed)
-        staged, rest = _two_stage(settings, path, groups)
-        key = estimator_key(staged)
-    records = _records(settings, model, questions, path, settings.questions.name, staged)
-    if staged is not None:
-        records = RecordFile(path, records.header, [each for each in records.records if each.id in rest], records.torn)
+    records = _records(settings, model, questions, path, settings.questions.name)
     print_structured(records, key)
     print_label_checks(records)
     if not settings.trust_labels:
         refuse_broken(records)
     choice = None
     if key == AUTO:
-        chosen = choose_estimator(
-            records,
-            alpha=settings.alpha,
-            rule=settings.rule,
-            delta=settings.delta,
-            groups=groups,
-            seed=settings.seed,
-        )
+        chosen = choose_score(records, groups=groups)
         print_choice(chosen)
         key, choice = chosen.estimator, chosen.choice
         records = RecordFile(records.path, records.header, chosen.rest, records.torn)
@@ -313,7 +301,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        test = _records(settings, model, test_questions, _test_path(settings), name, staged)
+        test = _records(settings, model, test_questions, _test_path(settings), name)
     artifact = _fitted(settings, records, key, groups, choice)
     artifact_path = artifact.save(settings.out / "artifact.json")
     repeats: Repeats = "all" if settings.count_repeats else "once"
@@ -322,6 +310,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     alone = fresh_command(artifact, key, tested, artifact_path)
     text = verdict_text(artifact, audited, alone, listed([records.path]))
     print_unread(records, key)
+    print_ranked(artifact.estimator)
     print_verdict(text)
     print_labels_needed(artifact)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone, judge)
@@ -465,17 +454,12 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
         make_rule(settings.correctness)
     if settings.scorer is not None and (settings.estimator is not None or settings.calls is not None):
         raise UsageError("--scorer is the score of the run. Leave --estimator and --calls out.")
-    if settings.calls == TWO_STAGES:
-        if settings.estimator is not None:
-            raise UsageError(
-                f"--calls 1.4 makes its own score, got --estimator {settings.estimator}. Leave it out, or choose the "
-                "stages with `calibrate two-stage`."
-            )
-        _refuse_few(questions)
-        return TWO_STAGE
     if settings.estimator == AUTO:
         return AUTO
-    return estimator_key(_estimator(settings, bindings, options=option_labels(questions) is not None))
+    chosen = _estimator(settings, bindings, options=option_labels(questions) is not None)
+    if ranked_parts(chosen):
+        _refuse_few(chosen, questions)
+    return estimator_key(chosen)
 
 
 def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
@@ -485,29 +469,13 @@ def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool)
     return parse_estimator(name, judge=default_judge(bindings))
 
 
-def _refuse_few(questions: Sequence[Question]) -> None:
-    """Refuse two stages where the questions are too few for a scale and a fit."""
+def _refuse_few(chosen: Estimator, questions: Sequence[Question]) -> None:
+    """Refuse a score that ranks questions where these are too few for the ranks and a fit."""
     if len(questions) < 2 * FEWEST:
         raise UsageError(
-            f"--calls 1.4 takes {round(1.1 * FEWEST)} questions for its scale, which the fit does not use, and there "
-            f"are {len(questions)} (of at least {2 * FEWEST}). Ask more questions, or give --calls 1."
+            f"{estimator_key(chosen)} takes {round(1.1 * FEWEST)} questions for its ranks, which the fit does not use, "
+            f"and there are {len(questions)} (of at least {2 * FEWEST}). Ask more questions, or give --calls 1."
         )
-
-
-def _two_stage(settings: RunConfig, path: Path, groups: Groups) -> tuple[Estimator, set[str]]:
-    """The two-stage score of collected records, and the ids of those that are not in its scale."""
-    file = read_records(path)
-    bindings = file.header.plan.bindings
-    # Without labels, so that a resumed run, whose records have some, cuts the same questions.
-    records = [record.model_copy(update={"correct": None}) for record in file.records]
-    scaled, rest = cut_for_scale(records, groups=groups, seed=settings.seed)
-    names = usual_estimators(settings.calls, options=False, bindings=bindings)
-    cheap, second = (parse_estimator(name, judge=default_judge(bindings)) for name in names)
-    staged = make_two_stage(scaled, file.header.plan, cheap, second)
-    score_path = path.with_name(f"{TWO_STAGE}.json")
-    score_path.write_text(ScoreFile(spec=staged.spec).model_dump_json(indent=1) + "\n", encoding="utf-8")
-    print_line(f"Two stages: {len(scaled)} questions are the scale of the first; the fit uses the other {len(rest)}.")
-    return staged, {record.id for record in rest}
 
 
 def _records(
@@ -516,17 +484,18 @@ def _records(
     questions: Sequence[Question],
     path: Path,
     name: str,
-    staged: Estimator | None = None,
 ) -> RecordFile:
     """Collect, score and label one part; the file on disk is complete afterwards."""
     options = settings.collect_options()
     ask(questions, model, path, options, name=name, title=f"asking ({path.stem})")
     refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
-    estimators = [staged] if staged is not None else _estimators(settings, options.drawing.plan(questions), path)
+    estimators = _estimators(settings, options.drawing.plan(questions), path)
+    # Test questions are ranked like those of the fit.
+    ranks = None if path == _records_path(settings) else _records_path(settings)
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def scored_and_labelled(file: RecordFile) -> RecordFile:
-            scored = score_records(file, estimators, progress=progress)
+            scored = score_records(file, estimators, ranks=ranks, progress=progress)
             return label_file(scored, _rule(settings, file))
 
         file = rewrite_records(path, scored_and_labelled)

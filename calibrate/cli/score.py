@@ -17,10 +17,9 @@ from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.models import resolve_model
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Estimator, list_estimators, tie_break
+from guardrail.uncertainty import Estimator, Scorer, list_estimators
 from guardrail.uncertainty.registry import advice
 from guardrail.uncertainty.scorer import load_scorer
-from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ..data.progress import bar
 from ..data.records import RecordHeader
@@ -57,9 +56,9 @@ def score(
             "--estimator",
             "--estimators",
             "-e",
-            help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, an "
-            "ensemble's file, or all. May be repeated. Default: every estimator the records support (the rest are "
-            f"listed with what they need). {' '.join(advice())}",
+            help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, "
+            "then(CHEAP, DEAR), ties(FIRST, SECOND), rank_mean(A, B, ...), or all. May be repeated. Default: every "
+            f"estimator the records support (the rest are listed with what they need). {' '.join(advice())}",
         ),
     ] = None,
     scorer: Annotated[
@@ -78,11 +77,11 @@ def score(
         typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
-    ties_by: Annotated[
-        str | None,
+    ranks_from: Annotated[
+        Path | None,
         typer.Option(
-            help="A second score, e.g. sequence_nll, that orders the answers with equal scores by a named estimator or "
-            "scorer. Each of these gets a further score tie_break:HASH."
+            help="Records whose questions then(...) and rank_mean(...) rank others by; labels are not read. Default: "
+            "about 330 of RECORDS, without labels where there are enough, which a fit leaves out."
         ),
     ] = None,
     verdicts: Annotated[
@@ -138,17 +137,15 @@ def score(
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     kept_verdicts = cache if engine == "local" else verdicts
-    choice = _Choice(names, everything, judge, similarity, entailment, kept_verdicts, scorer or (), ties_by)
+    choice = _Choice(names, everything, judge, similarity, entailment, kept_verdicts, scorer or ())
     with bar(console, "scoring", "records") as progress:
         ray = None if engine == "local" else partial(score_on_ray, address=address or "auto", part_mib=part_mib)
-        header, summary = score_file(source, target, choice, engine=ray, progress=progress)
+        header, summary = score_file(source, target, choice, engine=ray, ranks=ranks_from, progress=progress)
     print_scores(header, summary)
     if choice.refused:
         missing = sorted(choice.refused.items())
         console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
     named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
-    if ties_by is not None:
-        named = next(key for key, spec in header.estimators.items() if spec.name == TIE_BREAK)
     finish([target, *(cache.path for cache in choice.opened)], next_step(header, target, named))
 
 
@@ -164,7 +161,6 @@ class _Choice:
         entailment: Entailment model.
         cache: File that keeps verdicts of models.
         scorers: Scorers, as on the command line.
-        ties_by: The score that breaks ties of the named ones, as on the command line.
         refused: Estimators that are not computed, with the reason; known after the first call.
         opened: The cache, if it is used; known after the first call.
     """
@@ -176,7 +172,6 @@ class _Choice:
     entailment: str | None
     cache: Path | None
     scorers: Sequence[str] = ()
-    ties_by: str | None = None
     refused: dict[str, str] = field(default_factory=dict)
     opened: list[PairCache] = field(default_factory=list)
 
@@ -187,13 +182,9 @@ class _Choice:
             "similarity": None if self.similarity is None else named_similarity(self.similarity),
             "entailment": None if self.entailment is None else named_entailment(self.entailment),
         }
-        named = [parse_estimator(name, **comparing) for name in self.names]
-        estimators = [*named, *(load_scorer(text).estimator for text in self.scorers)]
-        if self.ties_by is not None:
-            if not estimators:
-                raise UsageError("--ties-by orders ties of a named score. Name it: --estimator or --scorer.")
-            second = parse_estimator(self.ties_by, **comparing)
-            estimators += [tie_break(each, second) for each in estimators]
+        scorers: list[Scorer] = [load_scorer(text) for text in self.scorers]
+        named = [parse_estimator(name, **comparing, scorers=scorers) for name in self.names]
+        estimators = [*named, *(each.estimator for each in scorers)]
         for each in (parse_estimator(name, **comparing) for name in list_estimators()) if self.everything else ():
             missing = lacking(each, plan)
             if missing is None:

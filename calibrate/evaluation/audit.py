@@ -32,7 +32,7 @@ from ..pipeline import (
     require_same,
 )
 from ..rules.certificate import tail, upper_bound
-from ..scoring.ensemble import refuse_overlap
+from ..scoring.apart import refuse_overlap
 from ..scoring.metrics import ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
 from ..thresholds.fitting import check_open_unit

@@ -20,16 +20,16 @@ from guardrail.judges import default_judge
 from guardrail.notebook import percent, text_table
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make_estimator, measure_many, two_stage
-from guardrail.uncertainty.two_stage import primary_alone
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make_estimator, measure_many
+from guardrail.uncertainty.combine import FEWEST as FEWEST_RANKED
+from guardrail.uncertainty.combine import primary_alone
 
 from ..data.records import Record, RecordFile, RecordHeader, read_records
 from ..data.split import Groups, one_per_cluster
 from ..data.table import among, table_of
 from ..pipeline import hashes_of_fit, narrowed_plan
-from ..scoring.ensemble import cut_for_training, refuse_overlap
+from ..scoring.apart import drawn_by_hash, refuse_overlap
 from ..scoring.scores import default_estimator, labels_of, taken, usual_estimators, values_of
-from ..scoring.two_stage import WEIGHT
 from ..thresholds.fitting import request_for
 from ..thresholds.rule import Rule, RuleRequest, prefixes
 from .choice import SHARE
@@ -57,6 +57,8 @@ MOST = 20_000
 """Most records of a table: a cut reads whole records, and a larger file is compared by its scores."""
 FITS = 25
 """Fits behind a share."""
+WEIGHT = 0.2
+"""w of two stages, as `then` has it by default."""
 VOTES = ("graded_disagreement", "primary_disagreement")
 """Estimators that compare samples with the answer, so that two samples are enough."""
 
@@ -158,7 +160,7 @@ def ordered(score: Score, scale: Reals) -> tuple[Reals, Reals]:
     ranked = np.sort(scale[~np.isnan(scale)])
     place = np.searchsorted(ranked, score.values, side="right") / ranked.size
     place[np.isnan(score.values)] = np.nan
-    # A failed sample disagrees (see `guardrail.uncertainty.two_stage`).
+    # A failed sample disagrees (see `guardrail.uncertainty.then`).
     return place + score.weight * np.nan_to_num(score.second, nan=1.0), place
 
 
@@ -316,7 +318,7 @@ def calls_of_part(
                 scores.setdefault(score.name, score)
                 continue
             scale = _scale(others, score.name.removeprefix("two stages, "), header.plan)
-            if scale.size >= two_stage.FEWEST:
+            if scale.size >= FEWEST_RANKED:
                 scores[score.name] = score
                 z = contradiction(ordered(score, scale)[1], score.second, error)
     jobs = [request_for("certified", alpha=alpha, delta=delta, options={}) for alpha in alphas]
@@ -336,7 +338,7 @@ def calls_beside_fit(
     if len(file.records) > MOST or file.header.scope.is_drawn:
         return None
     try:
-        part, rest = cut_for_training(file.records, train_fraction=SHARE, groups=groups)
+        part, rest = drawn_by_hash(file.records, SHARE, groups=groups)
         part = list(one_per_cluster(part)) if groups == "cluster" else part
         n_fit = int((labels_of(rest) >= 0).sum())
         return calls_of_part(part, rest, file.header, alphas=alphas, n_fit=n_fit, delta=delta), rest
@@ -402,7 +404,7 @@ def _stored(records: Sequence[Record], header: RecordHeader) -> Iterator[tuple[s
         except UsageError:
             continue
         values = values_of(records, key)
-        if spec.name != two_stage.NAME and not np.isnan(values).all():
+        if spec.name != "then" and not np.isnan(values).all():
             yield key, Score(key, _calls(spec, header.plan), values)
 
 

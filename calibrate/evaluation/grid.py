@@ -14,7 +14,7 @@ from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, pooled
-from ..scoring.ensemble import refuse_overlap
+from ..scoring.apart import refuse_overlap, without_ranked
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, arrays
 from ..spec_syntax import estimator_flags
@@ -225,9 +225,11 @@ def _scored(
 ) -> Iterator[tuple[Source, str, Scored]]:
     for source in pools:
         for key in _keys(source, estimators):
-            # An ensemble looks too good on the questions that its weights were fitted on.
-            refuse_overlap(source.file.header.estimators[key], source.records)
-            scored = arrays(source.records, key)
+            spec = source.file.header.estimators[key]
+            # A trained score looks too good on the questions that it was trained on.
+            records = without_ranked(spec, source.records)
+            refuse_overlap(spec, records)
+            scored = arrays(records, key)
             _need_groups(scored, cluster_by_group)
             yield source, key, scored
 

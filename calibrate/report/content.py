@@ -147,7 +147,6 @@ class EstimatorRow:
     chosen: bool
     auroc: str
     interval: str
-    acceptance: str
     n_unmeasured: int
 
 
@@ -220,14 +219,13 @@ def comparison(evaluation: Evaluation, artifact: CalibrationArtifact) -> list[Ru
 
 
 def estimator_rows(ranking: Sequence[Ranked], chosen: str) -> list[EstimatorRow]:
-    """Estimators with AUROC and acceptance, the highest AUROC first; the chosen one is marked."""
+    """Estimators with AUROC, the highest AUROC first; the chosen one is marked."""
     return [
         EstimatorRow(
             name=ranked.estimator,
             chosen=ranked.estimator == chosen,
             auroc=f"{ranked.auroc.value:.3f}",
             interval=f"{ranked.auroc.low:.3f} to {ranked.auroc.high:.3f}",
-            acceptance="-" if ranked.acceptance is None else percent(ranked.acceptance),
             n_unmeasured=ranked.n_unmeasured,
         )
         for ranked in ranking

@@ -255,12 +255,11 @@ def _lacking(wanted_values: NDArray[np.float64], values: NDArray[np.float64]) ->
 
 def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
     """Rank the estimators with scores on the calibration records; empty with fewer than two."""
-    outcome = artifact.outcome
     keys = sorted(table_of(records).score_keys())
     if len(keys) < 2:
         return ()
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
-    return rank_estimators(records, keys, alpha=outcome.alpha, rule=outcome.rule, delta=outcome.delta, groups=groups)
+    return rank_estimators(records, keys, groups=groups)
 
 
 def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:

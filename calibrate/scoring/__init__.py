@@ -1,4 +1,4 @@
-"""From records to scores: estimators by name, scoring of record files, fitted ensembles."""
+"""From records to scores: estimators by name, scoring of record files."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ from guardrail.sampling.effects import run
 from guardrail.sampling.follow_ups import Scoring
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, Scorer
-from guardrail.uncertainty.ensemble import expanded
+from guardrail.uncertainty.combine import expanded
 
 from ..data.records import Record, RecordHeader
 
@@ -24,7 +24,7 @@ AT_ONCE = 64
 
 
 def scorers_of(estimators: Sequence[Estimator]) -> list[Scorer]:
-    """The scorers of estimators and of members of ensembles, each once."""
+    """The scorers of estimators and of parts of combinations, each once."""
     scorers = [each.scorer for each in expanded(estimators)]
     return list({each.follow_up: each for each in scorers if isinstance(each, Scorer)}.values())
 

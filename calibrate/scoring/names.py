@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -21,28 +22,34 @@ from guardrail.judges import (
 )
 from guardrail.judges.registry import JUDGES
 from guardrail.judges.similarity import SIMILARITIES
+from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Bindings
-from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator
+from guardrail.uncertainty import Estimator, EstimatorSpec, Scorer, list_estimators, make_estimator
+from guardrail.uncertainty.combine import COMBINATIONS, Parts
 
 from ..data.formats.field_map import IMPORTED
 from ..spec_syntax import FROM_JUDGE, cut, parse_name, written
-from .ensemble import ensemble_key, load_ensemble
 
 __all__ = ["estimator_key", "named_entailment", "named_similarity", "parse_estimator", "stored_key"]
 
 Role = Literal["judge", "similarity", "entailment"]
 _CLUSTERINGS = ("components", "greedy")
+_EXPRESSION = re.compile(rf"\s*({'|'.join(COMBINATIONS)})\s*\((.*)\)\s*", flags=re.DOTALL)
+_SETTING = re.compile(r"\s*([a-z]\w*)\s*=\s*([^\s=]+)\s*")
+_FORMS = "Write then(CHEAP, DEAR, w=0.2, m=2), ties(FIRST, SECOND, r=0.001) or rank_mean(A, B, ...)"
 
 
 def estimator_key(estimator: Estimator) -> str:
     """Key of an estimator in a record file: its name, and what it compares answers with where that is not the default.
 
     "semantic_entropy", "semantic_entropy:exact", "semantic_entropy:text(threshold=0.7):greedy",
-    "eigenvalue:jaccard", "degree:from_judge(exact)", "graded_disagreement:exact:rouge_l". Other specs have other keys,
+    "eigenvalue:jaccard", "degree:from_judge(exact)", "graded_disagreement:exact:rouge_l", and for combinations
+    "then(answer_word_nll, primary_disagreement, w=0.2, m=2)". Other specs have other keys,
     versions aside, and `parse_estimator` makes the same estimator of it, where its judge can be made by name.
     """
     if estimator.members:
-        return ensemble_key(estimator.spec)
+        settings = [f"{name}={value:g}" for name, value in estimator.params["settings"].items()]
+        return f"{estimator.name}({', '.join([*map(estimator_key, estimator.members), *settings])})"
     if estimator.scorer is not None:
         return estimator.name
     own, usual = estimator.spec, make_estimator(estimator.name).spec
@@ -63,25 +70,37 @@ def parse_estimator(
     judge: Judge | None = None,
     similarity: Similarity | None = None,
     entailment: Entailment | None = None,
+    scorers: Sequence[Scorer] = (),
 ) -> Estimator:
     """An estimator from how a user writes it.
 
-    "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for estimators with both, or
-    the path of an ensemble file, which ends in ".json". An empty part is the default: "name::rouge_l". A judge or
-    similarity may have parameters: "semantic_entropy:text(threshold=0.7)". A judge is a similarity as
-    "degree:from_judge(exact)".
+    "name", "name:judge", "name:judge:greedy", "name:similarity", "name:judge:similarity" for estimators with both, or a
+    combination of these: "then(CHEAP, DEAR, w=0.2, m=2)", "ties(FIRST, SECOND)", "rank_mean(A, B, ...)". An empty part
+    is the default: "name::rouge_l". A judge or similarity may have parameters: "semantic_entropy:text(threshold=0.7)".
+    A judge is a similarity as "degree:from_judge(exact)".
 
     Args:
         text: What the user wrote.
         judge: Judge of an estimator that clusters, where the text names none.
         similarity: The same for estimators that take a similarity.
         entailment: The same for estimators that look for contradictions.
+        scorers: Scorers that the text may name as "score:NAME@VERSION".
 
     Raises:
         UsageError: Unknown estimator, judge, clustering or similarity.
     """
-    if text.endswith(".json"):
-        return load_ensemble(text)
+    if (expression := _expression(text)) is not None:
+        parts = [
+            parse_estimator(part, judge=judge, similarity=similarity, entailment=entailment, scorers=scorers)
+            for part in expression.parts
+        ]
+        try:
+            return COMBINATIONS[expression.name].make(*parts, **expression.settings)
+        except TypeError as error:  # a wrong number of scores, or a setting that it does not have
+            raise UsageError(f"cannot read {text!r}. {_FORMS}.") from error
+    for each in scorers:
+        if text.strip() == each.follow_up:
+            return each.estimator
     spelled = _read(text)
     defaults: dict[Role, Any] = {"judge": judge, "similarity": similarity, "entailment": entailment}
     chosen: dict[str, Any] = {
@@ -95,9 +114,8 @@ def parse_estimator(
 def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings | None = None) -> str:
     """The key of the scores that a user means, among those of a record file.
 
-    A key itself, the path of an ensemble file, or what was written to make the scores: a model is not loaded to find
-    out its revision, so what the text leaves open matches anything. If several fit, the one with only defaults
-    there is meant.
+    A key itself, or what was written to make the scores: a model is not loaded to find out its revision, so what the
+    text leaves open matches anything. If several fit, the one with only defaults there is meant.
 
     Args:
         known: Keys and specs of the file's header.
@@ -114,10 +132,8 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         return text
     if IMPORTED + text in known:
         return IMPORTED + text
-    if text.endswith(".json"):
-        return estimator_key(load_ensemble(text))
     try:
-        spelled = _read(text)
+        spelled = _expression(text) or _read(text)
     except UsageError:
         return text
     fits = [key for key, spec in known.items() if spelled.fits(spec)]
@@ -213,12 +229,73 @@ class _Written:
         return same and (self.clustering != "" or spec.clustering == default.clustering)
 
 
+@dataclass(frozen=True, slots=True)
+class _Expression:
+    """A combination in its parts.
+
+    Attributes:
+        name: Of the combination.
+        parts: Its scores, as written.
+        settings: Its numbers, as far as they are written.
+    """
+
+    name: str
+    parts: tuple[str, ...]
+    settings: dict[str, float]
+
+    def fits(self, spec: EstimatorSpec) -> bool:
+        """Whether everything in the text is true of a spec."""
+        stored = self._stored(spec)
+        if stored is None or any(stored.settings.get(name) != value for name, value in self.settings.items()):
+            return False
+        return all(_part_fits(text, part) for text, part in zip(self.parts, stored.parts, strict=True))
+
+    def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
+        """Whether a spec has the default wherever the text is silent."""
+        stored = self._stored(spec)
+        if stored is None:
+            return False
+        usual = parse_estimator(f"{self.name}(sequence_nll, primary_disagreement)").params["settings"]
+        parts = zip(self.parts, stored.parts, strict=True)
+        return {**usual, **self.settings} == stored.settings and all(
+            part.name == text.strip() or _read(text).usual(part, bindings) for text, part in parts
+        )
+
+    def _stored(self, spec: EstimatorSpec) -> Parts | None:
+        stored = Parts.from_stored(spec.params) if spec.name == self.name else None
+        return stored if stored is not None and len(stored.parts) == len(self.parts) else None
+
+
+def _part_fits(text: str, spec: EstimatorSpec) -> bool:
+    return text.strip() == spec.name if text.strip().startswith(SCORE) else _read(text).fits(spec)
+
+
+def _expression(text: str) -> _Expression | None:
+    """A text as a combination; None for a plain score.
+
+    Raises:
+        UsageError: It begins like a combination and cannot be read.
+    """
+    match = _EXPRESSION.fullmatch(text)
+    if match is None:
+        return None
+    parts, settings = list[str](), dict[str, float]()
+    for piece in cut(match[2], ","):
+        setting = _SETTING.fullmatch(piece)
+        try:
+            if setting is None:
+                parts.append(piece.strip())
+            else:
+                settings[setting[1]] = float(setting[2])
+        except ValueError:
+            raise UsageError(f"cannot read {piece.strip()!r} in {text!r}: it is not a number. {_FORMS}.") from None
+    if not all(parts):
+        raise UsageError(f"cannot read {text!r}: a score is missing. {_FORMS}.")
+    return _Expression(match[1], tuple(parts), settings)
+
+
 def _read(text: str) -> _Written:
     name, *rest = (part.strip() for part in cut(text.strip(), ":"))
-    if name in ("ensemble", "two_stage"):
-        raise UsageError(f"{text!r}: name it by its file, which ends in .json: --estimator {name}.json")
-    if name == "tie_break":
-        raise UsageError(f"{text!r}: name its two scores: --estimator FIRST --ties-by SECOND")
     if name == "imported":
         raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
     estimator = make_estimator(name)

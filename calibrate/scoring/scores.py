@@ -21,6 +21,7 @@ from guardrail.judges.cache import PairCache, cached
 from guardrail.notebook import percent
 from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
+from guardrail.uncertainty.combine import Ranks, needs_ranks, with_ranks
 from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
 from guardrail.verdict import WAY_OUT
 
@@ -28,6 +29,7 @@ from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
 from ..spec_syntax import estimator_flags
+from .apart import ranks_from
 from .asking import ask_scorers, plan_with, scorers_of
 from .names import estimator_key, parse_estimator, stored_key
 
@@ -107,7 +109,11 @@ def usual_estimators(calls: float | None, *, options: bool, bindings: Bindings |
         raise UsageError("--calls is for open answers: the likelihoods of options take one call. Leave it out.")
     # JSON and tool calls have no words of their own: the whole answer counts there.
     cheap = "answer_word_nll" if bindings is None else "sequence_nll"
-    by_calls = {1.0: [cheap], TWO_STAGES: [cheap, "primary_disagreement"], 3.0: ["graded_disagreement"]}
+    by_calls = {
+        1.0: [cheap],
+        TWO_STAGES: [f"then({cheap}, primary_disagreement)"],
+        3.0: ["graded_disagreement"],
+    }
     return by_calls.get(calls, ["semantic_entropy"])
 
 
@@ -217,11 +223,23 @@ class ScoreSummary:
         return sorted(summary.values), summary.reasons
 
 
-def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress: Progress = silent) -> RecordFile:
+def score_records(
+    file: RecordFile,
+    estimators: Sequence[Estimator],
+    *,
+    ranks: RecordFile | str | Path | None = None,
+    progress: Progress = silent,
+) -> RecordFile:
     """Measure every record with every estimator; what cannot be measured says why. Older scores are kept.
 
     All records share their judging passes (`guardrail.uncertainty.measure_stream`). For a file that need not fit in
     memory see `score_file`.
+
+    Args:
+        file: The records.
+        estimators: What to compute.
+        ranks: Records whose scores `then` and `rank_mean` rank others by; default: some of the file's own questions.
+        progress: Reports records done.
 
     Returns:
         The file with scores, in memory.
@@ -229,6 +247,7 @@ def score_records(file: RecordFile, estimators: Sequence[Estimator], *, progress
     Raises:
         UsageError: No estimator.
     """
+    estimators = _ranked(estimators, _ranks(estimators, file if ranks is None else ranks))
     header = _scored_header(file.header, estimators)
     total = len(file.records)
     scored = []
@@ -244,6 +263,7 @@ def score_file(
     estimators: Callable[[SamplingPlan], Sequence[Estimator]],
     *,
     engine: ScoringEngine | None = None,
+    ranks: str | Path | None = None,
     progress: Progress = silent,
 ) -> tuple[RecordHeader, ScoreSummary]:
     """`score_records` from file to file, a few records at a time: memory does not grow with the records.
@@ -255,6 +275,7 @@ def score_file(
         target: Record file to write.
         estimators: From the file's plan to what to compute.
         engine: Scores in other processes, e.g. `calibrate.ray_engine.score_on_ray`.
+        ranks: As for `score_records`.
         progress: Reports records done, of the questions of the file.
 
     Returns:
@@ -270,8 +291,10 @@ def score_file(
 
     def change(reader: RecordReader) -> tuple[RecordHeader, Iterator[Record]]:
         readers.append(reader)
-        make = partial(Scoring.of, reader.header, estimators)
-        scoring = make()
+        chosen = estimators(reader.header.plan)
+        own = _ranks(chosen, source if ranks is None else ranks)
+        make = partial(Scoring.of, reader.header, estimators, own)
+        scoring = Scoring.of(reader.header, lambda _: chosen, own)
         written.append(scoring.header)
         # A file may hold more records than its header counts, and progress past its total would mislead.
         total = scoring.header.n_questions
@@ -305,9 +328,14 @@ class Scoring:
     estimators: Sequence[Estimator]
 
     @classmethod
-    def of(cls, header: RecordHeader, estimators: Callable[[SamplingPlan], Sequence[Estimator]]) -> Scoring:
-        """From the header of the file to score; see `score_file`."""
-        chosen = estimators(header.plan)
+    def of(
+        cls,
+        header: RecordHeader,
+        estimators: Callable[[SamplingPlan], Sequence[Estimator]],
+        ranks: Mapping[str, Ranks],
+    ) -> Scoring:
+        """From the header of the file to score and the ranks of combinations by key; see `score_file`."""
+        chosen = _ranked(estimators(header.plan), ranks)
         return cls(_scored_header(header, chosen), chosen)
 
     def of_records(self, records: Iterable[Record]) -> Iterator[Record]:
@@ -317,6 +345,19 @@ class Scoring:
 
 ScoringEngine = Callable[[RecordReader, Callable[[], Scoring]], Iterator[Record]]
 """Scores in other processes: the records of a file with scores, in order. They make the `Scoring` themselves."""
+
+
+def _ranks(estimators: Iterable[Estimator], source: RecordFile | str | Path) -> dict[str, Ranks]:
+    """The ranks of the combinations that have none yet, by key."""
+    keys = {estimator_key(estimator): estimator for estimator in estimators if needs_ranks(estimator)}
+    return {key: ranks_from(source, estimator, key) for key, estimator in keys.items()}
+
+
+def _ranked(estimators: Iterable[Estimator], ranks: Mapping[str, Ranks]) -> list[Estimator]:
+    return [
+        with_ranks(estimator, ranks[estimator_key(estimator)]) if needs_ranks(estimator) else estimator
+        for estimator in estimators
+    ]
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:

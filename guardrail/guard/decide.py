@@ -18,8 +18,7 @@ from ..sampling.follow_ups import SCORE
 from ..sampling.replies import part_of_an_answer
 from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
-from ..uncertainty.ties import NAME as TIE_BREAK
-from ..uncertainty.two_stage import primary_alone
+from ..uncertainty.combine import primary_alone
 from ..verdict import WAY_OUT, Meaning, Reason, Verdict
 
 __all__ = ["Gate", "by_first_call", "decide", "in_two_stages"]
@@ -270,7 +269,7 @@ def _sign(estimator: Estimator) -> str:
     needs = estimator.needs
     if estimator.after_first is not None:
         return "The model gave its own answer too little probability, or its further answers contradict it"
-    if estimator.name == TIE_BREAK:
+    if estimator.name == "ties":
         return _sign(estimator.members[0])  # the second score only orders equal ones
     if estimator.members:
         return "Its scores together do not speak for the answer clearly enough"

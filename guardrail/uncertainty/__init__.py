@@ -6,12 +6,12 @@ from ..specs import Clustering, EstimatorSpec
 from ..types import Missing
 from .base import Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
+from .combine import rank_mean, then, ties
 from .graph import similarity_matrix
 from .measure import measure, measure_all, measure_many, measure_stream
 from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator
 from .scorer import Scorer, scorer
-from .ties import tie_break
 
 __all__ = [
     "Clustering",
@@ -31,8 +31,10 @@ __all__ = [
     "measure_many",
     "measure_stream",
     "plan_for",
+    "rank_mean",
     "scorer",
     "similarity_matrix",
-    "tie_break",
+    "then",
+    "ties",
     "unmet_needs",
 ]

@@ -83,7 +83,7 @@ class Evidence:
             if nothing is left.
         contradiction: P(contradiction) / (P(contradiction) + P(entailment)) with a sample as premise and a sentence of
             the primary answer as hypothesis, shape (sentences, n), columns in sample order.
-        members: Scores of the members, in their order, for an ensemble.
+        members: Scores of the parts, in their order, for a combination.
     """
 
     drawn: SampleSet
@@ -119,10 +119,11 @@ class Estimator:
         similarity: Graded similarity, for estimators over a graph of samples or over pieces of an answer.
         entailment: Entailment model, for estimators that look for contradictions.
         relevance: Size of the pieces; default: what ``needs`` says.
-        members: The estimators whose scores it combines, for an ensemble.
+        members: The scores that it combines, for a combination (`guardrail.uncertainty.combine`).
         params: Parameters of the formula, as the spec stores them.
-        after_first: For two stages (see `two_stage`): from the score of the first member to the smallest and the
-            largest score that the second one can still make of it.
+        after_first: Of `then`: from the score of the first part to the smallest and the largest score that the second
+            one can still make of it.
+        samples: Number of samples that it reads, the first of those drawn; None for all.
         instead: Name of an estimator that needs the same and certifies more on every data set measured here; help texts
             and tables name it.
         scorer: The scorer whose replies it reads, for an estimator that a scorer made.
@@ -141,6 +142,7 @@ class Estimator:
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     after_first: Callable[[float], tuple[float, float]] | None = None
+    samples: int | None = None
     instead: str | None = None
     scorer: AnswerScorer | None = None
 
@@ -159,7 +161,7 @@ class Estimator:
             self.entailment is not None
             or (self.judge is not None and is_slow(self.judge))
             or (self.similarity is not None and is_slow(self.similarity))
-            # An ensemble has no judge of its own: its cost is that of its members.
+            # A combination has no judge of its own: its cost is that of its parts.
             or any(member.is_slow for member in self.members)
             # A formula that asks a model itself, as that of items does, says so.
             or getattr(self.formula, "is_slow", False) is True

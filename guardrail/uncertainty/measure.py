@@ -10,12 +10,11 @@ from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level, Piece
 from .clustering import Steps, clustering
-from .ensemble import combined
+from .combine import combined, primary_alone
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
 from .relevance import all_pieces, relevance_of
 from .selfcheck import contradictions, sentences
-from .two_stage import primary_alone
 
 __all__ = ["measure", "measure_all", "measure_many", "measure_stream", "unusable"]
 
@@ -102,7 +101,8 @@ class _Wants:
         judge: Asked whether answers are the same.
         similarity: Asked how alike they are.
         entailment: Asked what they contradict.
-        first: Whether it is the first of two stages, which reads the primary answer alone.
+        first: Whether it comes first in `then`, and reads the primary answer alone.
+        samples: Number of samples that it reads, the first of the set; None for all.
     """
 
     estimator: Estimator
@@ -110,6 +110,7 @@ class _Wants:
     similarity: Rater | None
     entailment: Rater | None
     first: bool
+    samples: int | None
 
     @classmethod
     def of(cls, estimator: Estimator, whole: Estimator) -> _Wants:
@@ -120,6 +121,7 @@ class _Wants:
             None if estimator.similarity is None else similarity_rater(estimator.similarity),
             None if estimator.entailment is None else entailment_rater(estimator.entailment),
             whole.after_first is not None and estimator is whole.members[0],
+            whole.samples,
         )
 
 
@@ -138,7 +140,11 @@ class _Set:
 
     def read_by(self, want: _Wants) -> _Set:
         """The part that an estimator reads."""
-        return _Set.of(primary_alone(self.drawn)) if want.first else self
+        if want.first:
+            return _Set.of(primary_alone(self.drawn))
+        if want.samples is None or len(self.drawn.samples) <= want.samples:
+            return self
+        return _Set.of(self.drawn.model_copy(update={"samples": self.drawn.samples[: want.samples]}))
 
 
 _Measured: TypeAlias = list[tuple[_Set, Missing | None]]
@@ -167,7 +173,8 @@ class _Batch:
         for want in self._wants:
             sample_set = whole.read_by(want)
             fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
-            gap = fault or _gap(sample_set, want.estimator, self._plan)
+            n = self._plan.n if want.samples is None else want.samples
+            gap = fault or _gap(sample_set, want.estimator, self._plan, n)
             if gap is None:
                 self._begin(sample_set, want)
             measured.append((sample_set, gap))
@@ -293,13 +300,13 @@ def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
     return part_of_an_answer(drawn, plan) if plan is not None and plan.cut_off == "abstain" else None
 
 
-def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan) -> Missing | None:
-    """The first need of the estimator that the set does not meet."""
+def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
+    """The first need of the estimator, which reads n samples, that the set does not meet."""
     needs, drawn = estimator.needs, sample_set.drawn
     if needs.samples:
         # One sample agrees with itself, which an estimator over samples alone would take for certainty.
-        if len(drawn.samples) < max(plan.n, estimator.fewest):
-            return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {plan.n} samples, received {len(drawn.samples)}")
+        if len(drawn.samples) < max(n, estimator.fewest):
+            return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
         if not all(sample_set.answers):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
     # Fewer options than planned would share their probability among the rest and look more certain.

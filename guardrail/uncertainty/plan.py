@@ -9,9 +9,9 @@ from ..errors import UsageError
 from ..judges import ToolCallJudge
 from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
-from .ensemble import expanded
+from .combine import expanded
 
-__all__ = ["CALLS", "TWO_STAGES", "check_arguments", "plan_for", "samples_of", "unmet_needs"]
+__all__ = ["CALLS", "TWO_STAGES", "check_arguments", "plan_for", "samples_for", "samples_of", "unmet_needs"]
 
 TWO_STAGES = 1.4
 """Calls of a question in two stages: one, and two more where the first does not decide; 1.4 on average."""
@@ -51,7 +51,8 @@ def plan_for(
     Args:
         estimators: What will be computed.
         options: Option labels, for closed-ended questions.
-        n: Samples, if any estimator needs samples; otherwise none are drawn.
+        n: Samples, if any estimator needs samples; otherwise none are drawn. `then` names the number itself: at least
+            so many are drawn, and no more if nothing else needs them.
         temperature: Sampling temperature; above 0.
         top_p: Nucleus mass.
         max_tokens: Longest answer.
@@ -68,8 +69,10 @@ def plan_for(
             compares arguments that the tools do not have.
     """
     n = n if calls is None else samples_of(calls)
-    # An ensemble's own needs name one follow-up only; its members name them all.
-    estimators = expanded(list(estimators))
+    named = list(estimators)
+    n = samples_for(named, n)
+    # A combination's own needs name one follow-up only; its parts name them all.
+    estimators = expanded(named)
     if not estimators:
         raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
     check_arguments(estimators, bindings)
@@ -107,6 +110,13 @@ def plan_for(
     )
 
 
+def samples_for(estimators: Sequence[Estimator], n: int) -> int:
+    """Samples that the estimators read where a user asks for n: `then` reads as many as it says, others all."""
+    own = [estimator.samples for estimator in estimators if estimator.samples is not None]
+    others = any(each.needs.samples for each in estimators if each.samples is None)
+    return max([*own, n if others or not own else 0])
+
+
 def check_arguments(estimators: Iterable[Estimator], bindings: Bindings | None) -> None:
     """Refuse judges that compare arguments which the tools do not have; see `ToolCallJudge.check`."""
     for estimator in expanded(list(estimators)):
@@ -120,12 +130,14 @@ def _asked(estimator: Estimator) -> set[str]:
 
 
 def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str]]:
-    """The data that an estimator, or a member of an ensemble, reads and a plan does not draw.
+    """The data that an estimator, or a part of a combination, reads and a plan does not draw.
 
     Returns:
         Pairs of the need and the way out, in words; empty if the plan draws all.
     """
     unmet = dict[str, str]()
+    if estimator.samples is not None and plan.n < estimator.samples:
+        unmet[f"{estimator.samples} samples"] = "collect with this score, or with one that draws more"
     for member in expanded([estimator]):
         needs = member.needs
         if needs.options and plan.options is None:

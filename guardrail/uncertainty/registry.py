@@ -21,9 +21,9 @@ from ..judges import (
 from ..sampling.follow_ups import SCORE, register
 from ..specs import Clustering, EstimatorSpec
 from ..types import Bindings
-from . import entropy, graph, likelihood, relevance, selfcheck, ties, two_stage
+from . import entropy, graph, likelihood, relevance, selfcheck
 from .base import Estimator
-from .ensemble import NAME, from_ensemble_spec
+from .combine import COMBINATIONS, from_combination_spec
 from .scorer import Scorer
 
 __all__ = ["ESTIMATORS", "advice", "from_spec", "list_estimators", "make_estimator"]
@@ -128,9 +128,9 @@ def from_spec(
             "artifact is for study only. For a guard, write the score as a @scorer and fit on it (docs/scores.md), or "
             "start with `calibrate collect`."
         )
-    if (composed := _COMPOSED.get(spec.name)) is not None:
-        remake = partial(_member, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
-        running = composed(spec, remake)
+    if spec.name in COMBINATIONS:
+        remake = partial(_part, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
+        running = from_combination_spec(spec, remake)
         if scorer is not None and scorer.follow_up not in {each.name for each in running.members}:
             raise _unused(spec, scorer)
         return running
@@ -160,14 +160,6 @@ def from_spec(
     return running
 
 
-_COMPOSED: dict[str, Callable[[EstimatorSpec, Callable[[EstimatorSpec], Estimator]], Estimator]] = {
-    NAME: from_ensemble_spec,
-    two_stage.NAME: two_stage.from_two_stage_spec,
-    ties.NAME: ties.from_tie_break_spec,
-}
-"""Estimators that are made of others, by the name in their specs."""
-
-
 def _unused(spec: EstimatorSpec, scorer: Scorer) -> ArtifactMismatchError:
     return ArtifactMismatchError(
         f"calibrated with {spec.name}, got the scorer {scorer.follow_up}. Leave scorer out, or calibrate with it."
@@ -187,7 +179,7 @@ def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argu
         ) from error
 
 
-def _member(
+def _part(
     spec: EstimatorSpec,
     *,
     judge: Judge | None,
@@ -195,7 +187,7 @@ def _member(
     entailment: Entailment | None,
     scorer: Scorer | None,
 ) -> Estimator:
-    """A member of an ensemble, with those of the given objects that match its spec."""
+    """A part of a combination, with those of the given objects that match its spec."""
     return from_spec(
         spec,
         judge=judge if judge is not None and judge.spec == spec.judge else None,

@@ -38,7 +38,7 @@ from ..sampling.replies import transport_cause
 from ..specs import EstimatorSpec
 from ..types import Cost, Missing, Sample, SampleSet, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs
-from .ensemble import Training
+from .training import Training
 
 __all__ = ["GROUP", "READS", "TIMEOUT", "Scorer", "load_scorer", "scorer"]
 

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from benchmarks.estimators.__main__ import main, measure_source
-from benchmarks.estimators.ensembles import compare
 from benchmarks.estimators.figures import ALPHAS, acceptance_after_acrc, draw, measure_figures, paired
 from benchmarks.estimators.page import Page
 from benchmarks.estimators.scores import lacking, score, variants
@@ -167,20 +166,6 @@ def test_what_could_not_be_measured_is_said(labelled: RecordFile) -> None:
     shown = " ".join(measured.notes)
     for name in available():
         assert name in measured.rows or f"`{name}`" in shown, name
-
-
-@pytest.mark.slow
-def test_ensembles_are_compared_on_questions_they_were_not_trained_on(labelled: RecordFile) -> None:
-    source = source_of(labelled, judges=(), similarities=())
-    rows, _ = variants(source)
-    scores = score(source, rows, None)
-    whole = [(row, each) for row, each in zip(rows, scores, strict=True) if None not in each.values]
-    comparison = compare(source, [row for row, _ in whole], [each for _, each in whole], resamples=100)
-    assert comparison is not None
-    assert (comparison.n_train, comparison.n_train + comparison.n_rest) == (72, 240)
-    assert comparison.difference["auroc"].value == pytest.approx(comparison.ensemble_auroc - comparison.single_auroc)
-    assert set(comparison.weights) <= set(comparison.members)
-    assert 0 <= comparison.share_better <= 1
 
 
 def test_unknown_and_missing_files_are_named(tmp_path: Path, labelled: RecordFile) -> None:

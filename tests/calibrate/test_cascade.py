@@ -15,7 +15,7 @@ from calibrate.cascade import fit_cascade, matched
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.rules.certificate import fewest_accepted, tail
-from calibrate.scoring.ensemble import training_of
+from calibrate.scoring.apart import training_of
 from calibrate.thresholds.stages import _start, _walked, fit_stages, path_of
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError

@@ -26,7 +26,6 @@ from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
 from calibrate.ledger import Ledger
-from calibrate.scoring.ensemble import EnsembleFile, ScoreFile
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.files import Persisted
 from guardrail.guard.assess import Remembered
@@ -37,6 +36,7 @@ from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.candidates import CandidateSet
 from guardrail.review.web.accounts import add_token
+from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Frozen, SampleSet, ToolCall
 from guardrail.verdict import Verdict
@@ -257,8 +257,7 @@ REWRITE: dict[str, Write] = {
     "records.ledger.jsonl": write_ledger,
     "judge-replies.jsonl": write_judge_replies,
     "steps.jsonl": write_file_of_steps,
-    "ensemble.json": printed(EnsembleFile),
-    "two-stage.json": printed(ScoreFile),
+    "then.json": printed(EstimatorSpec),
     "plan.json": printed(Plan),
     "evaluation.json": lambda source, target: Evaluation.from_stored(source.read_bytes()).to_json(target),
     "estimator-table.json": printed(Page),

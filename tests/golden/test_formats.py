@@ -22,7 +22,6 @@ from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
 from calibrate.ledger import Ledger, Line
-from calibrate.scoring.ensemble import ScoreFile, load_ensemble, read_ensemble
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
 from guardrail.bindings import read_bindings
@@ -37,9 +36,10 @@ from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.sampling.draws import Draw, Draws
 from guardrail.sampling.effects import run
+from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
-from guardrail.uncertainty.two_stage import TwoStageParams
+from guardrail.uncertainty.combine import Parts
 from guardrail.verdict import Reason, Verdict
 from integrations._agents.held import from_json, unpack
 from integrations._agents.verdicts import VerdictStore
@@ -114,7 +114,6 @@ VERSIONS = [
     Version("guard.json", '"acrc-guardrail/guard/1"', lambda path: Guardrail.from_config(content(path), model=model())),
     Version("records.jsonl", '"format": 1', lambda path: read_records(path).records),
     Version("records.ledger.jsonl", '"format":1', lambda path: Ledger([path.with_name("records.jsonl")]).enter([])),
-    Version("ensemble.json", '"format": 1', load_ensemble),
     Version("risk-monitor.json", '"format":1', RiskMonitor.load),
     Version("drift-monitor.json", '"format":1', lambda path: DriftMonitor.load(path, STORED)),
     Version("canary-monitor.json", '"format":1', CanaryMonitor.load),
@@ -279,19 +278,15 @@ def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:
     assert judge.label("Göthe", Question(id="q1", question=QUESTION, references=("Goethe",))).correct is True
 
 
-def test_combined_scores_have_their_members() -> None:
-    file, estimator = read_ensemble(FOLDER / "ensemble.json"), load_ensemble(FOLDER / "ensemble.json")
-    assert (file.fit.best_single, file.fit.dropped, file.fit.cross_validated["0.1"]) == (
-        *("perplexity", ("max_softmax",)),
-        0.625,
-    )
-    assert [member.name for member in estimator.members] == ["perplexity", "sequence_nll"]
-    spec = ScoreFile.from_stored((FOLDER / "two-stage.json").read_bytes()).spec
-    assert (spec.name, spec.version, spec.unit) == ("two_stage", 1, "probability")
-    params = TwoStageParams.from_stored(spec.params)
-    assert (params.cheap.name, params.second.name) == ("sequence_nll", "primary_disagreement")
-    # the scale is 0, 1/8, ..., 299/8: 9 of its 300 values are at most 1
-    assert (params.order(1.0, 0.0), params.order(1.0, 1.0)) == (9 / 300, 9 / 300 + 0.25)
+def test_a_combination_has_its_parts_and_ranks() -> None:
+    spec = EstimatorSpec.from_stored((FOLDER / "then.json").read_bytes())
+    assert (spec.name, spec.version, spec.unit) == ("then", 1, "probability")
+    stored = Parts.from_stored(spec.params)
+    assert [part.name for part in stored.parts] == ["sequence_nll", "primary_disagreement"]
+    assert stored.settings == {"w": 0.25, "m": 2}
+    # the ranks come from the scores 0, 1/8, ..., 299/8: 9 of these 300 are at most 1
+    assert stored.ranks is not None
+    assert stored.ranks.place(0, 1.0) == 9 / 300
 
 
 def test_steps_are_the_decisions_of_a_conversation() -> None:

@@ -14,19 +14,16 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.monitor import DriftMonitor
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Uncertainty
-from guardrail.uncertainty import Estimator, make_estimator
-from guardrail.uncertainty.ensemble import Training
-from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+from guardrail.uncertainty import Estimator, make_estimator, then
 from guardrail.verdict import Verdict
+from tests.combinations import ranks_of
 
 CHEAP, SECOND = make_estimator("sequence_nll"), make_estimator("primary_disagreement")
 MODEL = ScriptedChat(default=["Oslo"], probability=0.5)
 
 
 def ordering(scale: list[float]) -> Estimator:
-    none = Training(ids=(), questions=())
-    params = TwoStageParams(weight=0.2, scale=tuple(sorted(scale)), cheap=CHEAP.spec, second=SECOND.spec, training=none)
-    return two_stage(params, CHEAP, SECOND)
+    return then(CHEAP, SECOND, ranks=ranks_of(scale))
 
 
 def artifact(scale: list[float], threshold: float = 0.5) -> CalibrationArtifact:
@@ -59,7 +56,7 @@ def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
             monitor = DriftMonitor(own, delta=delta, seed=stream)
             reference = monitor._reference
             values = [rng.gauss(shift, 1) for _ in range(200)]
-            scores = [Uncertainty(value=0.4, unit="probability", estimator="two_stage", first=c) for c in values]
+            scores = [Uncertainty(value=0.4, unit="probability", estimator="then", first=c) for c in values]
             compared = [number for score in scores if (number := reference.compared(score)) is not None]
             state, _, path = monitor.state.after(monitor.grid, compared)
             assert state.n == 200
@@ -71,4 +68,4 @@ def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
 def test_a_score_that_was_stored_without_its_first_call_is_refused() -> None:
     reference = DriftMonitor(artifact([0.0] * 300))._reference
     with pytest.raises(UsageError, match="first call"):
-        reference.compared(Uncertainty(value=0.4, unit="probability", estimator="two_stage"))
+        reference.compared(Uncertainty(value=0.4, unit="probability", estimator="then"))

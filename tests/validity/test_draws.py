@@ -30,9 +30,8 @@ from guardrail.prompting import PromptWrapping, question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, ended, make_artifact
-from guardrail.uncertainty import Estimator, make_estimator
-from guardrail.uncertainty.ensemble import Training
-from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+from guardrail.uncertainty import Estimator, make_estimator, then
+from tests.combinations import ranks_of
 
 pytestmark = pytest.mark.slow
 
@@ -86,9 +85,7 @@ class Failing(ScriptedChat):
 def two_stages() -> Estimator:
     """Scale 1/300, ..., 1: F0(c) is c, up to 1/300; w = .2."""
     cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
-    scale, none = tuple(i / 300 for i in range(1, 301)), Training(ids=(), questions=())
-    params = TwoStageParams(weight=0.2, scale=scale, cheap=cheap.spec, second=second.spec, training=none)
-    return two_stage(params, cheap, second)
+    return then(cheap, second, ranks=ranks_of(i / 300 for i in range(1, 301)))
 
 
 TWO_STAGES = two_stages()

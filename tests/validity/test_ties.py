@@ -12,8 +12,7 @@ from scipy import stats
 
 from calibrate.thresholds.fitting import request_for
 from calibrate.thresholds.rule import prefixes
-from guardrail.uncertainty import make_estimator
-from guardrail.uncertainty.ties import TieBreakParams
+from guardrail.uncertainty.combine import tie_order
 
 pytestmark = pytest.mark.slow
 
@@ -28,13 +27,10 @@ _rng = np.random.default_rng(28)
 LEVEL = _rng.integers(0, 4, size=POOL) * 0.05
 SECOND = _rng.exponential(size=POOL)
 WRONG = (_rng.random(POOL) < np.clip(0.02 + LEVEL + 0.14 * SECOND, 0, 1)).astype(np.int64)
-PARAMS = TieBreakParams(
-    resolution=1e-3, first=make_estimator("self_consistency").spec, second=make_estimator("sequence_nll").spec
-)
 
 
 def ordered(second: NDArray[np.float64]) -> NDArray[np.float64]:
-    scores = [PARAMS.order(a, b) for a, b in zip(LEVEL.tolist(), second.tolist(), strict=True)]
+    scores = [tie_order(1e-3, a, b) for a, b in zip(LEVEL.tolist(), second.tolist(), strict=True)]
     assert all(isinstance(score, float) for score in scores)
     return np.array(scores, dtype=np.float64)
 

@@ -12,11 +12,9 @@ import pytest
 from scipy import stats
 
 from calibrate.thresholds import fit
-from guardrail.judges import ExactJudge
 from guardrail.outcome import Feasible
-from guardrail.uncertainty import make_estimator
-from guardrail.uncertainty.ensemble import Training
-from guardrail.uncertainty.two_stage import TwoStageParams
+from guardrail.uncertainty.combine import then_order
+from tests.combinations import ranks_of
 
 pytestmark = pytest.mark.slow
 
@@ -53,14 +51,12 @@ MOST = int(stats.binom.ppf(1 - FALSE_ALARM, RUNS, DELTA))
 def violations(*, failures_left_out: bool) -> tuple[int, int]:
     """Count certificates, and those whose exact error rate at run time is above alpha."""
     rng = np.random.default_rng(20261123)
-    cheap, second = make_estimator("sequence_nll").spec, make_estimator("primary_disagreement", judge=ExactJudge()).spec
     certificates = false = 0
     for _ in range(RUNS):
-        scale = tuple(np.sort(rng.integers(0, CELLS, size=300)).astype(float).tolist())
-        none = Training(ids=(), questions=())
-        params = TwoStageParams(weight=0.2, scale=scale, cheap=cheap, second=second, training=none)
+        ranks = ranks_of(rng.integers(0, CELLS, size=300).tolist())
         failed = np.isnan(DISAGREEMENT)
-        u = np.array([params.order(c, 1.0 if np.isnan(d) else d) for c, d in zip(CHEAP, DISAGREEMENT, strict=True)])
+        d = np.nan_to_num(DISAGREEMENT, nan=1.0)
+        u = np.array([then_order(ranks, 0.2, *pair) for pair in zip(CHEAP, d, strict=True)])
         drawn = rng.choice(len(KINDS), size=LABELS, p=SHARE / SHARE.sum())
         if failures_left_out:
             drawn = drawn[~failed[drawn]]

@@ -41,11 +41,6 @@ COMMANDS = {
     "score": ("score", "Compute uncertainties from what was drawn. The model is not called; a scorer may call one."),
     "sample": ("plan", "Draw what to label, where labels matter: at random from the share of the lowest scores."),
     "label": ("label", "Decide which primary answers are right, by a rule that is stored with the threshold."),
-    "ensemble": (
-        "combine",
-        "Combine several estimators into one, with weights fitted on a training part of the questions.",
-    ),
-    "two-stage": ("combine", "Make a score in two stages: one call, and samples only where that call does not decide."),
     "fit": ("fit", "Fit the threshold and write the artifact."),
     "fit-cascade": ("cascade", "Fit the thresholds of several models together, from records of the same questions."),
     "evaluate": (

@@ -9,7 +9,6 @@ from pathlib import Path
 from guardrail.artifact import CalibrationArtifact
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
-from guardrail.uncertainty.ties import NAME as TIE_BREAK
 
 from ...data.records import RecordHeader
 from ...evaluation.choice import AUTO
@@ -46,8 +45,8 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
         return f"calibrate fit {name} --alpha 0.1"
     fallback = "discrete_semantic_entropy" if "discrete_semantic_entropy" in keys else keys[0]
     chosen = estimator or fallback
-    # `fit` reads scores by their key; only `score` needs the scorer or the two scores again.
-    by_key = chosen.startswith((SCORE, f"{TIE_BREAK}:"))
+    # `fit` reads scores by their key; only `score` needs the scorer again.
+    by_key = chosen.startswith(SCORE)
     flags = f"--estimator {shlex.quote(chosen)}" if by_key else estimator_flags(chosen)
     return f"calibrate fit {name} {flags} --alpha 0.1"
 

@@ -11,6 +11,8 @@ from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.notebook import percent
+from guardrail.specs import EstimatorSpec
+from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record, RecordFile
@@ -29,6 +31,7 @@ __all__ = [
     "print_choice",
     "print_fits",
     "print_labels_needed",
+    "print_ranked",
     "print_second_look",
     "print_tested_segments",
     "print_unread",
@@ -113,6 +116,13 @@ def print_unread(file: RecordFile, key: str) -> None:
         print_line(text, "yellow")
 
 
+def print_ranked(spec: EstimatorSpec) -> None:
+    """Print how many questions a score ranks others by."""
+    if (ranks := spec.params.get("ranks")) is not None and spec.name in COMBINATIONS:
+        n = len(ranks["questions"]["ids"])
+        print_line(f"{spec.name} ranks answers by {n} questions, which the fit leaves out.")
+
+
 def print_advice(keys: Iterable[str]) -> None:
     """Print which of these scores another one replaces."""
     for line in advice({key.partition(":")[0] for key in keys}):
@@ -122,12 +132,12 @@ def print_advice(keys: Iterable[str]) -> None:
 def print_choice(chosen: Chosen, most: int = 10) -> None:
     """Print the comparison by which `--estimator auto` chose."""
     rows = [
-        (row.name, row.auroc, row.interval, row.acceptance, str(row.n_unmeasured))
+        (row.name, row.auroc, row.interval, str(row.n_unmeasured))
         for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
     ]
     n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
     title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
-    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "accepted", "not measured"), rows))
+    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "not measured"), rows))
     print_advice(key for key, *_ in rows)
     print_line(
         f"Chosen: {chosen.estimator}, on {percent(chosen.choice.share)} of the questions. The fit uses the other "

@@ -79,14 +79,25 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     assert collected.exit_code == 0, collected.output
     labelled = called("label", records, "--rule", "exact")
     assert labelled.exit_code == 0, labelled.output
-    scored = called("score", records, "--scorer", f"{HERE}:coarse", "--ties-by", "sequence_nll")
+    scored = called("score", records, "--scorer", f"{HERE}:coarse", "--estimator", "ties(score:coarse@1, sequence_nll)")
     assert scored.exit_code == 0, scored.output
-    (key,) = [key for key in read_records(records).header.estimators if key.startswith("tie_break:")]
-    assert f"--estimator {key}" in " ".join(scored.output.split())
-    result = called("fit", records, "--estimator", key, "--alpha", "0.2", "--rule", "certified", "--out", artifact)
+    key = "ties(score:coarse@1, sequence_nll, r=0.001)"
+    assert key in read_records(records).header.estimators
+    result = called(
+        "fit",
+        records,
+        "--estimator",
+        "ties(score:coarse@1,sequence_nll)",
+        "--alpha",
+        "0.2",
+        "--rule",
+        "certified",
+        "--out",
+        artifact,
+    )
     assert result.exit_code == 0, result.output
     loaded = CalibrationArtifact.load(artifact)
-    assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("tie_break", 0, True)
+    assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("ties", 0, True)
     stricter = fit_artifact(read_records(records), estimator=key, alpha=0.06, rule="certified")
     assert "where the score of its answer is on the certain side" in headline(stricter)
     assert loaded.plan.follow_ups == ("score:coarse@1",)
@@ -94,9 +105,6 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     on_file = {record.id: record.scores[key].value for record in read_records(records).records}
     for place in (3, 50, 150, 199):
         assert guard.assess(f"q{place}").uncertainty.value == on_file[str(place)]
-    alone = called("score", records, "--ties-by", "sequence_nll", "--estimators", "all")
-    assert alone.exit_code != 0
-    assert "--ties-by orders ties of a named score" in " ".join(alone.output.split())
 
 
 def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:

@@ -104,7 +104,6 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
     key = "discrete_semantic_entropy"
     commands = (
         ("score", path, "-e", "all", "-e", "semantic_entropy:text(threshold=0.7):greedy"),
-        ("ensemble", path, "-m", f"degree,{key}", "-o", tmp_path / "e.json"),
         ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
         ("fit", path, "-a", "0.3", "-o", segmented, "-e", key, "--by", "group", "--test-fraction", "0.3"),
         ("inspect", segmented),
@@ -118,7 +117,7 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
         result = CliRunner().invoke(app, [str(word) for word in command])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert result.exit_code in (0, 1), result.output
-    titles = ("Scores (higher", "Not computed", "Members on", "Estimators on", "Segments", "Stages", "Answered, %")
+    titles = ("Scores (higher", "Not computed", "Estimators on", "Segments", "Stages", "Answered, %")
     assert all(any(title.startswith(start) for title in tables) for start in titles), tables
     assert (
         sum(title.startswith(("Main", "A-CRC", "Ablation", "Estimators,", "semantic_entropy:")) for title in tables)
@@ -138,7 +137,6 @@ LONG_NAMES = {
     "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -e degree",
     "report": "report R --artifact A --test T --out OUT.html --splits 0",
     "sample": "sample --records U --n 40 -e degree -o OUT.jsonl",
-    "combine": "ensemble R -m degree,num_sets -o OUT",
     "cascade": "fit-cascade R L -a 0.3 -e degree -o OUT",
 }
 

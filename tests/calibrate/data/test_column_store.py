@@ -416,7 +416,7 @@ def test_what_evaluate_audit_and_the_report_show_is_that_of_the_records(records_
     looked = []
     for some in (records, plain.records):
         part = Part("calibration", some, at_calibration(whole))
-        ranked = rank_estimators(some, [KEY, "semantic_entropy"], alpha=0.2)
+        ranked = rank_estimators(some, [KEY, "semantic_entropy"])
         read = reading(whole, some, KEY), categories(whole, [part], KEY), missed(some, "exact")
         looked.append((compare_rules(whole, some, KEY, splits=2), ranked, read, without(some, fresh[:9])[0]))
     assert looked[0] == looked[1]

@@ -67,7 +67,6 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "fit r.jsonl --alpha 0.15 --estimator artifact.json --out artifact.json",
         "fit-cascade r.jsonl large.jsonl --alpha 0.15 --out r.jsonl",
         "fit-cascade r.jsonl large.jsonl --alpha 0.15 --out large.jsonl",
-        "ensemble a.rest.jsonl -m degree,semantic_entropy --out a.json",
         "report r.jsonl --artifact artifact.json --out r.jsonl --splits 0",
         "report r.jsonl --artifact artifact.json --out artifact.json --splits 0",
         "report r.jsonl --artifact artifact.json --test large.jsonl --out large.jsonl --splits 0",

@@ -30,8 +30,8 @@ from guardrail.errors import UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator
-from guardrail.uncertainty.ensemble import Training
-from guardrail.uncertainty.two_stage import TwoStageParams
+from guardrail.uncertainty.combine import then_order
+from tests.combinations import ranks_of
 
 
 def test_two_stages_are_ordered_as_by_the_estimator_and_a_failed_sample_disagrees() -> None:
@@ -41,17 +41,13 @@ def test_two_stages_are_ordered_as_by_the_estimator_and_a_failed_sample_disagree
     score = Score("staged", 1, cheap, second=second, weight=0.2, more=2)
     scale = cheap[400:]
     u, place = ordered(score, scale)
-    none = Training(ids=(), questions=())
-    specs = (make_estimator("sequence_nll").spec, make_estimator("primary_disagreement").spec)
-    params = TwoStageParams(
-        weight=0.2, scale=tuple(np.sort(scale).tolist()), cheap=specs[0], second=specs[1], training=none
-    )
+    ranks = ranks_of(scale)
     for i in range(400):
         if i == 5:
             assert math.isnan(u[i])
             continue
-        assert place[i] == params.place(cheap[i])
-        assert u[i] == params.order(cheap[i], 1.0 if math.isnan(second[i]) else second[i])
+        assert place[i] == ranks.place(0, cheap[i])
+        assert u[i] == then_order(ranks, 0.2, cheap[i], 1.0 if math.isnan(second[i]) else second[i])
 
 
 def test_one_fit_reads_its_labels_alone() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation.audit import prepared
-from calibrate.evaluation.choice import choose_estimator, rank_estimators
+from calibrate.evaluation.choice import choose_score, rank_estimators
 from calibrate.pipeline import fit_artifact, held_out, without_choice
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -36,51 +36,47 @@ def test_a_question_without_a_score_counts_as_the_least_certain() -> None:
         scored("d", correct=False, full=4.0, holes=3.0),
         scored("e", correct=None, full=0.0, holes=9.0),  # no label: left out
     ]
-    first, second = rank_estimators(records, ["holes", "full", "absent"], alpha=0.5, rule="empirical")
+    first, second = rank_estimators(records, ["holes", "full", "absent"])
     assert (first.estimator, first.auroc.value, first.n_unmeasured) == ("full", 1.0, 0)
     assert (second.estimator, second.auroc.value, second.n_unmeasured) == ("holes", 0.625, 2)
-    # Up to half wrong are accepted: all four with "full" (2 of 4), and of the two that "holes" measures both (1 of 2).
-    assert (first.acceptance, second.acceptance) == (1.0, 0.5)
-    assert [
-        ranked.acceptance for ranked in rank_estimators(records, ["full"], alpha=0.5, rule="prediction_powered")
-    ] == [None]
-    assert rank_estimators(records[:2], ["full"], alpha=0.5) == ()  # one class only
+    assert rank_estimators(records[:2], ["full"]) == ()  # one class only
 
 
 def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
-    chosen = choose_estimator(labelled, alpha=0.15)
+    chosen = choose_score(labelled)
     used = {record.id for record in labelled.records} - {record.id for record in chosen.rest}
-    assert len(used) == 48  # a fifth of 240
-    assert chosen.choice.n == 48
+    questions = {record.question for record in labelled.records if record.id in used}
+    assert len(questions) == round(0.2 * len({record.question for record in labelled.records}))
+    assert chosen.choice.n == len(used)
+    turned = RecordFile(labelled.path, labelled.header, labelled.records[::-1])
+    assert {record.id for record in choose_score(turned).rest} == {record.id for record in chosen.rest}
     assert chosen.choice.candidates == tuple(ranked.estimator for ranked in chosen.ranking)
     assert chosen.estimator == chosen.choice.candidates[0]
     assert chosen.ranking == rank_estimators(
-        [record for record in labelled.records if record.id in used], sorted(labelled.header.estimators), alpha=0.15
+        [record for record in labelled.records if record.id in used], sorted(labelled.header.estimators)
     )
     fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
     artifact = fitted.model_copy(update={"choice": chosen.choice})
     assert list(without_choice(artifact, labelled.records)) == list(chosen.rest)
     assert without_choice(fitted, labelled.records) == labelled.records
     others = [record for record in labelled.records if record.id in used]
-    with pytest.raises(UsageError, match=r"48 of 48 test records are among those that --estimator auto chose on"):
+    with pytest.raises(UsageError, match="test records are among those that the score was chosen on"):
         held_out(artifact, others, chosen.estimator)
-    assert held_out(fitted, others, chosen.estimator).n == 48
-    with pytest.raises(UsageError, match=r"48 of 48 fresh records are among"):
+    assert held_out(fitted, others, chosen.estimator).n == len(used)
+    with pytest.raises(UsageError, match="fresh records are among"):
         prepared(RecordFile(labelled.path, labelled.header, tuple(others)), artifact)
 
 
 def test_equal_questions_and_clusters_stay_together(labelled: RecordFile) -> None:
     twins = [record.model_copy(update={"id": f"{record.id}-again"}) for record in labelled.records]
     file = RecordFile(labelled.path, labelled.header, (*labelled.records, *twins))
-    rest = {record.id for record in choose_estimator(file, alpha=0.15).rest}
+    rest = {record.id for record in choose_score(file).rest}
     assert all((record.id in rest) == (f"{record.id}-again" in rest) for record in labelled.records)
     grouped = [record.model_copy(update={"group": f"g{i % 120}"}) for i, record in enumerate(labelled.records)]
     file = RecordFile(labelled.path, labelled.header, tuple(grouped))
-    rest_groups = {record.group for record in choose_estimator(file, alpha=0.15, groups="cluster").rest}
+    rest_groups = {record.group for record in choose_score(file, groups="cluster").rest}
     assert len(rest_groups) == 96  # four fifths of 120
-    assert sum(record.group in rest_groups for record in grouped) == len(
-        choose_estimator(file, alpha=0.15, groups="cluster").rest
-    )
+    assert sum(record.group in rest_groups for record in grouped) == len(choose_score(file, groups="cluster").rest)
 
 
 def with_records(file: RecordFile, change: Mapping[str, object], records: Sequence[Record] | None = None) -> RecordFile:
@@ -89,16 +85,16 @@ def with_records(file: RecordFile, change: Mapping[str, object], records: Sequen
 
 def test_it_says_why_it_cannot_choose(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match="no scores to choose from"):
-        choose_estimator(with_records(labelled, {"estimators": {}}), alpha=0.1)
-    with pytest.raises(UsageError, match=r"20% of the questions, of which 16 have a label .* it takes 20"):
-        choose_estimator(with_records(labelled, {}, labelled.records[:80]), alpha=0.1)
+        choose_score(with_records(labelled, {"estimators": {}}))
+    with pytest.raises(UsageError, match=r"20% of the questions, of which \d+ have a label .* it takes 20"):
+        choose_score(with_records(labelled, {}, labelled.records[:60]))
     right = [record.model_copy(update={"correct": True}) for record in labelled.records]
-    with pytest.raises(UsageError, match=r"48 have a label \(0 of them wrong\)"):
-        choose_estimator(with_records(labelled, {}, right), alpha=0.1)
+    with pytest.raises(UsageError, match=r"have a label \(0 of them wrong\)"):
+        choose_score(with_records(labelled, {}, right))
 
 
 def test_what_was_chosen_survives_the_file(labelled: RecordFile, tmp_path: Path) -> None:
-    chosen = choose_estimator(labelled, alpha=0.15)
+    chosen = choose_score(labelled)
     fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
     saved = fitted.model_copy(update={"choice": chosen.choice}).save(tmp_path / "a.json")
     loaded = CalibrationArtifact.load(saved)

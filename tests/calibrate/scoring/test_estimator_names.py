@@ -149,7 +149,6 @@ def test_graded_disagreement_takes_a_judge_and_a_similarity() -> None:
         ("perplexity:exact", "Write perplexity"),
         ("degree:jaccard:greedy", "knows no clustering; leave 'greedy' out"),
         ("semantic_entropy:chat(model=openai:gpt-4o)", r"--judge 'chat\(model=PROVIDER:MODEL\)'"),
-        ("ensemble:0123abcd", "name it by its file"),
         ("imported:own", "came with an imported file"),
         ("num_sets:text(treshold=1)", "does not take the parameters"),
     ],
@@ -289,7 +288,7 @@ def test_chat_judges_are_found_by_name_and_model() -> None:
     [
         ("num_sets:exact", "--estimator num_sets:exact"),
         ("num_sets:text(threshold=0.7)", "--estimator 'num_sets:text(threshold=0.7)'"),
-        ("ensemble:0123abcd", "--estimator ENSEMBLE.json (the file that `calibrate ensemble` wrote)"),
+        ("ties(num_sets, degree, r=0.001)", "--estimator 'ties(num_sets, degree, r=0.001)'"),
     ],
 )
 def test_flags_can_be_pasted(key: str, flags: str) -> None:
@@ -343,16 +342,3 @@ def test_a_similarity_given_apart_is_not_ignored(path: Path) -> None:
         "token_sar:from_judge(exact)",
         "graded_disagreement:text(threshold=0.6):from_judge(exact)",
     }
-
-
-def test_members_with_parameters(path: Path, tmp_path: Path) -> None:
-    tuned = "self_consistency:text(threshold=0.7):greedy"
-    judged = 'degree:from_judge(tool_call(dates=["%d.%m.%Y", "%Y"], decimals=2, numbers=True))'
-    run("score", path, "-e", "degree", "-e", tuned, "-e", judged)
-    output = run("ensemble", path, "-m", f"degree, {tuned}, num_sets:text(threshold=0.9)", code=2)
-    assert "has no scores by num_sets:text(threshold=0.9)" in output
-    assert f"calibrate score {path} --estimator 'num_sets:text(threshold=0.9)'" in output
-    assert set(read_records(path).header.estimators) == {"degree", tuned, judged}
-    out = tmp_path / "e.json"
-    run("ensemble", path, "-m", f"degree, self_consistency, {judged}", "--train-fraction", "0.8", "-o", out)
-    assert set(json.loads(out.read_text())["fit"]["single_auroc"]) == {"degree", tuned, judged}

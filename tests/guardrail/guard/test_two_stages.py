@@ -17,21 +17,16 @@ from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import make_estimator
-from guardrail.uncertainty.ensemble import Training
-from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+from guardrail.uncertainty import make_estimator, then
+from tests.combinations import ranks_of
 
 
 def two_stage_artifact(model: ScriptedChat, threshold: float) -> CalibrationArtifact:
     """Scale 0, .01, ..., 2.99: F0 of an answer of -ln p = 1.495 is .5; w = .2 and two samples."""
     cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
-    scale = tuple(i / 100 for i in range(300))
-    none = Training(ids=(), questions=())
-    params = TwoStageParams(weight=0.2, scale=scale, cheap=cheap.spec, second=second.spec, training=none)
+    staged = then(cheap, second, ranks=ranks_of(i / 100 for i in range(300)))
     plan = SamplingPlan(n=2, logprobs=True, cut_off="abstain")
-    return make_artifact(model, threshold=threshold).model_copy(
-        update={"estimator": two_stage(params, cheap, second).spec, "plan": plan}
-    )
+    return make_artifact(model, threshold=threshold).model_copy(update={"estimator": staged.spec, "plan": plan})
 
 
 @pytest.mark.parametrize(

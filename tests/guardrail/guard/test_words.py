@@ -11,10 +11,9 @@ from guardrail import Guardrail, scorer
 from guardrail.artifact import CalibrationArtifact
 from guardrail.review.web.plots import uncertainty_plot
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.uncertainty import Estimator, make_estimator, tie_break
-from guardrail.uncertainty.ensemble import Training
-from guardrail.uncertainty.two_stage import TwoStageParams, two_stage
+from guardrail.uncertainty import Estimator, make_estimator, then, ties
 from guardrail.verdict import Verdict
+from tests.combinations import ranks_of
 
 MODEL = ScriptedChat(default=["Oslo"], probability=0.5)
 
@@ -35,12 +34,7 @@ def silent(answer: str) -> None:
 
 
 def staged() -> Estimator:
-    cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement")
-    none = Training(ids=(), questions=())
-    scale = tuple(float(i) for i in range(300))
-    return two_stage(
-        TwoStageParams(weight=0.2, scale=scale, cheap=cheap.spec, second=second.spec, training=none), cheap, second
-    )
+    return then(make_estimator("sequence_nll"), make_estimator("primary_disagreement"), ranks=ranks_of(range(300)))
 
 
 def verdict(estimator: Estimator, threshold: float, **settings: Any) -> tuple[Verdict, CalibrationArtifact]:
@@ -88,8 +82,7 @@ def test_a_score_of_one_call_says_nothing_of_samples() -> None:
 def test_scores_that_are_made_of_others() -> None:
     judged, _ = verdict(staged(), 0.001)
     assert "too little probability, or its further answers contradict it" in judged.detail
-    ties = tie_break(stated.estimator, make_estimator("sequence_nll"))
-    judged, _ = verdict(ties, 0.05, scorer=stated)
+    judged, _ = verdict(ties(stated.estimator, make_estimator("sequence_nll")), 0.05, scorer=stated)
     assert "The score does not speak for the answer clearly enough" in judged.detail
     assert "disagree" not in judged.detail
 

@@ -11,9 +11,8 @@ from hypothesis import strategies as st
 from guardrail.judges import Item, JudgeSpec, NumericJudge
 from guardrail.judges.similarity import jaccard
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, measure, measure_stream
+from guardrail.uncertainty import Estimator, measure, measure_stream, ties
 from guardrail.uncertainty import make_estimator as make
-from guardrail.uncertainty.ensemble import EnsembleParams, Member, Training, ensemble
 
 
 class Words:
@@ -45,16 +44,6 @@ class Words:
         return values
 
 
-WEIGHTS = ensemble(
-    EnsembleParams(
-        intercept=0.1,
-        members=tuple(Member(spec=make(name).spec, mean=0.5, scale=2.0, weight=1.5) for name in ("num_sets", "degree")),
-        training=Training(ids=(), questions=()),
-    ),
-    [make("num_sets"), make("degree")],
-)
-
-
 def of_all_kinds(judge: Words) -> list[Estimator]:
     similar: Any = judge
     return [
@@ -66,7 +55,7 @@ def of_all_kinds(judge: Words) -> list[Estimator]:
         make("selfcheck_ngram"),
         make("selfcheck_nli"),
         make("word_sequence_entropy"),
-        WEIGHTS,
+        ties(make("num_sets"), make("degree")),
         make("num_sets", judge=judge),
         make("graded_disagreement", judge=judge, similarity=similar),
         make("token_sar", similarity=similar),

@@ -23,7 +23,7 @@ from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Missing, Sample, SampleSet, Uncertainty, Unmeasured
 from guardrail.uncertainty import from_spec, measure, unmet_needs
-from guardrail.uncertainty.ensemble import Training, hash_of, question_hash
+from guardrail.uncertainty.training import Training, hash_of, question_hash
 from guardrail.verdict import Reason, Verdict
 
 MODEL = ScriptedChat(script={"q?": ["yes", "no", "yes"]}, probability=0.5)

@@ -1,0 +1,369 @@
+"""Scores made of others, as one number each: `then`, `ties` and `rank_mean`.
+
+No label is read: a combination is a fixed function of a question and its draws, so a threshold on it is certified like
+one on any other score. What it needs beside its parts (ranks of other questions) is in its spec, so that an artifact
+needs no other file. A part is a plain score, never a combination.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, Self
+
+from pydantic import Field, ValidationError, model_validator
+
+from ..errors import ArtifactMismatchError, UsageError
+from ..files import problem_of
+from ..specs import EstimatorSpec
+from ..types import Frozen, Missing, SampleSet, Uncertainty, Unit, Unmeasured
+from .base import Estimator, Evidence, Needs
+from .training import Training
+
+__all__ = [
+    "COMBINATIONS",
+    "FEWEST",
+    "Parts",
+    "Ranks",
+    "combined",
+    "expanded",
+    "from_combination_spec",
+    "needs_ranks",
+    "primary_alone",
+    "rank_mean",
+    "ranked_parts",
+    "then",
+    "then_order",
+    "tie_order",
+    "ties",
+    "union_of_needs",
+    "with_ranks",
+]
+
+FEWEST = 300
+"""Fewest questions that ranks come from: with 300, `then` draws samples for at most a share w + .156 (95 %)."""
+_MOST = 2**20
+"""Multiples in `ties` beyond which the fraction of a double would no longer keep the second score apart."""
+_BELOW_ONE = 1 - 2.0**-30
+"""The largest s of `ties`. A multiple below `_MOST` plus this is an exact double below the next multiple."""
+
+
+class Ranks(Frozen):
+    """Scores of other questions, which turn a score into a rank."""
+
+    scores: tuple[tuple[float, ...], ...] = Field(repr=False)
+    """For each ranked part, the scores of the questions, ascending."""
+    questions: Training
+    """The questions: a threshold must be fitted on others. Their labels play no part."""
+
+    @model_validator(mode="after")
+    def _ascending(self) -> Self:
+        for row in self.scores:
+            if len(row) < FEWEST:
+                raise ValueError(f"ranks come from at least {FEWEST} questions, got {len(row)}")
+            if any(not a <= b for a, b in pairwise(row)):  # NaN is in no order
+                raise ValueError("the scores that ranks come from must ascend")
+        return self
+
+    def place(self, part: int, score: float) -> float:
+        """F(score): the share of the questions whose score by this part is at or below it, in [0, 1]."""
+        return bisect_right(self.scores[part], score) / len(self.scores[part])
+
+
+class Parts(Frozen):
+    """What a combination is made of; stored in `EstimatorSpec.params`."""
+
+    parts: tuple[EstimatorSpec, ...] = Field(min_length=2)
+    """The scores."""
+    settings: dict[str, float]
+    """Its numbers: w and m of `then`, r of `ties`."""
+    ranks: Ranks | None = None
+    """None for `ties`, which ranks nothing, and before records have been scored."""
+
+
+# -- The three ---------------------------------------------------------------------------------------------------------
+
+
+def then(cheap: Estimator, dear: Estimator, *, w: float = 0.2, m: int = 2, ranks: Ranks | None = None) -> Estimator:
+    """A cheap score first, samples only where it does not decide: u = F(c) + w d, in [0, 1 + w].
+
+    c is the cheap score of the primary answer, F its distribution function on other questions, and d the disagreement
+    of the first m samples. At run time a question with F(c) + w <= t is accepted, and one with F(c) > t held back,
+    before a sample is drawn; at most about a share w of the questions draws samples.
+
+    A question is unmeasured only if its primary answer or c is. Whatever fails later (a sample, the judge, the
+    transport) counts d = 1, at calibration and at run time: otherwise a question accepted before drawing is one that
+    calibration left out.
+
+    Args:
+        cheap: A score of the first call alone.
+        dear: Disagreement of the samples with the primary answer, in [0, 1].
+        w: How far the samples can move a question, in (0, 10].
+        m: Samples, at least 1.
+        ranks: Cheap scores of at least 300 other questions. Default: scoring a record file takes them from there.
+
+    Raises:
+        UsageError: The cheap score reads more than the first call gives, the dear one does not compare samples with the
+            answer, or a number is out of its range.
+    """
+    if cheap.needs.samples or cheap.needs.options or cheap.needs.follow_up is not None or cheap.is_slow:
+        raise UsageError(
+            f"{cheap.name} needs more than the first call, so it cannot come before the samples. Use answer_word_nll "
+            "or sequence_nll."
+        )
+    if not (dear.needs.samples and dear.needs.primary and dear.unit == "probability"):
+        raise UsageError(
+            f"{dear.name} does not compare samples with the answer on a scale from 0 to 1. Use primary_disagreement "
+            "or graded_disagreement."
+        )
+    if not 0 < w <= 10:  # NaN compares false
+        raise UsageError(f"w must be in (0, 10], got {w!r}. Use 0.2: about a fifth of the questions draws samples.")
+    if m != int(m) or m < 1:
+        raise UsageError(f"m must be a whole number of samples from 1, got {m!r}. Use 2.")
+
+    def formula(own: Ranks | None, scores: Sequence[float]) -> float | Missing:
+        return _UNRANKED if own is None else then_order(own, w, *scores)
+
+    def bounds(score: float) -> tuple[float, float]:
+        assert ranks is not None, "a guard's score has ranks"
+        return then_order(ranks, w, score, 0.0), then_order(ranks, w, score, 1.0)
+
+    return _made(
+        "then", (cheap, dear), formula, "probability", {"w": w, "m": int(m)}, ranks, samples=int(m), after_first=bounds
+    )
+
+
+def then_order(ranks: Ranks, w: float, cheap: float, disagreement: float) -> float:
+    """The score F(c) + w d of `then`.
+
+    Every decision, with samples or without, evaluates this one expression: rounding is monotone in d, so no decision
+    after the first call can differ from that on the score. (F(c) <= t - w can: 4 of 600,000 verdicts.)
+    """
+    return ranks.place(0, cheap) + w * disagreement
+
+
+def ties(first: Estimator, second: Estimator, *, r: float = 1e-3) -> Estimator:
+    """The order of one score, and that of another one where the first ties: u = r (round(a / r) + s(b)).
+
+    A confidence that a model states in words has few values, so that a threshold accepts or holds back many questions
+    at once; the probability of the answer's tokens orders these. The score has the unit of the first one, which it
+    exceeds by at most 1.5 r. If either score is unmeasured, so is this one.
+
+    Args:
+        first: The score a, whose order counts.
+        second: The score b, which orders ties.
+        r: First scores that round to the same multiple of r are ties; below every real step of the first score, and
+            above the noise of its arithmetic.
+
+    Raises:
+        UsageError: r is not above 0, or the two scores are the same.
+    """
+    if not (math.isfinite(r) and r > 0):
+        raise UsageError(f"r must be a number above 0, got {r!r}. Leave it out for 0.001.")
+    if first.spec == second.spec:
+        raise UsageError(f"{first.name} cannot break its own ties. Name another second score.")
+
+    def formula(_: Ranks | None, scores: Sequence[float]) -> float | Missing:
+        return tie_order(r, *scores)
+
+    return _made("ties", (first, second), formula, first.unit, {"r": r}, None)
+
+
+def tie_order(r: float, first: float, second: float) -> float | Missing:
+    """The score r (round(a / r) + s(b)) of `ties`, with s(b) = (1 + b / (1 + |b|)) / 2 in [0, 1).
+
+    A question with a smaller multiple has the smaller score, whatever b is, and among equal multiples the score does
+    not fall as b grows. Rounding cannot break either: multiples are whole numbers below 2**20, s is at most
+    1 - 2**-30, and multiplication by r is monotone. Where b is so large that s no longer moves, ties stay ties.
+    """
+    multiple = first / r
+    if not abs(multiple) < _MOST:
+        return Missing(Unmeasured.NOT_FINITE, f"the score {first:.4g} is more than {_MOST:,} times r = {r:g} of ties")
+    return r * (round(multiple) + min((1 + second / (1 + abs(second))) / 2, _BELOW_ONE))
+
+
+def rank_mean(*parts: Estimator, ranks: Ranks | None = None) -> Estimator:
+    """The mean of the ranks of several scores: u = (F_1(a) + F_2(b) + ...) / k, in [0, 1].
+
+    F_j is the distribution function of score j on other questions, so that scores of any unit count alike and nothing
+    is fitted. It does not choose: where one score is useless it costs a little, and no labels are spent to find out
+    which. If any score is unmeasured, so is this one.
+
+    Args:
+        parts: Two scores or more.
+        ranks: Their scores of at least 300 other questions. Default: scoring a record file takes them from there.
+
+    Raises:
+        UsageError: Fewer than two scores, or one twice.
+    """
+    if len(parts) < 2 or any(a.spec == b.spec for i, a in enumerate(parts) for b in parts[:i]):
+        named = ", ".join(part.name for part in parts) or "none"
+        raise UsageError(f"rank_mean takes two different scores or more, got {named}.")
+
+    def formula(own: Ranks | None, scores: Sequence[float]) -> float | Missing:
+        if own is None:
+            return _UNRANKED
+        return math.fsum(own.place(part, score) for part, score in enumerate(scores)) / len(scores)
+
+    return _made("rank_mean", parts, formula, "probability", {}, ranks)
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """One combination.
+
+    Attributes:
+        make: Makes it of its parts.
+        ranked: Number of its first parts that are ranked, for a number of parts.
+    """
+
+    make: Callable[..., Estimator]
+    ranked: Callable[[int], int]
+
+
+COMBINATIONS = {
+    "then": _Kind(then, lambda parts: 1),
+    "ties": _Kind(ties, lambda parts: 0),
+    "rank_mean": _Kind(rank_mean, lambda parts: parts),
+}
+"""The combinations by name, as expressions and specs name them. A new one is a function above and a line here."""
+
+_UNRANKED = Missing(
+    Unmeasured.NOT_RECORDED, "its ranks are missing: score a record file with it, which takes them from there"
+)
+
+
+def _made(
+    name: str,
+    parts: Sequence[Estimator],
+    formula: Callable[[Ranks | None, Sequence[float]], float | Missing],
+    unit: Unit,
+    settings: dict[str, float],
+    ranks: Ranks | None,
+    **fields: Any,
+) -> Estimator:
+    nested = [part.name for part in parts if part.members]
+    if nested:
+        raise UsageError(f"{nested[0]} is a combination itself, and a part of {name} is not. Name plain scores.")
+    if len({part.scorer.follow_up for part in parts if part.scorer is not None}) > 1:
+        raise UsageError(
+            "a guard takes one scorer. Combine it with other scores, or return one number from one scorer."
+        )
+
+    def of_members(evidence: Evidence) -> float | Missing:
+        if len(evidence.members) != len(parts):
+            return Missing(Unmeasured.NOT_RECORDED, f"the parts of {name} were not measured")
+        return formula(ranks, evidence.members)
+
+    stored = Parts(parts=tuple(part.spec for part in parts), settings=settings, ranks=ranks)
+    return Estimator(
+        name,
+        1,
+        unit,
+        union_of_needs([part.needs for part in parts]),
+        of_members,
+        members=tuple(parts),
+        params=stored.model_dump(mode="json"),
+        **fields,
+    )
+
+
+# -- Ranks and specs ---------------------------------------------------------------------------------------------------
+
+
+def needs_ranks(estimator: Estimator) -> bool:
+    """Whether the score cannot be computed yet, because its ranks are missing."""
+    return bool(ranked_parts(estimator)) and estimator.params["ranks"] is None
+
+
+def ranked_parts(estimator: Estimator) -> tuple[Estimator, ...]:
+    """The parts of a combination that are ranked."""
+    kind = COMBINATIONS.get(estimator.name)
+    return () if kind is None else estimator.members[: kind.ranked(len(estimator.members))]
+
+
+def with_ranks(estimator: Estimator, ranks: Ranks) -> Estimator:
+    """The combination with ranks."""
+    kind = COMBINATIONS[estimator.name]
+    return kind.make(*estimator.members, **estimator.params["settings"], ranks=ranks)
+
+
+def from_combination_spec(spec: EstimatorSpec, remake: Callable[[EstimatorSpec], Estimator]) -> Estimator:
+    """The combination that a spec describes; ``remake`` makes its parts.
+
+    Raises:
+        ArtifactMismatchError: The spec is not that of such a score, or one of its parts cannot be remade.
+    """
+    try:
+        stored = Parts.from_stored(spec.params)
+        ranks = {} if stored.ranks is None else {"ranks": stored.ranks}
+        made = COMBINATIONS[spec.name].make(*map(remake, stored.parts), **stored.settings, **ranks)
+        if needs_ranks(made) or len(ranked_parts(made)) != len(() if stored.ranks is None else stored.ranks.scores):
+            raise UsageError("its ranks are missing")
+    except (ValidationError, UsageError, TypeError) as error:
+        fault = problem_of(error) if isinstance(error, ValidationError) else str(error)
+        raise ArtifactMismatchError(f"the spec of a score by {spec.name} is wrong: {fault}. Fit it again.") from error
+    if (spec.version, spec.unit) != (made.version, made.unit):
+        raise ArtifactMismatchError(
+            f"score differs: calibrated with {spec.name} version {spec.version} in {spec.unit}, running version "
+            f"{made.version} in {made.unit}. Calibrate again."
+        )
+    return made
+
+
+# -- Measuring ---------------------------------------------------------------------------------------------------------
+
+_OF_THE_ENDPOINT = frozenset({Unmeasured.DEGENERATE_SAMPLES, Unmeasured.MISCONFIGURED})
+"""Problems found before a question was drawn: they hold back every question."""
+
+
+def primary_alone(drawn: SampleSet) -> SampleSet:
+    """The set as it was after its first call, without samples and their problem."""
+    if drawn.primary is None or drawn.problem in _OF_THE_ENDPOINT:
+        return drawn
+    return drawn.model_copy(update={"samples": (), "problem": None, "problem_detail": ""})
+
+
+def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:
+    """The scores that must be measured: combinations are replaced by their parts."""
+    return [each for estimator in estimators for each in (estimator.members or (estimator,))]
+
+
+def combined(drawn: SampleSet, estimators: Sequence[Estimator], scores: Sequence[Uncertainty]) -> list[Uncertainty]:
+    """The scores of the estimators from those of `expanded(estimators)`, in order."""
+    # One iterator for all: `expanded` put the parts of each combination in this order.
+    rest = iter(scores)
+    return [
+        _combine(drawn, estimator, [next(rest) for _ in estimator.members]) if estimator.members else next(rest)
+        for estimator in estimators
+    ]
+
+
+def _combine(drawn: SampleSet, estimator: Estimator, scores: Sequence[Uncertainty]) -> Uncertainty:
+    if estimator.after_first is not None and scores[1].value is None:
+        # A failure after the first call counts as full disagreement (see `then`).
+        scores = [scores[0], scores[1].model_copy(update={"value": 1.0, "reason": None, "detail": ""})]
+    missing = [score for score in scores if score.reason is not None]
+    if missing:  # a reason that depends on the question comes first: a guard never draws it again
+        score = next((each for each in missing if each.reason and each.reason.depends_on_question), missing[0])
+        return estimator.unmeasured(score.reason or Unmeasured.NOT_FINITE, f"{score.estimator}: {score.detail}")
+    score = estimator.score(Evidence(drawn, members=tuple(score.value for score in scores if score.value is not None)))
+    return score if estimator.after_first is None else score.model_copy(update={"first": scores[0].value})
+
+
+def union_of_needs(needs: Sequence[Needs]) -> Needs:
+    """Everything that any of them needs. Of follow-ups only the first; `plan_for` reads the parts themselves."""
+    return Needs(
+        samples=any(each.samples for each in needs),
+        logprobs=any(each.logprobs for each in needs),
+        options=any(each.options for each in needs),
+        judge=any(each.judge for each in needs),
+        similarity=any(each.similarity for each in needs),
+        likeness=any(each.likeness for each in needs),
+        entailment=any(each.entailment for each in needs),
+        relevance=next((each.relevance for each in needs if each.relevance is not None), None),
+        follow_up=next((each.follow_up for each in needs if each.follow_up is not None), None),
+    )
