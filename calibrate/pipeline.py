@@ -140,7 +140,7 @@ def fit_artifact(
             used, or, by rule "certified_groups", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
         by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
-        choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_estimator`); default: it was named.
+        choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_score`); default: it was named.
         options: Options of the rule, e.g. ``{"share": 0.4}``.
         repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
             the one whose id has the smallest hash. "all" uses every record.
