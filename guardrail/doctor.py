@@ -435,8 +435,9 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -
         yield Finding("endpoint", "warn", problem[1], fix)
         problem = None
     if problem is not None:
-        fix = _way_out(report.failed) or "fix the server; until then every answer is held back"
-        yield Finding("endpoint", "fail", problem[1], fix)
+        fix = _way_out(f"{report.said} {report.failed}") or "fix the server; until then every answer is held back"
+        said = f". The server says: {report.said}" if report.said else ""
+        yield Finding("endpoint", "fail", f"{problem[1]}{said}", fix)
         return
     yield Finding("endpoint", "ok", "; ".join(report.lines()))
     if report.n is False and plan.n:
@@ -469,6 +470,12 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
 
 SAMPLED = "calibrate collect --temperature 1 --top-p 1 --primary sampled"
 _WAYS_OUT = (
+    (
+        r"log_?prob",
+        "not every provider behind this address gives log-probabilities: have the router use those that do "
+        "(OpenRouter: extra_body={'provider': {'require_parameters': True}}), or use an estimator without them: "
+        "calibrate collect --estimator graded_disagreement",
+    ),
     (r"temperature\W+and\W+top_p", "this model takes temperature or top_p, not both: calibrate collect --top-p 1"),
     (
         r"temperature.*(support|only|default|deprecat|ignor|invalid)|(support|invalid|reject).*temperature",

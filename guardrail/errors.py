@@ -220,9 +220,13 @@ def load_entry_point(entry: EntryPoint) -> Any:
 
 LONGEST = 300
 """Characters of an exception that are shown."""
+QUOTED = 200
+"""Characters of a server's words that are shown to a person who calibrates or examines."""
 IN_FULL = "in full in the log, at level DEBUG"
 READING = (ValueError, TypeError, LookupError, AttributeError)
 """Raised by code that reads a reply; LangChain's and pydantic's errors are of these types."""
+_KEY = re.compile(r"(?=[^ ]*\d)[\w./+=~-]{20,}")
+"""A word that may be a key."""
 _WORD = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 """Codes and types that are shown; anything else in their place may be text of a model."""
 
@@ -246,6 +250,21 @@ def describe_error(error: Exception, *, asking: bool = False) -> str:
     if isinstance(error, OSError) and type(error).__module__ == "builtins" and error.errno is not None:
         return f"{name}: {os.strerror(error.errno)}"
     return f"{name} ({'; '.join([*facts, IN_FULL])})"
+
+
+def server_words(error: object, secrets: Iterable[str] = ()) -> str:
+    """What a server said in an error, on one line, at most `QUOTED` characters, without what may be a key.
+
+    A guard never shows it: a server may quote an answer that is held back.
+    """
+    body = getattr(error, "body", None)
+    inner = body.get("error", body) if isinstance(body, dict) else body
+    message = inner.get("message") if isinstance(inner, dict) else inner
+    text = message if isinstance(message, str) else "" if body is not None else str(error)
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    text = visible(_KEY.sub("***", " ".join(text.split())))
+    return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
 
 
 def reply_facts(error: Exception) -> list[str]:

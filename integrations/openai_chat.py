@@ -36,7 +36,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
 from ._openai.batches import attempted, content_of, named, state_of, submit
-from ._openai.clients import Clients, endpoint_loop
+from ._openai.clients import EndpointState, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
 from ._openai.replies import chat_result
@@ -139,7 +139,7 @@ class OpenAICompatibleChat(NativeChat):
     default_headers: dict[str, str] = Field(default_factory=dict, repr=False, exclude=True)
     """Additional HTTP headers of every request. They may hold secrets, so they are shown nowhere."""
 
-    _clients: Clients = PrivateAttr(default_factory=Clients)
+    _state: EndpointState = PrivateAttr(default_factory=EndpointState)
     _changes: set[Change] = PrivateAttr(default_factory=set)
 
     model_config = ConfigDict(populate_by_name=True)
@@ -160,7 +160,7 @@ class OpenAICompatibleChat(NativeChat):
             timeout=self.timeout,
             retries=self.max_retries,
             largest=self.max_reply,
-            clients=self._clients,
+            state=self._state,
         )
 
     # --- sampling -----------------------------------------------------------------------------------------------------
@@ -318,13 +318,13 @@ class OpenAICompatibleChat(NativeChat):
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
         body = self._body([HumanMessage(call.prompt)], ask.settings)
-        attempted, describe_error = await self._sent(body), self._endpoint().describe_error
+        attempted, endpoint = await self._sent(body), self._endpoint()
         # A pin is checked where answers are measured: a failed probe would hide the reason.
-        outcome = outcome_of(ask, attempted, started, describe_error=describe_error)
+        outcome = outcome_of(ask, attempted, started, describe_error=endpoint.describe_error)
         try:
-            return probe_reply(call, outcome)
+            return replace(probe_reply(call, outcome), said=endpoint.said(attempted.error))
         except Exception as error:  # a reply of the wrong shape
-            return ProbeReply(error=describe_error(error), cost=outcome.cost)
+            return ProbeReply(error=endpoint.describe_error(error), cost=outcome.cost)
 
     def guardrail_identity(self) -> ModelIdentity:
         """Model name and, if it is pinned, the server's fingerprint. The address is left out: the server may move."""
@@ -419,7 +419,7 @@ class OpenAICompatibleChat(NativeChat):
 
     def _slot(self) -> AbstractAsyncContextManager[Any]:
         """A place among the requests in flight."""
-        return nullcontext() if self.max_concurrency is None else self._clients.slot(self.max_concurrency)
+        return nullcontext() if self.max_concurrency is None else self._state.slot(self.max_concurrency)
 
     def _result(self, attempted: Attempted) -> ChatResult:
         error = attempted.error

@@ -396,9 +396,10 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
         way_out = "Use an estimator without them (--estimator graded_disagreement). " if bare else ""
         if report is not None and (report.cached or report.degenerate):
             way_out = FEW_ANSWERS
+        said = f" The server says: {report.said}." if report is not None and report.said else ""
         raise GuardrailError(
-            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}. Nothing was collected. {way_out}"
-            "`guardrail doctor --model MODEL` shows what it honours."
+            f"this endpoint cannot be calibrated ({problem[0].value}): {problem[1]}.{said} Nothing was "
+            f"collected. {way_out}`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
 

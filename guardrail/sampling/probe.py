@@ -84,6 +84,7 @@ class ProbeReply:
         cost: The cost of the call.
         error: The reason why the answer is missing, or empty.
         rejected: Whether the server refused the request itself (4xx), rather than failed.
+        said: What the server said instead of an answer.
     """
 
     texts: tuple[str, ...] = ()
@@ -97,6 +98,7 @@ class ProbeReply:
     cost: Cost = ONE_CALL
     error: str = ""
     rejected: bool = False
+    said: str = ""
 
 
 @runtime_checkable
@@ -117,6 +119,8 @@ class ProbeReport(Frozen):
 
     failed: str = ""
     """The reason why the probe came to no conclusion, or empty. A failed probe is repeated at the next call."""
+    said: str = ""
+    """What the server said instead of an answer, for a person who calibrates or examines; no verdict quotes it."""
     silent_at: int | None = None
     """Longest answer (tokens) which the model spent on thought, so that it said nothing; None if it answered."""
     samples: int = 0
@@ -288,10 +292,10 @@ def conclude(
     """
     cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())
     pair, other, again, greedy = replies
-    failed = next((reply.error for reply in (*replies, *later) if reply.error), "")
+    failed, said = next(((reply.error, reply.said) for reply in (*replies, *later) if reply.error), ("", ""))
     # A missing reply could be the one that shows a cache, so nothing is concluded from the others.
     if failed:
-        return ProbeReport(failed=failed, cost=cost)
+        return ProbeReport(failed=failed, said=said, cost=cost)
     if any(reply.unfinished for reply in (*replies, *later)):
         return ProbeReport(silent_at=calls[0].max_tokens, cost=cost)
     seed = other.texts == again.texts if seeded else None

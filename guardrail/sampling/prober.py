@@ -19,7 +19,7 @@ from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
 from ..call_settings import carried
-from ..errors import UsageError, describe_error
+from ..errors import UsageError, describe_error, reply_facts, server_words
 from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
 from .calls import as_sample, at_once, with_settings
 from .effects import Effect, Steps, arun, run
@@ -291,7 +291,9 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
     except UsageError:
         raise
     except Exception as error:  # any error of a model: the probe comes to no conclusion
-        return ProbeReply(error=describe_error(error, asking=True))
+        return ProbeReply(
+            error=describe_error(error, asking=True), said=server_words(error) if reply_facts(error) else ""
+        )
 
 
 def _answer(model: Probeable, call: ProbeCall) -> Effect:

@@ -38,6 +38,7 @@ __all__ = [
     "stated",
     "text_tokens",
     "transport_cause",
+    "without_thought",
 ]
 
 
@@ -426,6 +427,7 @@ def is_whole(reason: str | None, *, calls: bool) -> bool:
     return reason is not None and (_letters(reason) in _WHOLE or (calls and _letters(reason) in _CALLED))
 
 
+_THOUGHT = "<think>"
 _LONGEST_REASON = 60
 """Characters of a finish reason that are quoted."""
 
@@ -501,7 +503,7 @@ def read_reply(message: AIMessage) -> Sample:
             the stated reason of its end is not one of a whole answer (`is_whole`), nor of one that became too long.
     """
     # Content blocks hold thinking, too; `text` is what the user sees.
-    text = message.content if isinstance(message.content, str) else str(message.text)
+    text = without_thought(message.content if isinstance(message.content, str) else str(message.text))
     refuse_unreadable(message, text)
     metadata = message.response_metadata
     logprobs = metadata.get("logprobs")
@@ -516,6 +518,16 @@ def read_reply(message: AIMessage) -> Sample:
     if not refusal and (fault := _end_fault(end, bool(message.tool_calls))) is not None:
         raise UnreadableReplyError(fault)
     return Sample(text=text.strip(), finish_reason=end, refusal=refusal, **fields)
+
+
+def without_thought(text: str) -> str:
+    """The answer after a thought that a server left in the text, as ``<think>...</think>`` before it.
+
+    A thought that does not end leaves no answer.
+    """
+    if not text.lstrip().startswith(_THOUGHT):
+        return text
+    return text.partition("</think>")[2].lstrip()
 
 
 def _of_text(text: str, fields: dict[str, Any]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
 
-from .._openai.clients import Clients
+from .._openai.clients import EndpointState
 from .._openai.lru import LRU
 from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
@@ -105,8 +105,8 @@ class ServedAlias:
         """Replies that differed from a pin, and the last difference."""
         self.upstream = config.upstream[0]
         """The endpoint; the first one of a cascade."""
-        self._clients = {upstream.url: Clients() for upstream in config.upstream}
-        self.forwarding = Forwarding(name, self.upstream, self._clients[self.upstream.url], health)
+        self._endpoints = {upstream.url: EndpointState() for upstream in config.upstream}
+        self.forwarding = Forwarding(name, self.upstream, self._endpoints[self.upstream.url], health)
         kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
         self.artifact = None if config.artifact is None else kind.load(config.artifact)
         self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
@@ -157,7 +157,7 @@ class ServedAlias:
     @property
     def down(self) -> str | None:
         """Time from which an upstream that had replied no longer does; None if all do, or never did."""
-        return next(filter(None, (clients.down_since for clients in self._clients.values())), None)
+        return next(filter(None, (endpoint.down_since for endpoint in self._endpoints.values())), None)
 
     @property
     def plan(self) -> SamplingPlan | None:
@@ -207,7 +207,7 @@ class ServedAlias:
             report_change=self._changed,
             **{name: getattr(upstream, name) for name in same},
         )
-        chat._clients = self._clients[upstream.url]
+        chat._state = self._endpoints[upstream.url]
         return chat
 
     def _changed(self, change: Change, new: bool) -> None:

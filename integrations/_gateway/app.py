@@ -22,7 +22,6 @@ from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
-from .._openai.clients import ReplyBytes
 from .aliases import ALIAS, Asking, ServedAlias
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
@@ -71,10 +70,6 @@ STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
 STOPPING = unavailable("The gateway is stopping.", "stopping")
-NO_ROOM = unavailable(
-    "The model's replies to the questions under way are longer than 'reply_bytes' of the configuration allows.",
-    "replies_too_large",
-)
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 LARGE = 32_000
@@ -122,7 +117,6 @@ class Gateway:
         self.observing: dict[str, Observing] = {}
         self._load(self.config)
         self._repeats: InFlight[Result] = InFlight()
-        self._reply_bytes = ReplyBytes(self.config.reply_bytes)
 
     def _load(self, config: Config) -> None:
         """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
@@ -564,11 +558,8 @@ class Gateway:
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
         try:
-            busy = self._counted(self._busy, key, self.config.max_concurrency)
-            with busy, self._reply_bytes.question() as refused:
+            with self._counted(self._busy, key, self.config.max_concurrency):
                 result = await alias.answer(asking)
-            if refused():
-                return NO_ROOM
             self._note(alias, asking, result)
             return result
         except ApiError as error:

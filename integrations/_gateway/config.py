@@ -78,7 +78,7 @@ class Upstream(_Endpoint):
     """Seconds for one question with all its samples."""
     max_retries: int = Field(default=2, ge=0)
     """Retries of one failed call, within ``timeout``."""
-    max_reply: int = Field(default=64 * 2**20, ge=1)
+    max_reply: int = Field(default=8 * 2**20, ge=1)
     """Bytes of one reply; a guarded question with a longer reply is not measured. Observed replies have no limit."""
     token_limit: Literal["max_tokens", "max_completion_tokens"] = "max_tokens"
     """Field in which the token limit is sent; reasoning models of OpenAI need ``max_completion_tokens``."""
@@ -277,9 +277,6 @@ class Config(Frozen):
     """Questions of all clients that are measured at once."""
     max_passing: int = Field(default=1000, ge=1)
     """Replies of all clients that pass through at once."""
-    reply_bytes: int = Field(default=128 * 2**20, ge=1)
-    """Bytes of replies of the upstream under way to guarded questions; one question may hold as many as are still free,
-    so at most half."""
     stream_hold: float = Field(default=10.0, ge=0)
     """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
     keep_alive: float = Field(default=15.0, gt=0)

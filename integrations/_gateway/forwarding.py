@@ -11,7 +11,7 @@ from typing import Any
 
 from guardrail.errors import require
 
-from .._openai.clients import Clients, proxy_of
+from .._openai.clients import EndpointState, proxy_of, session_of_loop
 from .config import Upstream
 from .health import Health
 from .protocol import DOWN, ApiError, upstream_down
@@ -89,8 +89,8 @@ class Mask:
 class Forwarding:
     """Requests to the upstream of one alias, over the connections that guarded questions share."""
 
-    def __init__(self, name: str, upstream: Upstream, clients: Clients, health: Health) -> None:
-        self._name, self._upstream, self._clients, self._health = name, upstream, clients, health
+    def __init__(self, name: str, upstream: Upstream, endpoint: EndpointState, health: Health) -> None:
+        self._name, self._upstream, self._endpoint, self._health = name, upstream, endpoint, health
 
     async def respond(
         self,
@@ -114,7 +114,7 @@ class Forwarding:
             else:
                 response = _responses.StreamingResponse(parts, reply.status)
         except CutError as error:
-            if (since := self._clients.down_since) is not None:
+            if (since := self._endpoint.down_since) is not None:
                 raise upstream_down(since) from error
             raise ApiError(
                 502, "The model behind the gateway cannot be reached.", "upstream_failed", kind="server_error"
@@ -152,7 +152,7 @@ class Forwarding:
             sent["authorization"] = f"Bearer {secret}"
             sent |= {"x-api-key": secret} if "anthropic-version" in sent else {}
         timeout, url = self._upstream.timeout, f"{self._upstream.url.rstrip('/')}/{path}"
-        session, began = await self._clients.session(), time.time()
+        session, began = await session_of_loop(), time.time()
         try:
             reply = await session.request(
                 method,
@@ -167,13 +167,13 @@ class Forwarding:
                 timeout=aiohttp.ClientTimeout(total=None, connect=timeout, sock_read=timeout),
             )
         except (aiohttp.ClientError, TimeoutError) as error:
-            self._clients.note(began, error)
-            since = self._clients.down_since
+            self._endpoint.note(began, error)
+            since = self._endpoint.down_since
             text = "the upstream cannot be reached" if since is None else f"the upstream is down (since {since})"
             at = f": {type(error).__name__} at {self._upstream.url}; check the url, and that the server runs there"
             self._health.warn(self._name, DOWN, text, at=at, breaks=True)
             raise CutError from error
-        self._clients.note(began, None)
+        self._endpoint.note(began, None)
         self._health.recover(self._name, DOWN)
         if reply.status == 404 and (hint := self._upstream.hint):
             self._health.warn(self._name, "not_found", f"the upstream's reply is 404 (not found){hint}")

@@ -1,4 +1,4 @@
-"""HTTP connections: one session for each event loop, closed with the loop or with what it belongs to."""
+"""HTTP connections: one session for each event loop, which all models share; it is closed with its loop."""
 
 from __future__ import annotations
 
@@ -6,11 +6,8 @@ import asyncio
 import ssl
 import threading
 import time
-import weakref
-from collections import deque
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager, suppress
-from contextvars import ContextVar
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import Any
@@ -22,7 +19,7 @@ from guardrail.sampling.limits import Limit
 
 from .background import BackgroundLoop
 
-__all__ = ["Clients", "LargeReplyError", "NoRoomError", "ReplyBytes", "Sent", "endpoint_loop", "holding", "proxy_of"]
+__all__ = ["EndpointState", "LargeReplyError", "endpoint_loop", "proxy_of", "session_of_loop"]
 
 aiohttp = require("aiohttp", extra="openai")
 IDLE = 15.0
@@ -30,62 +27,10 @@ IDLE = 15.0
 LONGEST_HEADER = 64 * 2**10
 endpoint_loop = BackgroundLoop("guardrail-endpoints")
 """Event loop on which the sync calls of all endpoints run."""
-holding: ContextVar[Callable[[int], None] | None] = ContextVar("guardrail_holding", default=None)
-"""Called with the bytes of each part of a reply; raises `NoRoomError` if there is no room for them."""
 
 
 class LargeReplyError(GuardrailError, ValueError):
     """A reply is longer than ``max_reply`` allows."""
-
-
-class NoRoomError(GuardrailError):
-    """There is no room for a reply now; later there may be."""
-
-
-class ReplyBytes:
-    """Bytes of the upstream's replies to guarded questions, from their arrival to the verdict.
-
-    A question may hold as many as are then still free for others: alone, half of them. So replies without an end never
-    take the room of the rest (dynamic threshold, Choudhury and Hahne 1998).
-
-    Args:
-        most: Bytes of all questions.
-    """
-
-    def __init__(self, most: int) -> None:
-        self._most, self._held = most, 0
-
-    @contextmanager
-    def question(self) -> Iterator[Callable[[], bool]]:
-        """Count the replies that arrive within; yields what says whether there was no room for one."""
-        mine, refused = 0, False
-
-        def hold(size: int) -> None:
-            nonlocal mine, refused
-            if mine + size > self._most - self._held:
-                refused = True
-                raise NoRoomError("the replies under way are longer than the gateway's reply_bytes")
-            mine += size
-            self._held += size
-
-        token = holding.set(hold)
-        try:
-            yield lambda: refused
-        finally:
-            holding.reset(token)
-            self._held -= mine
-
-
-class Sent:
-    """A count of the HTTP requests that were sent, given to a session as ``trace_request_ctx``."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
-async def _count(_: Any, context: Any, __: Any) -> None:
-    if context.trace_request_ctx is not None:
-        context.trace_request_ctx.count += 1
 
 
 @lru_cache(maxsize=1)
@@ -109,24 +54,44 @@ def proxy_of(url: str) -> str | None:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _session() -> Any:
-    counting = aiohttp.TraceConfig()
-    counting.on_request_headers_sent.append(_count)
-    return aiohttp.ClientSession(
+_sessions: dict[asyncio.AbstractEventLoop, tuple[Any, AsyncGenerator[None, None]]] = {}
+_lock = threading.Lock()
+
+
+async def session_of_loop() -> Any:
+    """The session of the running event loop, since connections cannot move between loops. It holds no credential."""
+    loop = asyncio.get_running_loop()
+    held = _sessions.get(loop)
+    if held is not None and not held[0].closed:
+        return held[0]
+    session = aiohttp.ClientSession(
         connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=IDLE, ssl=_certificates()),
         cookie_jar=aiohttp.DummyCookieJar(),
         max_line_size=LONGEST_HEADER,
         max_field_size=LONGEST_HEADER,
         timeout=aiohttp.ClientTimeout(total=None, sock_connect=None),  # callers have deadlines
-        trace_configs=[counting],
     )
+    keeper = _close_with_loop(loop, session)
+    with _lock:
+        for ended in [other for other in _sessions if other.is_closed()]:  # closed without closing its generators
+            del _sessions[ended]
+        _sessions[loop] = session, keeper
+    await anext(keeper)  # registers the generator with the loop, which closes it at its end
+    return session
 
 
-class Clients:
-    """The sessions of one model, one for each event loop, since connections cannot move between loops.
+async def _close_with_loop(loop: asyncio.AbstractEventLoop, session: Any) -> AsyncGenerator[None, None]:
+    """Close the session when ``asyncio.run`` closes the remaining asynchronous generators."""
+    try:
+        yield
+    finally:
+        _sessions.pop(loop, None)
+        await session.close()
+        await asyncio.sleep(0)  # the loop closes the sockets in its next turn
 
-    It holds no reference to the model, so that both can be collected. Copies of a model share it and its connections.
-    """
+
+class EndpointState:
+    """What the copies of a model share about its endpoint: whether it replies, and the requests in flight."""
 
     def __init__(self) -> None:
         self._replied: float | None = None
@@ -151,72 +116,5 @@ class Clients:
         finally:
             limit.release()
 
-    def __reduce__(self) -> tuple[type[Clients], tuple[()]]:
-        return Clients, ()  # a deep copy, or another process, starts without connections
-
-    async def session(self) -> Any:
-        """The session of the running event loop."""
-        loop_clients = _of_loop(asyncio.get_running_loop())
-        session = loop_clients.by_owner.get(self)
-        return await loop_clients.add(self, _session()) if session is None or session.closed else session
-
-
-class _LoopClients:
-    """The sessions of one event loop: closed when it shuts down, and earlier once their owner is gone.
-
-    A model may be collected on any thread, and a task made there is lost if the loop ends right after. So the client of
-    a collected model is closed when the next client is made. On the loop of sync calls, which lasts as long as the
-    process, a task closes it at once.
-    """
-
-    def __init__(self, *, lasting: bool) -> None:
-        self.lasting = lasting
-        self.by_owner: weakref.WeakKeyDictionary[Clients, Any] = weakref.WeakKeyDictionary()
-        self.clients: set[Any] = set()
-        self.orphans: deque[Any] = deque()
-        self.keeper = self._close_with_loop()
-
-    async def add(self, owner: Clients, client: Any) -> Any:
-        """Keep a client until its owner is collected."""
-        self.by_owner[owner] = client
-        self.clients.add(client)
-        weakref.finalize(owner, self._orphan, client).atexit = False
-        await anext(self.keeper, None)  # registers the generator with the loop, which closes it at its end
-        await self._close_orphans()
-        return client
-
-    def _orphan(self, client: Any) -> None:
-        """Queue the client of a collected model. Takes no lock and does not wait, since any thread may collect."""
-        self.orphans.append(client)
-        if self.lasting:
-            endpoint_loop.start_soon(self._close_orphans())
-
-    async def _close_orphans(self) -> None:
-        while self.orphans:
-            await self._close(self.orphans.popleft())
-
-    async def _close(self, client: Any) -> None:
-        await client.close()
-        self.clients.discard(client)
-
-    async def _close_with_loop(self) -> AsyncGenerator[None, None]:
-        """Close the clients when ``asyncio.run`` closes the remaining asynchronous generators."""
-        try:
-            while True:
-                yield
-        finally:
-            while self.clients:
-                await self._close(next(iter(self.clients)))
-
-
-_by_loop: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _LoopClients] = weakref.WeakKeyDictionary()
-_lock = threading.Lock()
-
-
-def _of_loop(loop: asyncio.AbstractEventLoop) -> _LoopClients:
-    with _lock:
-        for ended in [other for other in _by_loop if other.is_closed()]:  # closed without closing its generators
-            del _by_loop[ended]
-        if loop not in _by_loop:
-            _by_loop[loop] = _LoopClients(lasting=endpoint_loop.is_current)
-        return _by_loop[loop]
+    def __reduce__(self) -> tuple[type[EndpointState], tuple[()]]:
+        return EndpointState, ()  # a deep copy, or another process, knows nothing yet

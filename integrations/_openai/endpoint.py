@@ -23,12 +23,21 @@ from urllib.parse import urlsplit
 
 from langchain_core.outputs import ChatGenerationChunk
 
-from guardrail.errors import IN_FULL, GuardrailError, UsageError, log, reply_facts, require
+from guardrail.errors import IN_FULL, GuardrailError, UsageError, log, reply_facts, require, server_words
 
-from .clients import Clients, LargeReplyError, Sent, holding, proxy_of
+from .clients import EndpointState, LargeReplyError, proxy_of, session_of_loop
 from .replies import chunks_of
 
-__all__ = ["RETRIED", "Attempted", "DeadlineError", "Endpoint", "EndpointError", "ReplyError", "status_of"]
+__all__ = [
+    "RETRIED",
+    "Attempted",
+    "DeadlineError",
+    "Endpoint",
+    "EndpointError",
+    "ReplyError",
+    "is_of_route",
+    "status_of",
+]
 
 aiohttp = require("aiohttp", extra="openai")
 multidict = require("multidict", extra="openai")
@@ -104,7 +113,7 @@ class Endpoint:
         timeout: Seconds until a call is given up.
         retries: Further attempts after failures that may pass.
         largest: Bytes of a reply; a longer reply is a failure without a retry.
-        clients: The HTTP connections.
+        state: Whether it replies, and its requests in flight.
     """
 
     model: str
@@ -114,7 +123,7 @@ class Endpoint:
     timeout: float
     retries: int
     largest: int
-    clients: Clients
+    state: EndpointState
 
     def check(self) -> None:
         """Refuse an endpoint that cannot be used, or that has a password in its address.
@@ -144,18 +153,22 @@ class Endpoint:
             deadline: End of the wait on `time.monotonic`; default: the timeout from now on.
         """
         budget = TimeBudget(self.timeout if deadline is None else deadline - time.monotonic())
-        sent, wait, began = Sent(), 0.0, time.time()
+        sent, wait, began = 0, 0.0, time.time()
         for attempt in range(1, self.retries + 2):
             try:
-                async with budget.spend(wait), self._reply(body, sent) as reply:
-                    content = b"".join([part async for part in _parts(reply, self.largest)])
-                self.clients.note(began, None)
-                return Attempted(content, None, sent.count)
+                async with budget.spend(wait):
+                    sent += 1
+                    async with self._reply(body) as reply:
+                        content = b"".join([part async for part in _parts(reply, self.largest)])
+                _refuse_error(content, reply.headers)
+                self.state.note(began, None)
+                return Attempted(content, None, sent)
             except Exception as error:  # every failure is reported; the caller abstains
+                sent -= isinstance(error, aiohttp.ClientConnectorError)  # nobody was there
                 again = _wait(error, attempt, self.retries, budget.left)
                 if again is None:
-                    self.clients.note(began, error)
-                    return Attempted(None, error, sent.count)
+                    self.state.note(began, error)
+                    return Attempted(None, error, sent)
                 wait = again
         raise AssertionError("unreachable")
 
@@ -212,7 +225,7 @@ class Endpoint:
         text = type(error).__name__
         with suppress(Exception):  # some errors have no text, e.g. of thousands of nested lists
             text = f"{text}: {error}"
-        for secret in sorted(self._secrets(), key=len, reverse=True):  # a shorter secret may be a part of a longer one
+        for secret in self._secrets():
             text = text.replace(secret, "***")
         facts = [] if error is None else reply_facts(error)
         if facts and not isinstance(error, GuardrailError):
@@ -225,15 +238,20 @@ class Endpoint:
             text = f"{text.rstrip('.')}. No connection to {where}: check base_url, and that the server runs there."
         return text
 
-    def _secrets(self) -> set[str]:
-        """Texts that must not be shown, also in quoted form."""
+    def said(self, error: Exception | None) -> str:
+        """What the server said in an error, without the secrets; empty if no server replied."""
+        return server_words(error, self._secrets()) if error is not None and reply_facts(error) else ""
+
+    def _secrets(self) -> list[str]:
+        """Texts that must not be shown, also in quoted form; the longest first, since it may contain a shorter one."""
         whole = [self.key, self.url, *self.headers.values()]
         words = [word for value in self.headers.values() for word in value.split() if len(word) >= 8]
         plain = [text for text in (*whole, *words) if text and len(text) >= 4]
-        return {form for text in plain for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
+        forms = {form for text in plain for form in (text, repr(text)[1:-1], json.dumps(text)[1:-1])}
+        return sorted(forms, key=len, reverse=True)
 
     @asynccontextmanager
-    async def _reply(self, body: Mapping[str, Any], sent: Sent) -> AsyncIterator[Any]:
+    async def _reply(self, body: Mapping[str, Any]) -> AsyncIterator[Any]:
         """The reply to one request; its body is not read yet.
 
         Raises:
@@ -243,7 +261,7 @@ class Endpoint:
         headers = multidict.CIMultiDict({"Authorization": f"Bearer {self.key or NO_KEY}"})
         headers.update({name: os.environ[variable] for name, variable in OF_OPENAI.items() if variable in os.environ})
         headers.update({"Content-Type": "application/json", "Accept": "application/json", **self.headers})
-        session = await self.clients.session()
+        session = await session_of_loop()
         async with session.post(
             url,
             data=json.dumps(body, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode(),
@@ -251,7 +269,6 @@ class Endpoint:
             proxy=proxy_of(url),
             # A redirect would send questions to an address that nobody configured.
             allow_redirects=False,
-            trace_request_ctx=sent,
         ) as reply:
             if not 200 <= reply.status < 300:
                 text = b"".join([part async for part in _parts(reply, self.largest)]).decode(errors="replace")
@@ -273,7 +290,7 @@ class Endpoint:
             try:
                 async with AsyncExitStack() as stack:
                     async with budget.spend(wait):
-                        reply = await stack.enter_async_context(self._reply(body, Sent()))
+                        reply = await stack.enter_async_context(self._reply(body))
                     events = await stack.enter_async_context(aclosing(_data(_parts(reply, self.largest))))
                     while True:
                         async with budget.spend():
@@ -300,15 +317,12 @@ async def _parts(reply: Any, most: int) -> AsyncGenerator[bytes, None]:
 
     Raises:
         LargeReplyError: There are more than ``most``.
-        NoRoomError: The caller has no room for them now.
     """
     size = 0
     async for part in reply.content.iter_any():
         size += len(part)
         if size > most:
             raise LargeReplyError(f"the reply is longer than max_reply={most} bytes")
-        if (hold := holding.get()) is not None:
-            hold(len(part))
         yield part
 
 
@@ -372,10 +386,33 @@ def status_of(error: Exception | None) -> int | None:
     return status if isinstance(status, int) else None
 
 
+def is_of_route(error: Exception | None) -> bool:
+    """Whether a refusal is about log-probabilities: behind a router, the next provider may give them."""
+    return status_of(error) in (400, 422) and "logprob" in server_words(error).lower()
+
+
+def _refuse_error(content: bytes, headers: Mapping[str, str]) -> None:
+    """Refuse a reply of status 200 that reports an error: the code in it is the status, 502 if it names none.
+
+    Raises:
+        ReplyError: It reports an error, and has no answer.
+    """
+    if b'"error"' not in content:
+        return
+    try:
+        reply = json.loads(content)
+    except (ValueError, RecursionError):
+        return
+    if not isinstance(reply, dict) or not reply.get("error") or reply.get("choices"):
+        return
+    code = reply["error"].get("code") if isinstance(reply["error"], dict) else None
+    raise ReplyError(code if isinstance(code, int) and 400 <= code < 600 else 502, reply, headers)
+
+
 def _wait(error: Exception, attempt: int, retries: int, left: float) -> float | None:
     """Seconds until the next attempt, or None to give up."""
     status = status_of(error)
-    again = isinstance(error, aiohttp.ClientError) or status in RETRIED or (status or 0) >= 500
+    again = isinstance(error, aiohttp.ClientError) or status in RETRIED or (status or 0) >= 500 or is_of_route(error)
     if not again or attempt > retries:
         return None
     pause = _retry_after(getattr(error, "headers", None) or {})

@@ -24,6 +24,7 @@ __all__ = [
     "message_of",
     "option_scores",
     "parsed",
+    "text_of",
     "tool_calls_of",
     "usage_of",
 ]
@@ -33,6 +34,8 @@ LONGEST_TOKEN = 64
 
 HALF = re.compile(r"\\u[dD][89a-fA-F]")
 """One half of a surrogate pair; servers that cut an answer may send it without the other half."""
+TEXTS, THOUGHTS = frozenset({"text", "output_text"}), frozenset({"thinking", "redacted_thinking", "reasoning"})
+"""Types of the parts of a content that a user sees, and of those that nobody answers with."""
 MANY = 2**53
 """No reply has so many tokens; a count this large is read as 0."""
 
@@ -84,7 +87,7 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
     for choice in choices:
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
             raise MalformedReplyError("a choice of the endpoint's reply has no message")
-        text = choice["message"].get("content") or ""
+        text = text_of(choice["message"].get("content"))
         if max_tokens is not None and len(text) > LONGEST_TOKEN * max_tokens + 1024:
             raise MalformedReplyError(
                 f"an answer has {len(text)} characters for at most {max_tokens} tokens: the server ignores max_tokens"
@@ -118,15 +121,32 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
         metadata["system_fingerprint"] = reply["system_fingerprint"]
     if isinstance(choice.get("logprobs"), dict):
         metadata["logprobs"] = choice["logprobs"]
-    content = message.get("content")
     return AIMessage(
-        content=content if isinstance(content, str) else "",
+        content=text_of(message.get("content")),
         additional_kwargs={"refusal": refusal} if refusal else {},
         tool_calls=calls,
         invalid_tool_calls=invalid,
         response_metadata=metadata,
         usage_metadata=usage,
     )
+
+
+def text_of(content: Any) -> str:
+    """The text that a user sees in a content, which may be a list of parts; parts of thought are left out.
+
+    Raises:
+        MalformedReplyError: A part is of a kind that no text can stand for.
+    """
+    if content is None or isinstance(content, str):
+        return content or ""
+    texts = []
+    for part in content if isinstance(content, list) else [content]:
+        kind = part.get("type") if isinstance(part, dict) else None
+        if kind in TEXTS and isinstance(part.get("text"), str):
+            texts.append(part["text"])
+        elif kind not in THOUGHTS:
+            raise MalformedReplyError(f"the answer has a part of type {str(kind)[:60]!r}, which is not text")
+    return "".join(texts)
 
 
 def chat_result(content: bytes, model: str) -> ChatResult:
@@ -262,7 +282,7 @@ def _chunk(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
     if choice.get("logprobs"):
         metadata["logprobs"] = choice["logprobs"]
     message = AIMessageChunk(
-        content=delta.get("content") or "",
+        content=text_of(delta.get("content")),
         additional_kwargs={"refusal": delta["refusal"]} if delta.get("refusal") else {},
         tool_call_chunks=[
             tool_call_chunk(

@@ -17,7 +17,7 @@ from guardrail.sampling.prober import reply_of
 from guardrail.sampling.replies import cause_of, failed_calls, read_reply
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
-from .endpoint import RETRIED, Attempted, status_of
+from .endpoint import RETRIED, Attempted, is_of_route, status_of
 from .pins import ModelChangedError
 from .replies import ForeignReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from .requests import TOP_LOGPROBS
@@ -143,7 +143,8 @@ def asks_for(
     seed = secrets.randbits(63) if seed is None else seed
     common = {**extra, "max_tokens": plan.max_tokens}
     if plan.logprobs:
-        common |= {"logprobs": True}
+        # Some servers give log-probabilities only together with alternatives; the probe asks for these, too.
+        common |= {"logprobs": True, "top_logprobs": 1}
     asks = []
     sampled = {**common, "temperature": plan.temperature, "top_p": plan.top_p}
     if primary and (plan.n or plan.options is None):
@@ -184,7 +185,7 @@ def outcome_of(
     if attempted.content is None:
         cost = Cost(calls=attempted.attempts, seconds=seconds)
         error = attempted.error
-        cause = Unmeasured.MODEL_FAILED if error is None else cause_of(error)
+        cause = Unmeasured.MODEL_FAILED if error is None or is_of_route(error) else cause_of(error)
         return AskOutcome((), (), describe_error(error), cost, started, status_of(error), cause=cause)
     prompt_tokens = completion_tokens = 0
     samples: tuple[Sample, ...] = ()

@@ -12,7 +12,7 @@ from guardrail.types import SamplingPlan
 from integrations._gateway.config import Config
 from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
 from integrations._gateway.observing import Shape, Shapes
-from integrations._openai.clients import Clients
+from integrations._openai.clients import EndpointState
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing
 from tests.integrations.openai.faulty_endpoint import serving
@@ -136,7 +136,7 @@ def test_an_upstream_that_never_answered_is_misconfigured(
 def test_one_slow_reply_among_others_is_no_outage(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(10, 20))
     monkeypatch.setattr("integrations._openai.clients.time.time", lambda: next(now))
-    clients, late = Clients(), TimeoutError()
+    clients, late = EndpointState(), TimeoutError()
 
     def down(began: float, error: Exception | None) -> bool:
         clients.note(began, error)

@@ -12,7 +12,6 @@ import httpx
 import pytest
 
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
-from integrations._openai.clients import NoRoomError, ReplyBytes, holding
 from tests.integrations.gateway.conftest import SURE, Held, Serve
 from tests.integrations.gateway.test_gateway import key_named
 
@@ -137,36 +136,3 @@ def test_the_limit_of_a_key_counts_what_passes_through(serve: Serve, endpoint: H
         endpoint.released.set()
         assert first.result().status_code == 200
     assert served.ask(SURE, head, model="m").status_code == 200
-
-
-def test_replies_hold_only_as_many_bytes_as_are_free() -> None:
-    room = ReplyBytes(100)
-    with room.question() as first_refused:
-        hold = holding.get()
-        assert hold is not None
-        hold(50)
-        with room.question() as second_refused:
-            other = holding.get()
-            assert other is not None
-            other(25)
-            with pytest.raises(NoRoomError):
-                other(1)
-            assert second_refused()
-        with pytest.raises(NoRoomError):
-            hold(1)
-        assert first_refused()
-    with room.question() as refused:
-        hold = holding.get()
-        assert hold is not None
-        hold(50)  # all of it is free again
-    assert not refused()
-    assert holding.get() is None
-
-
-def test_a_question_whose_replies_have_no_room_is_an_error_with_its_reason(serve: Serve) -> None:
-    served = serve(reply_bytes=200)
-    reply = served.ask(SURE)
-    assert (reply.status_code, reply.json()["error"]["code"]) == (503, "replies_too_large")
-    assert reply.headers["retry-after"]
-    served.gateway._reply_bytes = ReplyBytes(2**20)
-    assert served.ask(SURE).json()["guardrail"]["accepted"]  # nothing was remembered

@@ -38,6 +38,18 @@ TRICKLES = {
     "keep_alive": (EVENTS, b": still here\n\n"),
 }
 """First bytes and repeated bytes of a server, for each way to trickle."""
+ENDS = {
+    "finish_error": "error",
+    "finish_abort": "abort",
+    "finish_resource": "insufficient_system_resource",
+    "finish_unknown": "eos_reached",
+}
+"""Ends of an answer that no server of OpenAI's protocol gives to a whole one."""
+PARTS: dict[str, list[dict[str, Any]]] = {
+    "thought_in_parts": [{"type": "thinking", "thinking": [{"type": "text", "text": "hm"}]}],
+    "unknown_part": [{"type": "audio", "id": "a"}],
+}
+"""Parts of a content before its text."""
 BOMB = gzip.compress(b" " * 2**22)
 TOKEN = re.compile(r"\s*\S+")
 
@@ -131,6 +143,9 @@ class Endpoint:
         return {
             "429": _http(b'{"error": {"message": "slow down"}}', 429, f"Retry-After: {self.retry_after}\r\n"),
             "redirect": _http(b"", 307, f"Location: {self.url}{PATH}\r\n"),
+            "529": _http(b'{"error": {"message": "overloaded"}}', 529),
+            "200_with_error": _http(b'{"error": {"message": "overloaded", "code": 529}}'),
+            "200_with_error_uncoded": _http(b'{"error": {"message": "provider returned error"}, "choices": null}'),
             "500": _http(b'{"error": {"message": "broken"}}', 500),
             "cookies": _http(b"{}", 200, "Set-Cookie: a=1\r\nSet-Cookie: b=2\r\n"),
             "html": _http(b"<html>It works!</html>"),
@@ -159,6 +174,8 @@ class Endpoint:
 
     def _refused(self, mode: str, body: Mapping[str, Any]) -> bytes | None:
         """The reply of a server that gives four answers at once at most, or takes no key, or None."""
+        if mode == "logprobs_400" and body.get("logprobs"):
+            return _http(b'{"error": {"message": "logprobs is not supported by the provider Example"}}', 400)
         if mode == "no_seed" and "seed" in body:
             return _http(b'{"error": {"message": "unknown field seed"}}', 400)
         if mode == "n_capped" and int(body.get("n") or 1) > 4:
@@ -196,7 +213,7 @@ class Endpoint:
         if mode == "empty":
             n = 0
         choices = [self._choice(body, index, mode) for index in range(n)]
-        generated = sum(len(TOKEN.findall(choice["message"]["content"] or "")) for choice in choices)
+        generated = sum(len(TOKEN.findall(_text_of(choice["message"]))) for choice in choices)
         named = {"model": body["model"], "system_fingerprint": "fp_1", **self.identity(self.requests)}
         return {
             "id": "x",
@@ -213,19 +230,32 @@ class Endpoint:
         text = self._text(question, temperature, body.get("seed"), index)
         if mode == "huge":
             text = "x" * 10_000_000  # 10 MB
-        finish, refusal = "stop", None
+        finish: str | None = "stop"
+        refusal: str | None = None
         if mode == "refusal":
             text, refusal = "", "I cannot help with that."
         if mode == "thinking" and int(body.get("max_tokens") or 999) < self.thought:
             text, finish = "", "length"
         if mode == "content_filter":
             finish = "content_filter"
+        finish = {"finish_null": None, "finish_empty": ""}.get(mode, ENDS.get(mode, finish))
         message: dict[str, Any] = {"role": "assistant", "content": text or None, "refusal": refusal}
+        if mode in PARTS:
+            message["content"] = [*PARTS[mode], {"type": "text", "text": text}]
+        if mode == "thought_in_text":
+            message["content"] = f"<think>\nhm</think>\n{text}"
+        if mode == "thought_without_end":
+            message["content"] = f"<think>\n{text}"
+        if mode == "called_nothing":
+            message, finish = {**message, "tool_calls": []}, "tool_calls"
         if mode == "tool":
             call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
             message, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
         choice: dict[str, Any] = {"index": index, "message": message, "finish_reason": finish, "logprobs": None}
-        if body.get("logprobs") and mode not in ("no_logprobs", "tool"):
+        if mode == "finish_missing":
+            del choice["finish_reason"]
+        plain = mode == "logprobs_with_top_only" and not isinstance(body.get("top_logprobs"), int)
+        if body.get("logprobs") and not plain and mode not in ("no_logprobs", "tool"):
             choice["logprobs"] = {"content": self._tokens(question, text, float(body.get("temperature", 1.0)), mode)}
         return choice
 
@@ -255,7 +285,7 @@ class Endpoint:
         choice = completion["choices"][0] if completion["choices"] else {"message": {}, "finish_reason": None}
         named = {name: completion[name] for name in ("model", "system_fingerprint") if name in completion}
         common = {"id": "x", "object": "chat.completion.chunk", "created": 0, **named}
-        deltas: list[dict[str, Any]] = [{"content": t} for t in TOKEN.findall(choice["message"].get("content") or "")]
+        deltas: list[dict[str, Any]] = [{"content": t} for t in TOKEN.findall(_text_of(choice["message"]))]
         deltas += [{"tool_calls": [{"index": 0, **call}]} for call in choice["message"].get("tool_calls") or []]
         events = [{**common, "choices": [{"index": 0, "delta": delta, "finish_reason": None}]} for delta in deltas]
         end = {"finish_reason": choice["finish_reason"]}
@@ -271,6 +301,11 @@ class Endpoint:
             events.append({**common, "choices": [], "usage": usage})
         content = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
         return _http(content.encode(), kind="text/event-stream")
+
+
+def _text_of(message: Mapping[str, Any]) -> str:
+    content = message.get("content") or ""
+    return content if isinstance(content, str) else str(content[-1]["text"])
 
 
 async def _read(reader: asyncio.StreamReader) -> tuple[dict[str, str], dict[str, Any]] | None:
