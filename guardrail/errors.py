@@ -288,3 +288,7 @@ def reply_facts(error: Exception) -> list[str]:
 
 class UnreadableReplyError(ValueError):
     """A model's reply contains values that cannot be judged and returned unchanged."""
+
+
+class BrokenOffReplyError(UnreadableReplyError):
+    """The server failed while it answered, whatever the question was: a failed call, as one with HTTP status 503."""

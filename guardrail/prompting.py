@@ -144,7 +144,7 @@ def prompt_content(messages: Sequence[BaseMessage], question: str | None = None,
     for place, message in enumerate(messages):
         role = role_of(message)
         text = question if question is not None and place == last else str(message.text)
-        calls = [(call["name"], call["args"]) for call in getattr(message, "tool_calls", ())]
+        calls = [(call["name"], _seen(call["args"])) for call in getattr(message, "tool_calls", ())]
         blocks = message.content if isinstance(message.content, list) else []
         others = [
             {name: value for name, value in block.items() if name not in _NOT_CONTENT}
@@ -152,8 +152,17 @@ def prompt_content(messages: Sequence[BaseMessage], question: str | None = None,
             if isinstance(block, dict) and role != "ai" and not _is_text(block)
         ]
         text = "" if hide_system and role == "system" else normal_form(text)
-        content.append((role, text, calls, [block for block in others if block]))
+        content.append((role, text, calls, [_seen(block) for block in others if block]))
     return content
+
+
+def _seen(value: Any) -> Any:
+    """A JSON value for comparison by ``repr``: texts in their `normal_form`, members of an object in one order."""
+    if isinstance(value, str):
+        return normal_form(value)
+    if isinstance(value, Mapping):
+        return sorted((normal_form(str(name)), repr(_seen(member))) for name, member in value.items())
+    return [_seen(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 
 def plain_turns(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:

@@ -180,8 +180,9 @@ class ProbeReport(Frozen):
             )
         if plan.logprobs and self.basis == "scaled":
             return Unmeasured.NO_LOGPROBS, (
-                "the endpoint reports log-probabilities after temperature, so that greedy tokens always look certain. "
-                "Switch the server to raw ones (vLLM: --logprobs-mode raw_logprobs), or use an estimator without them"
+                "the endpoint reports log-probabilities after temperature, or 0 for each token, so that tokens always "
+                "look certain. Switch the server to raw ones (vLLM: --logprobs-mode raw_logprobs), or use an estimator "
+                "without them"
             )
         if self.temperature is False:
             return Unmeasured.DEGENERATE_SAMPLES, (
@@ -339,6 +340,9 @@ def _basis(greedy: ProbeReply, sampled: Sequence[ProbeReply]) -> Basis:
     assert greedy.logprobs is not None
     if not greedy.logprobs or greedy.token is None:
         return "unknown"
+    # Two different answers cannot both be certain: the server scales first, or writes 0 for "not computed".
+    if len({reply.texts[0] for reply in sampled if reply.logprobs and min(reply.logprobs) > CERTAIN}) > 1:
+        return "scaled"
     reported = greedy.logprobs[0]
     for reply in sampled:
         values = [value for token, value in reply.first if token == greedy.token]

@@ -9,6 +9,7 @@ counts as missing, so nothing is measured.
 from __future__ import annotations
 
 import codecs
+import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from json import JSONDecodeError
@@ -16,7 +17,7 @@ from typing import Any
 
 from langchain_core.messages import AIMessage
 
-from ..errors import READING, PromptTooLongError, UnreadableReplyError
+from ..errors import READING, BrokenOffReplyError, PromptTooLongError, UnreadableReplyError
 from ..plain_json import json_fault, spelled, text_fault
 from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, is_logprob
 
@@ -67,6 +68,8 @@ def cause_of(error: Exception) -> Unmeasured:
     """
     if isinstance(error, PromptTooLongError):
         return Unmeasured.REJECTED
+    if isinstance(error, BrokenOffReplyError):
+        return Unmeasured.MODEL_FAILED
     status = _status(error)
     if status in _MISCONFIGURED or (status is None and _finds_no_server(error)):
         return Unmeasured.MISCONFIGURED
@@ -384,7 +387,10 @@ _WHOLE = frozenset({
     "finish", "finished", "stopcriteriamet",  # Titan
 })  # fmt: skip
 """Finish reasons of a whole answer; letters only, as in `_CUT`. Any other reason, known or not, is not one of them:
-"error" (OpenRouter), "abort" (vLLM), "insufficient_system_resource" (DeepSeek), "pause_turn" (Anthropic)."""
+"pause_turn" (Anthropic), and those of `_BROKEN_OFF`."""
+_BROKEN_OFF = frozenset({"error", "abort", "insufficientsystemresource"})
+"""Finish reasons of a server that failed (OpenRouter, Mistral; vLLM; DeepSeek); letters only, as in `_CUT`. Under load
+they take the place of an HTTP status, so they say nothing about the question."""
 _CALLED = frozenset({"functioncall", "toolcall", "toolcalls", "tooluse"})
 """Finish reasons of a whole answer that has tool calls."""
 _REFUSED = frozenset({
@@ -468,13 +474,13 @@ def stated(reason: Any) -> str | None:
 
 
 def _letters(reason: str) -> str:
-    """A reason in the spelling of `_WHOLE` and `_CUT`."""
-    return "".join(filter(str.isalpha, _folded(reason)))
+    """A reason in the spelling of `_WHOLE` and `_CUT`; any mark but those that join words makes another reason."""
+    return re.sub(r"[\s_-]", "", _folded(reason))
 
 
 def _folded(reason: str) -> str:
     """A reason in one spelling: "SAFETY", and "FinishReason.SAFETY" as Python writes a member of an enum, are equal."""
-    return reason.rpartition(".")[2].casefold()
+    return re.sub(r"^\w*reason\.", "", reason.casefold())
 
 
 def is_refusal(reason: str | None) -> bool:
@@ -500,7 +506,8 @@ def read_reply(message: AIMessage) -> Sample:
 
     Raises:
         UnreadableReplyError: The reply cannot be judged and given out unchanged; see `guardrail.sampling.replies`. Or
-            the stated reason of its end is not one of a whole answer (`is_whole`), nor of one that became too long.
+            the stated reason of its end is not one of a whole answer (`is_whole`), nor of one that became too long;
+            `BrokenOffReplyError` if it says that the server failed.
     """
     # Content blocks hold thinking, too; `text` is what the user sees.
     text = without_thought(message.content if isinstance(message.content, str) else str(message.text))
@@ -516,7 +523,7 @@ def read_reply(message: AIMessage) -> Sample:
         fields["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     end, refusal = end_of(message), _refused(message)
     if not refusal and (fault := _end_fault(end, bool(message.tool_calls))) is not None:
-        raise UnreadableReplyError(fault)
+        raise (BrokenOffReplyError if _letters(end or "") in _BROKEN_OFF else UnreadableReplyError)(fault)
     return Sample(text=text.strip(), finish_reason=end, refusal=refusal, **fields)
 
 
@@ -562,6 +569,8 @@ def _token_logprobs(listed: Any) -> tuple[tuple[str, ...] | None, tuple[float, .
     try:
         content = listed["content"]
         tokens = tuple(str(item["token"]) for item in content)
+        if any(isinstance(item["logprob"], bool) for item in content):  # which counts as 0 or 1
+            return None, None
         logprobs = tuple(float(item["logprob"]) for item in content)
     except (KeyError, TypeError, ValueError):
         return None, None

@@ -64,9 +64,9 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     """The action for the proxy's answer (``texts`` and ``tool_calls``): it passes if it is the judged completion."""
     message, sent = completion["choices"][0]["message"], body["sent"]
     text, abstained = message["content"] or message["refusal"] or "", completion["guardrail"]["abstained"]
-    texts = [entry for entry in need(sent.get("texts") or [], list, "texts") if entry]
-    calls = [_call(need(call, dict, "tool_calls").get("function")) for call in sent.get("tool_calls") or ()]
-    judged = [_call(call["function"]) for call in message.get("tool_calls", ())]
+    texts = [entry for entry in need(sent.get("texts") or [], list, "texts") if need(entry, str, "texts")]
+    calls = [_call(need(call, dict, "tool_calls")) for call in sent.get("tool_calls") or ()]
+    judged = [_call(call) for call in message.get("tool_calls", ())]
     same = calls == judged and texts == [text] * bool(text) and not sent.get("images")
     if same and not abstained:
         return {"action": "NONE", "guardrail": completion["guardrail"]}
@@ -74,9 +74,11 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     return {"action": "BLOCKED", "blocked_reason": reason, "guardrail": completion["guardrail"]}
 
 
-def _call(function: Any) -> tuple[Any, str | None]:
-    """Name and arguments, to be compared; None for arguments that cannot be read, which no judged call has."""
-    fields = need(function, dict, "tool_calls")
+def _call(call: Mapping[str, Any]) -> tuple[Any, str | None]:
+    """Name and arguments, to be compared; None for what cannot be read, or is no function, which no judged call is."""
+    fields = need(call.get("function"), dict, "tool_calls")
+    if call.get("type") not in (None, "function"):
+        return fields.get("name"), None
     try:
         return fields.get("name"), canonical_json(arguments_of(fields.get("arguments")))
     except ValueError:

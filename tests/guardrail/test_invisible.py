@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import unicodedata
+from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
@@ -49,6 +50,22 @@ def test_the_signs_left_out_are_all_that_unicode_names_in_the_running_version() 
 def test_indents_and_paragraphs_that_look_the_same_make_no_other_question() -> None:
     assert normal_form("if a:\n \tb\n\n\n\nc\r\nd") == normal_form("if a:\n\u00a0       b\n\n \nc\nd")
     assert normal_form("if a:\n  b") != normal_form("if a:\nb")
+
+
+def test_earlier_calls_and_pictures_that_look_the_same_make_no_other_question() -> None:
+    """A client of an agent's model sends the calls back, and could write them in countless ways."""
+
+    def after(arguments: dict[str, Any], picture: dict[str, Any]) -> Any:
+        call = {"name": "look", "args": arguments, "id": "c"}
+        return prompt_content([HumanMessage(["q", picture]), AIMessage("", tool_calls=[call])])
+
+    seen = after({"of": "a", "n": 1}, {"type": "image_url", "image_url": {"url": "x", "detail": "low"}})
+    assert seen == after(
+        {"n": 1, "of\u200b": "a\ufe0f"}, {"image_url": {"detail": "low", "url": "x"}, "type": "image_url"}
+    )
+    picture = {"type": "image_url", "image_url": {"url": "x", "detail": "low"}}
+    for other in ({"of": "b", "n": 1}, {"of": "a", "n": True}, {"of": ["a"], "n": 1}, {"of": "a"}):
+        assert seen != after(other, picture)
 
 
 def test_the_name_of_a_speaker_makes_no_other_question() -> None:

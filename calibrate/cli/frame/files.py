@@ -8,17 +8,20 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 from rich.markup import escape
 
 from guardrail.errors import UsageError, require
 from guardrail.files import refuse_special, sqlite_path
+from guardrail.notebook import percent
 
 from ...data.column_store import open_each
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
-from ...evaluation.audit import DIFFERENT
+from ...evaluation.audit import DIFFERENT, fisher
 from ...scope import waiting_of
 from ...scoring.metrics import ks_two_sample
+from ...scoring.scores import labels_of
 from .terminal import console, errors, print_line
 
 if TYPE_CHECKING:
@@ -88,21 +91,41 @@ def pool_of(files: Sequence[RecordFile]) -> RecordFile:
 
 
 def warn_unlike(files: Sequence[RecordFile], key: str) -> None:
-    """Warn if the scores of a file differ from those of the others (Kolmogorov-Smirnov, p < .01 over all files)."""
+    """Warn if scores or share of wrong answers of a file differ from those of the others (p < .01 over all files).
+
+    Kolmogorov-Smirnov for the scores, Fisher's exact test for the shares.
+    """
     scores = [values[~np.isnan(values)] for file in files for values in (file.records.scores(key),)]
-    for i, (file, own) in enumerate(zip(files, scores, strict=True)):
-        others = np.concatenate([np.empty(0), *scores[:i], *scores[i + 1 :]])
-        if not min(own.size, others.size):
-            continue
-        distance, p = ks_two_sample(own, others)
-        if p < DIFFERENT / len(files):
+    labels = [values[values >= 0] for file in files for values in (labels_of(file.records),)]
+    for i, file in enumerate(files):
+        others = [number for number in range(len(files)) if number != i]
+        tests = (
+            _unlike_scores(key, scores[i], np.concatenate([np.empty(0), *(scores[j] for j in others)])),
+            _unlike_labels(labels[i], np.concatenate([np.empty(0, np.int8), *(labels[j] for j in others)])),
+        )
+        p, how = min(tests)
+        if p < DIFFERENT / (2 * len(files)):
             print_line(
-                f"{file.path} looks different from the other files (largest distance of {key} {distance:.2f}, p = "
-                f"{p:.1g}): the promise is for questions mixed as here, and for neither kind alone. Fit on the files "
-                "that are like the questions at run time.",
+                f"{file.path} looks different from the other files ({how}, p = {p:.1g}): the promise is for questions "
+                "mixed as here, and for neither kind alone. Fit on the files that are like the questions at run time.",
                 "yellow",
             )
             return
+
+
+def _unlike_scores(key: str, own: NDArray[np.float64], others: NDArray[np.float64]) -> tuple[float, str]:
+    if not min(own.size, others.size):
+        return 1.0, ""
+    distance, p = ks_two_sample(own, others)
+    return p, f"largest distance of {key} {distance:.2f}"
+
+
+def _unlike_labels(own: NDArray[np.int8], others: NDArray[np.int8]) -> tuple[float, str]:
+    if not min(own.size, others.size):
+        return 1.0, ""
+    wrong, of_others = (int(np.count_nonzero(labels == 0)) for labels in (own, others))
+    p = fisher(wrong, own.size, of_others, others.size)
+    return p, f"{percent(wrong / own.size)} of its answers are wrong, {percent(of_others / others.size)} there"
 
 
 def read_pool(records: Sequence[Path]) -> RecordFile:

@@ -374,7 +374,11 @@ def test_files_of_different_questions_are_pointed_out_where_they_are_fitted_toge
         )
         return "looks different from the other files" in shown.output
 
+    # The scores are alike, and one file has half of the right answers: a fit on both promises nothing for either kind.
+    hard = [each.model_copy(update={"correct": each.correct and i % 2 == 0}) for i, each in enumerate(ranked[1::2])]
+    write_records("hard.jsonl", part_header(labelled.header, hard), hard)
     assert warned("sure.jsonl", "rest.jsonl")
+    assert warned("even.jsonl", "hard.jsonl")
     assert not warned("even.jsonl", "odd.jsonl")
 
 

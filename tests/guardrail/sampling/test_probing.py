@@ -139,6 +139,14 @@ def test_basis_by_certainty_when_the_token_is_not_listed() -> None:
     assert concluded(**others, greedy=certain).basis == "scaled"
 
 
+def test_different_answers_that_are_all_certain_are_not_measured() -> None:
+    """A server that writes 0 for "not computed" would make every answer certain."""
+    zeros = {name: replace(reply(name, name + "2"), logprobs=(0.0, 0.0)) for name in ("pair", "other", "again")}
+    assert concluded(**zeros).basis == "scaled"
+    one = {**zeros, "other": replace(zeros["other"], logprobs=(0.0, -2.0)), "again": zeros["pair"]}
+    assert concluded(**one).basis == "raw"
+
+
 def test_log_probabilities_in_one_reply_only_are_none() -> None:
     report = concluded(other=replace(HONEST[1], logprobs=None))
     assert (report.logprobs, report.basis) == (False, None)

@@ -167,9 +167,9 @@ def test_known_good_ends_of_each_provider_pass(metadata: dict[str, Any]) -> None
 @pytest.mark.parametrize(
     ("metadata", "quoted"),
     [
-        ({"finish_reason": "error"}, "'error'"),  # OpenRouter
-        ({"finish_reason": "abort"}, "'abort'"),  # vLLM
-        ({"finish_reason": "insufficient_system_resource"}, "'insufficient_system_resource'"),  # DeepSeek
+        ({"finish_reason": "error.stop"}, "'error.stop'"),
+        ({"finish_reason": ["stop"]}, "\"['stop']\""),
+        ({"finish_reason": "stop!"}, "'stop!'"),
         ({"stop_reason": "pause_turn"}, "'pause_turn'"),  # Anthropic
         ({"finish_reason": "MALFORMED_FUNCTION_CALL"}, "'MALFORMED_FUNCTION_CALL'"),  # Gemini
         ({"status": "failed"}, "'failed'"),  # the Responses API
@@ -185,6 +185,17 @@ def test_any_other_end_is_unmeasured_and_quoted(metadata: dict[str, Any], quoted
     verdict = guarded_with(metadata)
     assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.UNREADABLE)
     assert quoted in verdict.uncertainty.detail
+
+
+@pytest.mark.parametrize(
+    "reason",
+    ["error", "ERROR", "FinishReason.ERROR", "abort", "insufficient_system_resource"],  # OpenRouter, vLLM, DeepSeek
+)
+def test_an_end_that_says_the_server_failed_is_a_failed_call(reason: str) -> None:
+    """A certificate from what an overload left would otherwise count these questions as the model's own abstentions."""
+    verdict = guarded_with({"finish_reason": reason})
+    assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.MODEL_FAILED)
+    assert reason in verdict.uncertainty.detail
 
 
 def guarded_with(metadata: dict[str, Any], cut_off: str = "abstain") -> Verdict:

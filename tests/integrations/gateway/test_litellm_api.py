@@ -58,6 +58,8 @@ def test_only_the_judged_answer_passes(serve: Serve, endpoint: Held) -> None:
         {"texts": ["Paris"], "images": ["AA=="]},
         {"texts": [ABSTENTION]},
         {"texts": 5},
+        {"texts": [0, "Paris"]},  # not a text, so not judged
+        {"texts": ["Paris", {}]},
         {"texts": ["Paris"], "tool_calls": [5]},
         {"texts": ["Paris"], "tool_calls": {"a": 1}},
     ],
@@ -82,6 +84,7 @@ def test_tool_calls_are_compared_by_their_arguments(serve: Serve, endpoint: Held
     ):
         calls = [{"id": "x", "type": "function", "function": {"name": "add", "arguments": arguments}}]
         assert ask(served, "response", texts=[], tool_calls=calls)["action"] == action
+        assert ask(served, "response", texts=[], tool_calls=[{**calls[0], "type": "custom"}])["action"] == "BLOCKED"
     assert ask(served, "response", texts=["Paris"])["action"] == "BLOCKED"
 
 
