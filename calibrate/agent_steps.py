@@ -228,6 +228,7 @@ def fit_action(
     rule: str = "certified",
     delta: float | None = None,
     groups: Groups = "cluster",
+    ledger: Ledger | None = None,
 ) -> CalibrationArtifact:
     """Score, label and fit one part, in one go; scores and labels are written into the file.
 
@@ -242,6 +243,7 @@ def fit_action(
         delta: Failure probability, for rules that have one.
         groups: Whether the steps' groups are conversations (one step of each is used), or "category" to treat steps as
             independent.
+        ledger: Counts the fits on these labels; default: the file beside the part.
     """
     correctness_rule = correctness or ToolCalls()
     file = score_records(read_records(path), [estimator])
@@ -250,7 +252,7 @@ def fit_action(
     key = estimator_key(estimator)
 
     artifact = fit_artifact(path, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
-    return counted(artifact, Ledger([Path(path)]), key)
+    return counted(artifact, ledger or Ledger([Path(path)]), key)
 
 
 def _step(row: Any, where: str) -> Step:

@@ -205,7 +205,7 @@ def next_step(verdict: Verdict) -> str:
     if (reason := verdict.uncertainty.reason) in WAY_OUT:
         return WAY_OUT[reason]
     if verdict.record is not None:
-        return "Decide about it: `calibrate steps` makes the decision a label, and labels become an artifact."
+        return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:
         return "Hand the question to a person: the cause is what was drawn for it, and asking again would only select."
     return _NEXT[verdict.reason]

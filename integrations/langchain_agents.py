@@ -115,7 +115,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
             a tool without an artifact: a person decides about every call, and its samples are recorded for
-            `calibrate steps`.
+            `calibrate learn`.
         exempt: Tools whose calls pass: those that only read.
         on_abstain: "review": a person decides (needs a checkpointer). "message": the agent ends with
             ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure;

@@ -199,7 +199,7 @@ class GuardedModel(Model):
             or its file. None lets answers pass.
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
             a tool without an artifact: a person decides about every call, and its samples are recorded for
-            `calibrate steps`.
+            `calibrate learn`.
         exempt: Tools whose calls pass: those that only read.
         judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "review": a person decides. A held-back call of function tools is proposed nevertheless, and the

@@ -411,7 +411,7 @@ class GuardCapability(AbstractCapability[Any]):
     _: KW_ONLY
     tools: Mapping[str, CalibrationArtifact | str | Path] | None = None
     """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for a tool
-    without an artifact: a person decides about every call, and its samples are recorded for `calibrate steps`."""
+    without an artifact: a person decides about every call, and its samples are recorded for `calibrate learn`."""
     exempt: Sequence[str] = ()
     """Tools whose calls pass: those that only read."""
     judge: Any = None

@@ -120,7 +120,7 @@ def _rule(artifact: CalibrationArtifact, judge_model: str | None, records: Path)
 
 def _given(spec: CorrectnessSpec) -> str:
     if spec.params.get("source") == "reviews":
-        return "people's decisions (from-reviews) about the model's own answer"
+        return "people's decisions (learn) about the model's own answer"
     return f"by {spec.name!r}"
 
 

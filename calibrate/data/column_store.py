@@ -307,7 +307,7 @@ def _open(path: Path, shown: Shown, workers: int) -> RecordFile:
     """A record file by its columns, which are built where they are missing; by its records where they cannot be."""
     if not path.is_file():
         raise UsageError(
-            f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate steps`."
+            f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
         )
     descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_BINARY", 0))
     try:

@@ -181,7 +181,7 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
 def _read(path: Path) -> RecordFile:
     if not path.is_file():
         raise UsageError(
-            f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate steps`."
+            f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
         )
     file, _ = _scan(path, path.read_bytes())
     return file
@@ -458,7 +458,7 @@ def stream_records(
     source, target = Path(source), Path(target)
     if not source.is_file():
         raise UsageError(
-            f"no record file at {source}. `calibrate collect` makes one, and of people's decisions `calibrate steps`."
+            f"no record file at {source}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
         )
     with exclusive(target), source.open("rb") as stream:
         header, records = change(RecordReader(source, stream))

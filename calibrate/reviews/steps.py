@@ -7,7 +7,7 @@ wrong, and nobody said what is right. A message with several calls is right only
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -37,7 +37,7 @@ __all__ = [
     "labelled_steps",
     "reviews_of_checkpoints",
     "reviews_of_store",
-    "write_parts",
+    "write_part",
 ]
 
 
@@ -187,15 +187,16 @@ def labelled_records(
     return score_records(replace(file, header=header, records=labelled), [estimator])
 
 
-def write_parts(file: RecordFile, tools: Collection[str], out: Path) -> dict[str, Path]:
-    """Write a record file for each tool, next to ``out``: of the messages that call it."""
-    paths = {}
-    for name in sorted(tools):
-        part = [record for record in file.records if name in _called(record)]
-        if part:
-            paths[name] = out.with_name(f"{out.name.split('.')[0]}.{name}.jsonl")
-            write_records(paths[name], part_header(file.header, part), part)
-    return paths
+def write_part(file: RecordFile, tool: str, path: Path) -> None:
+    """Write the records of the messages that call a tool.
+
+    Raises:
+        UsageError: No message calls it.
+    """
+    part = [record for record in file.records if tool in _called(record)]
+    if not part:
+        raise UsageError(f"no message of {file.path} calls {tool!r}. Name the file that the agent's records= wrote.")
+    write_records(path, part_header(file.header, part), part)
 
 
 def _called(record: Record) -> set[str]:

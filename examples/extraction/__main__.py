@@ -4,7 +4,7 @@
 2. New invoices through the guard: fields that are certain enough are given out, the others wait for a person. Half of
    the invoices are audited: there a person decides every field.
 3. The person decides field by field on the review page (here a script does, which knows the right fields).
-4. Another fit on these decisions, as `calibrate from-reviews` does.
+4. Another fit on these decisions, as `calibrate learn` does.
 
 Everything but the model and the person is real: the endpoint, the guard, the queue, the page's decisions.
 """
@@ -241,7 +241,7 @@ def show(result: Result) -> None:
     again, other = learned.artifact, learned.new
     assert isinstance(other, ItemFigures)
     CONSOLE.print(
-        f"Fitted again on {again.outcome.n} decided invoices (from-reviews): "
+        f"Fitted again on {again.outcome.n} decided invoices (learn): "
         + (f"threshold {again.threshold:.4g}." if again.threshold is not None else "nothing can be kept.")
         + f" On {other.answers} others it gives out {other.kept} of {other.items} fields, {other.kept_wrong} wrong."
     )

@@ -114,7 +114,7 @@ def _purge(arguments: argparse.Namespace) -> int:
     if purged.kept or purged.open:
         since = datetime.fromtimestamp(math.ceil(purged.since), UTC)
         since_then = f"--since {since:%Y-%m-%dT%H:%M:%S}"
-        _print(f"These are not a fair sample. To learn without them: calibrate from-reviews {since_then}")
+        _print(f"These are not a fair sample. To learn without them: calibrate learn {since_then}")
     if purged.in_log:
         _print("The database is in use, so the deleted texts may still be in its -wal file. Purge again later.")
     return 0

@@ -2,7 +2,7 @@
 
 A call that cannot be measured can never be a label, so nobody is asked about it: the agent abstains, and the log names
 the cause, at the first such call.
-`calibrate steps` makes labelled steps out of the record file and people's decisions.
+`calibrate learn` makes labels out of people's decisions, and an artifact of both.
 """
 
 from __future__ import annotations
@@ -135,7 +135,7 @@ def _uncalibrated(
 _WHICH_MATTER = (
     "Which arguments matter? Calls are the same only if all arguments are equal, and these are free text (%s): samples "
     "that differ in a note count as different calls. Choose the arguments that matter before you look at decisions, "
-    "and name them when decisions become labels: calibrate steps ... --compare TOOL=ARGUMENT,ARGUMENT"
+    "and name them when decisions become labels: calibrate learn ... --tool TOOL --compare ARGUMENT,ARGUMENT"
 )
 
 

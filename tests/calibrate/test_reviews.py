@@ -354,11 +354,9 @@ def run(*arguments: object, code: int = 0) -> str:
 
 
 def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
-    old, out, records = reviewed.with_name("artifact.json"), tmp_path / "new.json", tmp_path / "r.jsonl"
+    old, out, records = reviewed.with_name("artifact.json"), tmp_path / "new.json", tmp_path / "new.records.jsonl"
     before = old.read_bytes()
-    shown = run(
-        "from-reviews", reviewed, "--artifact", old, "--out", out, "--monitor", "risk", "--records", records
-    )  # fmt: skip
+    shown = run("learn", reviewed, "--artifact", old, "--out", out, "--monitor", "risk")
     new = CalibrationArtifact.load(out)
     assert old.read_bytes() == before
     assert new.lineage == (ARTIFACT.digest,)
@@ -383,10 +381,10 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
     assert "every question is in it with probability 40 %" in shown
     assert re.search(r"in force \S* ?0\.3\b", shown)
     assert f"Monitor risk: {len(audits)} new audits" in shown
-    shown = run("from-reviews", reviewed, "--artifact", old, "--monitor", "risk")
+    shown = run("learn", reviewed, "--artifact", old, "--monitor", "risk")
     assert "Monitor risk: 0 new audits" in shown
     again = tmp_path / "again.json"
-    run("from-reviews", reviewed, "--artifact", old, "--out", again)
+    run("learn", reviewed, "--artifact", old, "--out", again)
     assert CalibrationArtifact.load(again).outcome == new.outcome
 
 
@@ -412,12 +410,12 @@ def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: P
     ARTIFACT.save(a0)
     with ReviewStore(store) as opened:
         fill(opened, 200)
-    first = run("from-reviews", store, "--artifact", a0, "--out", a1)
+    first = run("learn", store, "--artifact", a0, "--out", a1)
     assert "fits have used" not in first
     assert "Error among answers given: " in first
     with ReviewStore(store) as opened:
         fill(opened, 300, seed=1, artifact=CalibrationArtifact.load(a1))
-    command = ("from-reviews", store, "--artifact", a1, "--earlier", a0, "--out")
+    command = ("learn", store, "--artifact", a1, "--earlier", a0, "--out")
     shown = run(*command, a2)
     assert "Error among answers given by a1.json: " in shown
     assert "Error among answers given by a0.json: " in shown
@@ -503,7 +501,7 @@ def test_one_open_audit_is_named_with_what_waits_behind_it(tmp_path: Path) -> No
     hard = store.claim("ada")
     assert hard is not None
     decide(store, lambda _: "approve")
-    command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact)
+    command = ("learn", tmp_path / "reviews.db", "--artifact", artifact)
     shown = run(*command, "--monitor", "risk")
     assert f"19 decided audits wait behind item {hard.item.id}, open since 20" in shown
     assert f"Decide that item (/items/{hard.item.id} on the review page" in shown
@@ -519,7 +517,7 @@ def test_one_open_audit_is_named_with_what_waits_behind_it(tmp_path: Path) -> No
 def test_no_decided_audit_is_called_that(tmp_path: Path) -> None:
     _, artifact = audited_store(tmp_path, ARTIFACT, 3)
     assert "No audited answer has been decided" in run(
-        "from-reviews", tmp_path / "reviews.db", "--artifact", artifact
+        "learn", tmp_path / "reviews.db", "--artifact", artifact
     )  # fmt: skip
 
 
@@ -533,7 +531,7 @@ def test_the_line_of_the_sample_says_what_waits(tmp_path: Path) -> None:
     hard = store.claim("ada")
     assert hard is not None
     decide(store, lambda _: "approve")
-    shown = run("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
+    shown = run("learn", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
     assert "Sample: 30 of 39 decisions, and 1 undecided, counted as wrong, so that" in shown
     assert "Error among answers given: 3.2 % (1 of 31 audited wrong, 1 of them undecided; 95 % interval 0 %" in shown
     assert f"9 more decisions of the sample wait behind item {hard.item.id}" in shown
@@ -544,7 +542,7 @@ def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
     second = artifact_of(threshold=0.2)
     more_audits(store, second, 5)
     decide(store, lambda _: "approve")
-    command = ("from-reviews", tmp_path / "reviews.db", "--ignore-others", "--monitor", "risk", "--artifact")
+    command = ("learn", tmp_path / "reviews.db", "--ignore-others", "--monitor", "risk", "--artifact")
     assert "5 new audits, 5 in all" in run(*command, first)
     shown = run(*command, second.save(tmp_path / "second.json"), code=2)
     assert ARTIFACT.digest in shown
@@ -559,7 +557,7 @@ def test_a_monitor_begun_without_an_artifact_says_whose_it_is_now(tmp_path: Path
     store, artifact = audited_store(tmp_path, ARTIFACT, 5)
     decide(store, lambda _: "approve")
     Monitors(store).risk("risk", ARTIFACT.alpha).update(False)
-    command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
+    command = ("learn", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
     assert f"started without an artifact; from now on it audits {ARTIFACT.digest} only" in run(*command)
     assert "started without" not in run(*command)
 
@@ -567,7 +565,7 @@ def test_a_monitor_begun_without_an_artifact_says_whose_it_is_now(tmp_path: Path
 def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp_path: Path) -> None:
     store, artifact = audited_store(tmp_path, ARTIFACT, 20)
     decide(store, lambda _: "reject")
-    command = ("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
+    command = ("learn", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
     assert "never alarms again" not in run(*command)
     Monitors(store).acknowledge("risk", who="ada")
     more_audits(store, artifact_of(), 1)
@@ -580,11 +578,11 @@ def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp
 def test_the_queue_of_another_procedure_is_refused(reviewed: Path, tmp_path: Path) -> None:
     other = artifact_of(alpha=0.2)
     other.save(tmp_path / "other.json")
-    shown = run("from-reviews", reviewed, "--artifact", tmp_path / "other.json", code=2)
+    shown = run("learn", reviewed, "--artifact", tmp_path / "other.json", code=2)
     assert ARTIFACT.digest in shown
     assert "--earlier" in shown
     run(
-        "from-reviews",
+        "learn",
         reviewed,
         "--artifact",
         tmp_path / "other.json",
@@ -600,14 +598,14 @@ def test_the_queue_of_another_procedure_is_refused(reviewed: Path, tmp_path: Pat
 
 def test_an_existing_artifact_and_a_missing_store_are_refused(reviewed: Path, tmp_path: Path) -> None:
     old = reviewed.with_name("artifact.json")
-    assert "exists" in run("from-reviews", reviewed, "--artifact", old, "--out", old, code=2)
-    assert "no review store" in run("from-reviews", tmp_path / "no.db", "--artifact", old, code=2)
+    assert "exists" in run("learn", reviewed, "--artifact", old, "--out", old, code=2)
+    assert "no review store" in run("learn", tmp_path / "no.db", "--artifact", old, code=2)
     assert not (tmp_path / "no.db").exists()
 
 
 def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(reviewed: Path, tmp_path: Path) -> None:
     artifact = reviewed.with_name("artifact.json")
-    shown = run("from-reviews", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
+    shown = run("learn", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
     assert "count open audits as wrong forever" in shown
     with ReviewStore(reviewed) as store:
         assert Monitors(store).known_risk("new") is None
@@ -653,7 +651,7 @@ def test_a_kill_leaves_the_new_artifact_whole_or_not_at_all(reviewed: Path, tmp_
         "    child = os.fork()\n"
         "    if child == 0:\n"
         "        setattr(os, where, die)\n"
-        f"        app(['from-reviews', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
+        f"        app(['learn', {str(reviewed)!r}, '--artifact', {str(reviewed.with_name('artifact.json'))!r}, "
         f"'--out', {str(out)!r}])\n"
         "        os._exit(1)\n"
         f"    ended = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), os.path.exists({str(out)!r})\n"

@@ -54,11 +54,10 @@ COMMANDS = {
         "Compare the uncertainty of new questions with that at calibration, by the drift monitor; "
         "labels are not needed.",
     ),
-    "from-reviews": (
-        "reviews",
-        "Learn from people's decisions: how good the accepted answers are, and a better threshold.",
+    "learn": (
+        "learn",
+        "Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.",
     ),
-    "steps": ("steps", "Make labelled steps of what people decided about an agent's tool calls."),
     "candidates": ("candidates", "Fit how many of the model's answers a reviewer is shown."),
     "inspect": ("fit", "Say what an artifact promises, in words."),
 }

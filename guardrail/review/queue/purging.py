@@ -2,7 +2,7 @@
 
 The cut is by arrival, not by decision: held-back answers are decided at once and audits later, so a cut by decision
 would leave more audits than held-back answers, and a calibration on them would not fit the questions asked. Every item
-that arrived after the cut stays, so each question is kept with the same probability as before (`calibrate from-reviews`
+that arrived after the cut stays, so each question is kept with the same probability as before (`calibrate learn`
 thins by this probability).
 
 Of the items that arrived before the cut, only decided and expired ones are deleted, and only if the caller has had time

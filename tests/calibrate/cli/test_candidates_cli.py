@@ -150,7 +150,7 @@ def test_labels_from_reviews_say_what_to_do_instead(folder: Path) -> None:
     spec = CorrectnessSpec(name="given", version=1, params={"source": "reviews", "respond": "wrong"})
     artifact.model_copy(update={"correctness": spec}).save("artifact.json")
     shown = run("fresh.jsonl", code=2)
-    assert "people's decisions (from-reviews)" in shown
+    assert "people's decisions (learn)" in shown
     assert "collect questions with reference" in shown
 
 

@@ -687,7 +687,7 @@ def test_an_empty_queue_of_a_gate_of_items_makes_no_artifact(tmp_path: Path) -> 
 
     ReviewStore(tmp_path / "reviews.db").close()
     artifact = make_artifact(MODEL, items=json_spec(cap=2)).save(tmp_path / "artifact.json")
-    result = called("from-reviews", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
+    result = called("learn", tmp_path / "reviews.db", "--artifact", artifact, "--out", tmp_path / "new.json")
     assert result.exit_code != 0
     assert "no reviewed item can be used" in " ".join(result.output.replace("│", " ").split())
     assert not (tmp_path / "new.json").exists()

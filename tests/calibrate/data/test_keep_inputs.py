@@ -27,7 +27,15 @@ def filled(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
     here = tmp_path_factory.mktemp("filled")
     records_path, few = here / "records.jsonl", labelled.records[:100]
     write_records(records_path, part_header(labelled.header, few), few)
-    for name in ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.skipped.jsonl", "large.jsonl", "r.jsonl"):
+    for name in (
+        "a.test.jsonl",
+        "a.human.jsonl",
+        "a.rest.jsonl",
+        "a.records.jsonl",
+        "a.skipped.jsonl",
+        "large.jsonl",
+        "r.jsonl",
+    ):
         shutil.copy(records_path, here / name)
     shutil.copy(labelled.path.with_name("questions.jsonl"), here / "q.jsonl")
     (here / "people.jsonl").write_text('{"id": "p1", "correct": true}\n')
@@ -84,10 +92,11 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "score r.jsonl --pair-cache r.jsonl",
         "score r.jsonl --estimator artifact.json --out artifact.json",
         "candidates r.jsonl --artifact artifact.json --calibration large.jsonl --out large.jsonl",
-        "from-reviews r.jsonl --artifact artifact.json --records artifact.json",
-        "from-reviews r.jsonl --artifact artifact.json --records r.jsonl",
-        "from-reviews sqlite:///r.jsonl --artifact artifact.json --records r.jsonl",
-        "from-reviews r.jsonl --artifact artifact.json --earlier a.test.jsonl --records a.test.jsonl",
+        "learn r.jsonl --artifact a.records.jsonl --out a.json",
+        "learn a.records.jsonl --artifact artifact.json --out a.json",
+        "learn sqlite:///a.records.jsonl --artifact artifact.json --out a.json",
+        "learn r.jsonl --artifact artifact.json --earlier a.records.jsonl --out a.json",
+        "learn r.jsonl --tool a --records a.records.jsonl --alpha 0.1 --out a.json",
     ],
 )
 def test_no_command_writes_over_what_it_reads(folder: Path, command: str) -> None:

@@ -139,7 +139,7 @@ def test_part_decisions_become_labels_and_a_gate_that_guards(
     assert given_items(pool) == (given_out.count(False), len(given_out), given_out.count(False) / len(given_out))
 
     out = tmp_path / "artifact-2.json"
-    command = ["from-reviews", url, "--artifact", str(tmp_path / "artifact.json"), "--out", str(out)]
+    command = ["learn", url, "--artifact", str(tmp_path / "artifact.json"), "--out", str(out)]
     result = CliRunner().invoke(app, [*command, "--records", str(tmp_path / "fit.jsonl")])
     assert result.exit_code == 0, result.output
     assert f"{pool.partial} items about the held-back items" in " ".join(result.output.split())
@@ -181,7 +181,7 @@ def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
 ) -> None:
     _, url = queue
     first = tmp_path / "artifact-2.json"
-    base = ["from-reviews", url, "--artifact", str(tmp_path / "artifact.json")]
+    base = ["learn", url, "--artifact", str(tmp_path / "artifact.json")]
     assert CliRunner().invoke(app, [*base, "--out", str(first)]).exit_code == 0
     second = tmp_path / "artifact-3.json"
     result = CliRunner().invoke(app, [*base, "--rule", "clean_shown", "--out", str(second)])

@@ -222,7 +222,7 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeyp
         "Would delete 1 decided or expired items that arrived more than 30 days ago, and 0 of their callbacks.\n"
         "1 older items stay: their callers may not have received the decision yet.\n"
         "1 older items stay: they are not decided yet.\n"
-        "These are not a fair sample. To learn without them: calibrate from-reviews --since"
+        "These are not a fair sample. To learn without them: calibrate learn --since"
     )
     with ReviewStore("reviews.db") as store:
         assert len(store.items()) == 3

@@ -1,11 +1,11 @@
-"""The command that learns from what people decided: from-reviews."""
+"""The command that learns from what people decided, about answers and about an agent's calls: learn."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -32,118 +32,186 @@ from ..reviews import (
     accepted_error,
     feed,
     given_items,
-    learn,
     read_reviews,
     refuse_open_as_wrong,
     waiting,
 )
+from ..reviews import learn as learn_from
 from .frame.app import app
+from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
 from .frame.files import keep_inputs, opened_store
 from .frame.items import print_items
-from .frame.options import MissingOption, RespondOption
+from .frame.options import MODEL_HELP, MissingOption, RespondOption
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_fits, print_verdict
 
-__all__ = ["from_reviews"]
+__all__ = ["learn"]
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
+OutOption = Annotated[
+    Path | None,
+    typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
+]
+ArtifactOption = Annotated[
+    Path | None, typer.Option("--artifact", help="Answers: the artifact in force. It is never changed.")
+]
 EarlierOption = Annotated[
     list[Path] | None,
     typer.Option(help="Earlier artifact of the same model, plan, prompt and estimator to pool. May be repeated."),
 ]
 TestFractionOption = Annotated[
-    float, typer.Option(help="Share of the sample kept out of the fit; both artifacts are tested on it.")
+    float, typer.Option(help="Answers: share of the sample kept out of the fit; both artifacts are tested on it.")
 ]
 SinceOption = Annotated[
-    datetime | None, typer.Option(help="Leave out what arrived before (UTC), e.g. from before audits began.")
+    datetime | None,
+    typer.Option(help="Answers: leave out what arrived before (UTC), e.g. from before audits began."),
 ]
 MonitorOption = Annotated[
     str | None,
     typer.Option(help="Give audited answers to the store's risk monitor of this name; created if it does not exist."),
 ]
-AuditRateOption = Annotated[float | None, typer.Option(help="For a new monitor: smallest audit rate that will occur.")]
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
-]
+ToolOption = Annotated[str | None, typer.Option(help="Calls: the agent's tool to make a gate for.")]
 RecordsOption = Annotated[
-    Path | None, typer.Option(help="Write the records of the fit here as well, for `calibrate report`.")
+    list[Path] | None,
+    typer.Option(help=f'Calls: record file that tools="collect" wrote ({RECORDS}). May be repeated.'),
 ]
+CompareOption = Annotated[
+    str | None,
+    typer.Option(help="Calls: arguments that matter, as NAME,NAME; calls that differ in others are the same call."),
+]
+ModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help=f"Calls without records: draw the samples from it. {MODEL_HELP}")
+]
+ToolsOption = Annotated[Path | None, typer.Option(help="With --model: the agent's tools as JSON, see `collect`.")]
 
 
-@app.command("from-reviews")
-def from_reviews(
-    store: Annotated[str, typer.Argument(help="Review store: its file, sqlite:///reviews.db, or postgresql://...")],
-    artifact: Annotated[Path, typer.Option("--artifact", help="Artifact in force. It is never changed.")],
+@app.command()
+def learn(
+    source: Annotated[
+        str,
+        typer.Argument(
+            help="Review store: its file, sqlite:///reviews.db or postgresql://...; for calls also the SQLite file of "
+            "a LangGraph checkpointer: interrupts of GuardrailMiddleware and of LangChain's HumanInTheLoopMiddleware."
+        ),
+    ],
+    artifact: ArtifactOption = None,
+    tool: ToolOption = None,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", "-a", help="Default for answers: as the artifact in force.")
+    ] = None,
     out: OutOption = None,
-    earlier: EarlierOption = None,
-    alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="Default: as the artifact in force.")] = None,
     rule: Annotated[str | None, typer.Option(help="Threshold rule. Default: as the artifact in force.")] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one.")] = None,
-    test_fraction: TestFractionOption = 0.3,
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0,
     respond: RespondOption = "wrong",
     missing: MissingOption = "wait",
+    earlier: EarlierOption = None,
+    test_fraction: TestFractionOption = 0.3,
     since: SinceOption = None,
     ignore_others: Annotated[
-        bool, typer.Option("--ignore-others", help="Leave out items that other artifacts have judged.")
+        bool, typer.Option("--ignore-others", help="Answers: leave out items that other artifacts have judged.")
     ] = False,
     monitor: MonitorOption = None,
-    min_audit_rate: AuditRateOption = None,
     records: RecordsOption = None,
+    compare: CompareOption = None,
+    model: ModelOption = None,
+    tools: ToolsOption = None,
+    system: Annotated[str | None, typer.Option(help="With --model: the agent's system prompt.")] = None,
+    n: Annotated[int, typer.Option(help="With --model: samples for each message.")] = 10,
 ) -> None:
-    """Learn from people's decisions: how good the accepted answers are, and a better threshold.
+    """Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.
 
-    Approve is right, edit and reject are wrong. The queue holds all held-back answers and a known
-    share of the accepted ones (audits), so the held-back ones are thinned to that share: then the sample
+    Approve is right, edit and reject are wrong. With --artifact about answers: the queue holds all held-back answers
+    and a known share of the accepted ones (audits), so the held-back ones are thinned to that share: then the sample
     is like the questions that are asked, and the usual rules keep their promise. The model is not called.
 
-    Example: calibrate from-reviews reviews.db --artifact artifact.json --out artifact-2.json
+    With --tool about an agent's calls of one tool, whose samples the agent recorded (docs/start/agent.md).
 
-    Watch only: calibrate from-reviews reviews.db --artifact artifact.json --monitor risk
+    Example: calibrate learn reviews.db --artifact artifact.json --out artifact-2.json
+
+    Example: calibrate learn reviews.db --tool refund --compare order,amount --alpha 0.1 --out refund.json
+
+    Watch only: calibrate learn reviews.db --artifact artifact.json --monitor risk
     """
+    if (artifact is None) == (tool is None):
+        raise UsageError(
+            "say what to learn: --artifact, the one in force, about answers; --tool NAME about an agent's calls."
+        )
     _refuse_existing(out)
+    if tool is not None:
+        learn_calls(
+            source,
+            tool,
+            records=records or (),
+            compare=compare,
+            respond=respond,
+            missing=missing,
+            drawing=None if model is None else Drawing(model, tools, system, n),
+            fitting=Fitting(alpha, out, rule or "certified", delta),
+        )
+        return
+    assert artifact is not None, "one of both is given"
+    _learn_answers(
+        source,
+        artifact,
+        out,
+        monitor=monitor,
+        earlier=earlier or (),
+        since=since,
+        ignore_others=ignore_others,
+        options={
+            "alpha": alpha,
+            "rule": rule,
+            "delta": delta,
+            "missing": missing,
+            "respond": respond,
+            "test_fraction": test_fraction,
+        },
+    )
+
+
+def _learn_answers(
+    store: str,
+    artifact: Path,
+    out: Path | None,
+    *,
+    monitor: str | None,
+    earlier: Sequence[Path],
+    since: datetime | None,
+    ignore_others: bool,
+    options: dict[str, Any],
+) -> None:
+    """Print how good the accepted answers are; with ``out`` also fit and compare a new threshold."""
+    missing: Missing = options["missing"]
     if monitor is not None:
         refuse_open_as_wrong(missing)
-    keep_inputs([artifact, *(earlier or ()), sqlite_path(store)], [out, records])
+    records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
+    keep_inputs([artifact, *earlier, sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
     if monitor is not None and loaded.items is not None and loaded.items.rule != "clean_shown":
         raise UsageError(
             f"a monitor tests the share of answers with a wrong item, which {loaded.items.rule} does not promise. "
             "Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
         )
-    before = [CalibrationArtifact.load(path) for path in earlier or ()]
+    before = [CalibrationArtifact.load(path) for path in earlier]
     with opened_store(store) as opened:
-        pool = _read(opened, [loaded, *before], respond, since)
+        pool = _read(opened, [loaded, *before], options["respond"], since)
         _refuse_others(pool, ignore_others)
         _print_pool(pool)
-        for path, judged in zip([artifact, *(earlier or ())], [loaded, *before], strict=True):
+        for path, judged in zip([artifact, *earlier], [loaded, *before], strict=True):
             own = pool.of(judged)
             waits = waiting([item for item in own.items if item.audited], missing)
             gate = f" by {path.name}" if before else ""
             _print_accepted(accepted_error(own, missing=missing), waits, judged, gate)
             _print_given_items(given_items(own, missing=missing), judged)
         if monitor is not None:
-            _feed_monitor(opened, pool, loaded, monitor, min_audit_rate, missing)
-    if out is None:
-        finish([], f"refit: calibrate from-reviews {store} --artifact {artifact} --out NEW.json")
+            _feed_monitor(opened, pool, loaded, monitor, missing)
+    if out is None or records is None:
+        finish([], f"refit: calibrate learn {store} --artifact {artifact} --out NEW.json")
         return
     database = sqlite_path(store)
     ledger = Ledger([out.parent / "reviews.db" if database is None else database])
-    learned = learn(
-        pool,
-        loaded,
-        name=f"reviews of {artifact.name}",
-        alpha=alpha,
-        rule=rule,
-        delta=delta,
-        missing=missing,
-        respond=respond,
-        test_fraction=test_fraction,
-        seed=seed,
-        ledger=ledger,
-    )
+    learned = learn_from(pool, loaded, name=f"reviews of {artifact.name}", ledger=ledger, **options)
     _print_sample(learned)
     print_fits(learned.artifact, ledger)
     if learned.artifact.items is None:
@@ -168,15 +236,12 @@ def _read(
         return read_reviews(store, artifacts, respond=respond, since=seconds, progress=progress)
 
 
-def _write(learned: Learned, out: Path, records: Path | None) -> list[Path]:
-    """Write the artifact and the records; return the files. The artifact comes last, so that it never stands alone."""
+def _write(learned: Learned, out: Path, records: Path) -> list[Path]:
+    """Write the records and the artifact; return the files. The artifact comes last, so that it never stands alone."""
     out.parent.mkdir(parents=True, exist_ok=True)
-    written = [out]
-    if records is not None:
-        write_records(records, learned.file.header, learned.file.records)
-        written.append(records)
+    write_records(records, learned.file.header, learned.file.records)
     learned.artifact.save(out)
-    return written
+    return [out, records]
 
 
 def _refuse_others(pool: ReviewPool, ignore: bool) -> None:
@@ -261,7 +326,6 @@ def _feed_monitor(
     pool: ReviewPool,
     artifact: CalibrationArtifact,
     name: str,
-    min_audit_rate: float | None,
     missing: Missing,
 ) -> None:
     from guardrail.review.monitors.store import Monitors
@@ -276,10 +340,12 @@ def _feed_monitor(
         )
     shared = monitors.known_risk(name, artifact=artifact.digest)
     if shared is None:
-        rate = smallest if min_audit_rate is None else min_audit_rate
-        if rate is None:
-            raise UsageError("no answer was audited yet. Give the smallest rate to expect with --min-audit-rate.")
-        shared = monitors.risk(name, artifact.alpha, min_audit_rate=rate, artifact=artifact.digest)
+        if smallest is None:
+            raise UsageError(
+                "no answer was audited yet, so the audit rate of the new monitor is unknown. Start it when the first "
+                "audits have arrived."
+            )
+        shared = monitors.risk(name, artifact.alpha, min_audit_rate=smallest, artifact=artifact.digest)
     elif shared.state.alpha != artifact.alpha:
         raise UsageError(
             f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Start one "

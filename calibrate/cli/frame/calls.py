@@ -1,0 +1,249 @@
+"""Learning from decisions about an agent's calls: labelled records of one tool, and a gate for it."""
+
+from __future__ import annotations
+
+import shlex
+import sqlite3
+from collections import Counter
+from collections.abc import Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from pathlib import Path
+
+from guardrail.bindings import read_bindings
+from guardrail.errors import UsageError, require
+from guardrail.files import sqlite_path
+from guardrail.judges import ToolCallJudge
+from guardrail.models import resolve_model
+from guardrail.uncertainty import Estimator, make_estimator
+from guardrail.uncertainty.plan import plan_for
+
+from ...agent_steps import Step, collect_steps, fit_action
+from ...correctness import ToolCalls
+from ...data.progress import bar
+from ...data.records import RecordFile, read_records
+from ...ledger import Ledger
+from ...report.sentences import verdict_text
+from ...reviews import Missing, Respond
+from ...reviews.pool import UNDECIDED
+from ...reviews.steps import (
+    ReviewedStep,
+    labelled_records,
+    labelled_steps,
+    reviews_of_checkpoints,
+    reviews_of_store,
+    write_part,
+)
+from ...scoring.names import estimator_key
+from ...scoring.scores import Scored, arrays
+from .files import keep_inputs, opened_store
+from .terminal import console, finish, print_line, table
+from .verdicts import print_fits, print_labels_needed, print_verdict
+
+__all__ = ["RECORDS", "Drawing", "Fitting", "learn_calls"]
+
+RECORDS = Path("agent.records.jsonl")
+"""Where an agent that collects records its samples by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """How samples are drawn for decisions without recorded samples: the model, and the agent's tools and prompt."""
+
+    model: str
+    tools: Path | None
+    system: str | None
+    n: int
+
+
+@dataclass(frozen=True, slots=True)
+class Fitting:
+    """What is fitted: nothing without alpha and a file to write."""
+
+    alpha: float | None
+    out: Path | None
+    rule: str
+    delta: float | None
+
+
+def learn_calls(
+    source: str,
+    tool: str,
+    *,
+    records: Sequence[Path],
+    compare: str | None,
+    respond: Respond,
+    missing: Missing,
+    drawing: Drawing | None,
+    fitting: Fitting,
+) -> None:
+    """Label the recorded calls of a tool by people's decisions, and fit a gate for it.
+
+    Raises:
+        UsageError: No decision can be used, there are no samples, or an option has no use here.
+    """
+    if records and drawing is not None:
+        raise UsageError("--records has the samples, and --model would draw others. Give one of them.")
+    if drawing is not None and drawing.tools is None:
+        raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
+    if (fitting.alpha is None) != (fitting.out is None):
+        raise UsageError("a gate for a tool takes both --alpha and --out; without them the calls are only labelled.")
+    labelled_file, drawn_file = Path(f"{tool}.records.jsonl"), Path(f"{tool}.drawn.jsonl")
+    if fitting.out is not None:
+        labelled_file, drawn_file = (fitting.out.with_name(path.name) for path in (labelled_file, drawn_file))
+    read = [*records] or ([RECORDS] if drawing is None and RECORDS.is_file() else [])
+    keep_inputs([*read, None if drawing is None else drawing.tools, sqlite_path(source)], [fitting.out, labelled_file])
+    arguments = None if compare is None else {tool: [name.strip() for name in compare.split(",")]}
+    measured = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
+    compared = ToolCalls() if arguments is None else ToolCalls(arguments=arguments)
+    file = read_records(*read) if read else None
+    items = _reviewed(source, file, respond)
+    _print_decisions(items)
+    steps = _used_steps([item for item in items if tool in item.gated], missing, source, tool)
+    if file is None:
+        file = _drawn(steps, drawing, measured, drawn_file)
+    labelled = labelled_records(file, steps, compared, measured)  # first, so that a refusal leaves no file
+    _print_unmeasured(arrays(labelled.records, estimator_key(measured)))
+    labelled_file.parent.mkdir(parents=True, exist_ok=True)
+    write_part(labelled, tool, labelled_file)
+    if arguments is None:
+        _ask_which_arguments_matter(labelled)
+    if fitting.alpha is None or fitting.out is None:
+        again = shlex.join(["calibrate", "learn", source, "--tool", tool])
+        finish([labelled_file], f"{again} --alpha ALPHA --out {shlex.quote(f'{tool}.json')}")
+        return
+    ledger = Ledger([labelled_file])
+    fitted = fit_action(
+        labelled_file,
+        measured,
+        alpha=fitting.alpha,
+        correctness=compared,
+        rule=fitting.rule,
+        delta=fitting.delta,
+        ledger=ledger,
+    )
+    print_fits(fitted, ledger)
+    print_verdict(verdict_text(fitted))
+    print_labels_needed(fitted)
+    fitted.save(fitting.out)
+    gate = f"GuardrailMiddleware(tools={{{tool!r}: {str(fitting.out)!r}}})"
+    finish([fitting.out, labelled_file], f"use it: {gate}")
+
+
+def _used_steps(items: Sequence[ReviewedStep], missing: Missing, source: str, tool: str) -> list[Step]:
+    """The steps with a label; what waits for an open item is said."""
+    steps = labelled_steps(items, missing)
+    if not steps:
+        raise UsageError(
+            f"{source} holds no decision about {tool!r} that can be used yet.{_oldest_open(items)} Decide about the "
+            f"calls that wait; with --missing wait nothing after the oldest open one counts. {UNDECIDED}"
+        )
+    used = {step.id for step in steps}
+    if left := sum(item.correct is not None and item.id not in used for item in items):
+        print_line(
+            f"{left} decisions wait for the oldest open one, which counts as wrong until then.{_oldest_open(items)} "
+            f"{UNDECIDED}",
+            "yellow",
+        )
+    return steps
+
+
+def _drawn(steps: Sequence[Step], drawing: Drawing | None, measured: Estimator, path: Path) -> RecordFile:
+    """The samples of steps that nobody recorded, drawn now; a file that was begun is resumed."""
+    if drawing is None or drawing.tools is None:
+        raise UsageError(
+            "these decisions have no samples. Name the record file that the agent wrote (--records), or draw them now: "
+            "--model MODEL --tools tools.json --system PROMPT"
+        )
+    plan = plan_for([measured], n=drawing.n, bindings=read_bindings(drawing.tools))
+    with bar(console, "asking") as progress:
+        collect_steps(
+            steps, resolve_model(drawing.model), plan, path, system=drawing.system, name=path.name, progress=progress
+        )
+    return read_records(path)
+
+
+def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[ReviewedStep]:
+    """Read people's decisions from a checkpointer's file or a review store."""
+    path = sqlite_path(source)
+    if path is not None and path.is_file() and _has_checkpoints(path):
+        require("langgraph.checkpoint.sqlite", extra="agents")
+        from langgraph.checkpoint.sqlite import SqliteSaver
+
+        with SqliteSaver.from_conn_string(str(path)) as saver:
+            reviewed = reviews_of_checkpoints(saver, respond=respond)
+        recorded = None if file is None else {record.id for record in file.records}
+        mine = [item for item in reviewed if recorded is None or item.id in recorded]
+        others = len(reviewed) - len(mine)
+    elif file is None:
+        raise UsageError(
+            "a review store has the calls without their conversations. Give --records, the file that the agent wrote."
+        )
+    else:
+        with opened_store(source) as store:
+            mine, others = reviews_of_store(store, {record.id: record for record in file.records}, respond=respond)
+    if others:
+        print_line(f"{others} reviews belong to none of the records and are left out.", "yellow")
+    if file is not None and (unseen := len(file.records) - len(mine)):
+        print_line(f"{unseen} recorded messages have no review in {source} and are left out.", "yellow")
+    return mine
+
+
+def _ask_which_arguments_matter(file: RecordFile) -> None:
+    """Print in how many messages the samples of a tool differ from the primary, by argument."""
+    differing: Counter[tuple[str, str]] = Counter()
+    for record in file.records:
+        if record.drawn is None or record.drawn.primary is None:
+            continue
+        primary = {call.name: call.arguments for call in record.drawn.primary.tool_calls}
+        calls = [call for sample in record.drawn.samples for call in sample.tool_calls if call.name in primary]
+        differing.update(
+            {
+                (call.name, name)
+                for call in calls
+                for name in call.arguments.keys() | primary[call.name].keys()
+                if call.arguments.get(name) != primary[call.name].get(name)
+            }
+        )
+    for tool in sorted({tool for tool, _ in differing}):
+        counts = ", ".join(f"{name} ({n})" for (other, name), n in differing.most_common() if other == tool)
+        print_line(
+            f"Which arguments of {tool} matter? Samples differ in {counts} of {len(file.records)} messages, and every "
+            f"difference counts as another call. Name those that matter: --compare ARGUMENT,ARGUMENT",
+            "yellow",
+        )
+
+
+def _has_checkpoints(path: Path) -> bool:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as db:
+        try:
+            rows = db.execute("SELECT name FROM sqlite_master WHERE type = 'table'").fetchall()
+        except sqlite3.DatabaseError as error:
+            raise UsageError(f"{path} is neither a review store nor a checkpointer's file ({error}).") from error
+    return {"checkpoints", "writes"} <= {row[0] for row in rows}
+
+
+def _oldest_open(items: Sequence[ReviewedStep]) -> str:
+    """A sentence that names the oldest open item and its holder, with a space before it; empty if none is open."""
+    name = next((item.name for item in items if item.open), "")
+    return f" The oldest open one is {name}." if name else ""
+
+
+def _print_unmeasured(scored: Scored) -> None:
+    if scored.n_unmeasured:
+        print_line(
+            f"{scored.n_unmeasured} of {scored.n_records} messages could not be measured, so nothing is learned from "
+            "their decisions. The verdict that held each of them says why.",
+            "yellow",
+        )
+
+
+def _print_decisions(items: Sequence[ReviewedStep]) -> None:
+    """Print the number of decisions by tool."""
+    rows = []
+    for name in sorted({tool for item in items for tool in item.gated}):
+        own = [item for item in items if name in item.gated]
+        counts = [sum(item.action == action for item in own) for action in ("approve", "edit", "reject", "respond")]
+        rows.append([name, *map(str, counts), str(sum(item.open for item in own)), str(len(own))])
+    columns = ("tool", "approved", "edited", "rejected", "responded", "open", "messages")
+    console.print(table("Decisions", columns, rows))
