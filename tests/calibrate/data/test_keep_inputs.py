@@ -27,15 +27,8 @@ def filled(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
     here = tmp_path_factory.mktemp("filled")
     records_path, few = here / "records.jsonl", labelled.records[:100]
     write_records(records_path, part_header(labelled.header, few), few)
-    for name in (
-        "a.test.jsonl",
-        "a.human.jsonl",
-        "a.rest.jsonl",
-        "a.records.jsonl",
-        "a.skipped.jsonl",
-        "large.jsonl",
-        "r.jsonl",
-    ):
+    others = ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.records.jsonl", "a.skipped.jsonl")
+    for name in (*others, "large.jsonl", "r.jsonl"):
         shutil.copy(records_path, here / name)
     shutil.copy(labelled.path.with_name("questions.jsonl"), here / "q.jsonl")
     (here / "people.jsonl").write_text('{"id": "p1", "correct": true}\n')

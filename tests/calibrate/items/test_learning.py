@@ -140,7 +140,7 @@ def test_part_decisions_become_labels_and_a_gate_that_guards(
 
     out = tmp_path / "artifact-2.json"
     command = ["learn", url, "--artifact", str(tmp_path / "artifact.json"), "--out", str(out)]
-    result = CliRunner().invoke(app, [*command, "--records", str(tmp_path / "fit.jsonl")])
+    result = CliRunner().invoke(app, command)
     assert result.exit_code == 0, result.output
     assert f"{pool.partial} items about the held-back items" in " ".join(result.output.split())
     new = CalibrationArtifact.load(out)
@@ -148,7 +148,7 @@ def test_part_decisions_become_labels_and_a_gate_that_guards(
     assert new.items.threshold is not None
     assert new.lineage == (artifact.digest,)
     assert new.items.rule == "wrong_share"
-    records = read_records(tmp_path / "fit.jsonl").records
+    records = read_records(tmp_path / "artifact-2.records.jsonl").records
     assert len(records) == len(new.items.scores.sizes)
     again = learn(pool, artifact, name="again")
     assert again.artifact.items is not None

@@ -130,7 +130,7 @@ def test_it_asks_which_arguments_matter_before_it_collects(caplog: pytest.LogCap
     ask(agent(chat(send=[sending(40)]), collecting()), "send")
     (asked,) = [record.getMessage() for record in caplog.records if "Which arguments matter?" in record.getMessage()]
     assert "(transfer: to; close: account)" in asked, "amount is a number, and balance is exempt"
-    assert "--compare TOOL=ARGUMENT,ARGUMENT" in asked
+    assert "--tool TOOL --compare ARGUMENT,ARGUMENT" in asked
 
 
 def test_an_id_is_not_taken_for_free_text(caplog: pytest.LogCaptureFixture) -> None:
