@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from guardrail.review import ReviewStore
 OutOption = Annotated[
     Path | None,
-    typer.Option("--out", "-o", help="New artifact to write; must not exist. Without it nothing is fitted."),
+    typer.Option("--out", "-o", help="New artifact to write. Without it nothing is fitted."),
 ]
 ArtifactOption = Annotated[
     Path | None, typer.Option("--artifact", help="Answers: the artifact in force. It is never changed.")
@@ -137,7 +137,6 @@ def learn(
         raise UsageError(
             "say what to learn: --artifact, the one in force, about answers; --tool NAME about an agent's calls."
         )
-    _refuse_existing(out)
     if tool is not None:
         learn_calls(
             source,
@@ -182,6 +181,7 @@ def _learn_answers(
     options: dict[str, Any],
 ) -> None:
     """Print how good the accepted answers are; with ``out`` also fit and compare a new threshold."""
+    _refuse_existing(out)
     missing: Missing = options["missing"]
     if monitor is not None:
         refuse_open_as_wrong(missing)
