@@ -290,7 +290,7 @@ class SharedDrift(_Shared):
 
     def _keep_up(self) -> None:
         database = self._store.database
-        opened = database.closings
+        opened = database._closings
         while True:
             with self._starting:
                 self._watched = False
@@ -311,7 +311,7 @@ class SharedDrift(_Shared):
             time.sleep(_POLL)
             with self._starting:
                 # A closed store ends the thread, which would otherwise open the database again.
-                if database.closings != opened or not (behind or self._watched):
+                if database._closings != opened or not (behind or self._watched):
                     self._watching = None  # the next score starts another thread
                     return
 

@@ -43,8 +43,7 @@ from ...errors import UsageError
 from ..errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
 from . import rows
-from .database import Database
-from .deadline import DEADLINE
+from .database import DEADLINE, Database
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .purging import Purged, purge
 from .schema import ended, events, items, marks, outbox
@@ -116,8 +115,8 @@ class ReviewStore:
     Raises:
         UsageError: The database cannot be opened, or has another layout.
 
-    Every operation raises `StoreUnavailableError` if the database cannot be reached or did not answer in time, and,
-    after three failures in a row, at once for five seconds.
+    Every operation raises `StoreUnavailableError` if the database cannot be reached, does not answer in time, or takes
+    nothing (read-only, full).
     """
 
     def __init__(

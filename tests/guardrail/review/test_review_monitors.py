@@ -26,7 +26,7 @@ from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
-from guardrail.review import ReviewStore
+from guardrail.review import ReviewStore, StoreUnavailableError
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import inbox as inbox_module
 from guardrail.review.monitors.inbox import Inbox, put
@@ -34,7 +34,6 @@ from guardrail.review.monitors.rows import fetch, steps_of
 from guardrail.review.monitors.shared import SharedDrift, SharedRisk
 from guardrail.review.monitors.store import Monitors
 from guardrail.review.monitors.switch import BEHIND
-from guardrail.review.queue.deadline import FAILURES
 from guardrail.review.queue.schema import inbox
 from guardrail.review.queue.schema import monitors as table
 from guardrail.testing import ScriptedChat, make_artifact
@@ -509,14 +508,17 @@ def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
     holds, lets = monitors.drift("drift", artifact), monitors.drift("drift", artifact, on_watch_failure="pass")
     audits = audit_sample(store, 1.0, on_watch_failure="pass")
     settings: dict[str, Any] = {"model": MODEL, "artifact": artifact}
-    for _ in range(FAILURES):
-        store.database.circuit.note(failed=True)
-    assert Guardrail(**settings, on_verdict=holds.watch).assess(SURE).reason is Reason.SUSPENDED
-    assert Guardrail(**settings, on_verdict=[lets.watch, audits]).assess(SURE).accepted
+
+    def unavailable(*_: object) -> Any:
+        raise StoreUnavailableError("it does not answer")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(store.database), "write", unavailable)
+        assert Guardrail(**settings, on_verdict=holds.watch).assess(SURE).reason is Reason.SUSPENDED
+        assert Guardrail(**settings, on_verdict=[lets.watch, audits]).assess(SURE).accepted
     assert (holds.unwritten, lets.unwritten, audits.unwritten) == (0, 1, 1)
     assert "a score of monitor 'drift' is not written yet" in caplog.text
     assert "passes without its audit" in caplog.text
-    store.database.circuit.note(failed=False)
     holds._inbox.flush()
     lets._inbox.flush()
     lets._inbox.flush()

@@ -12,16 +12,14 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import pytest
 from sqlalchemy import event, text, update
-from sqlalchemy.exc import DatabaseError, TimeoutError
+from sqlalchemy.exc import DatabaseError, OperationalError
 
 from guardrail.errors import UsageError
 from guardrail.review import (
@@ -36,8 +34,7 @@ from guardrail.review import (
     UnknownItemError,
     WorkLease,
 )
-from guardrail.review.queue import schema, writers
-from guardrail.review.queue.deadline import Circuit
+from guardrail.review.queue import schema
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 
 ROOT = Path(__file__).parents[3]
@@ -506,39 +503,6 @@ def test_another_layout_is_refused_with_the_way_out(store_url: str, layout: str 
         ReviewStore(store_url)
 
 
-# -- files of SQLite -----------------------------------------------------------------------------------------------
-
-
-def test_a_lost_write_ahead_log_is_noticed(tmp_path: Path) -> None:
-    path = tmp_path / "reviews.db"
-    code = (
-        "import os, sys; from guardrail.review import ReviewStore; from tests.review_pages import held_back\n"
-        "ReviewStore(sys.argv[1]).enqueue(held_back()); os._exit(9)"
-    )
-    assert subprocess.run([sys.executable, "-c", code, str(path)], cwd=ROOT, check=False).returncode == 9
-    log = tmp_path / "reviews.db-wal"
-    lost = log.rename(tmp_path / "elsewhere")
-    with pytest.raises(UsageError, match=r"reviews\.db-wal is missing, but reviews\.db-shm shows .*lost"):
-        ReviewStore(path)
-    lost.rename(log)
-    with ReviewStore(path) as store:
-        assert len(store.items()) == 1
-
-
-def test_a_read_only_file_is_opened_for_reading(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "reviews.db"
-    with ReviewStore(path) as store:
-        item = store.enqueue(content())
-    files = sorted(tmp_path.iterdir())
-    monkeypatch.setattr(os, "access", lambda *_: False)  # what a read-only file system answers, also to root
-    with ReviewStore(path) as store:
-        assert [read.id for read in store.items()] == [item.id]
-        for write in (store.check, lambda: store.enqueue(content())):
-            with pytest.raises(StoreUnavailableError, match="attempt to write a readonly database"):
-                write()
-        assert sorted(tmp_path.iterdir()) == files, "a reader makes no files"
-
-
 def test_a_check_writes_and_counts_nothing(store: ReviewStore) -> None:
     before = store.stats()
     store.check()
@@ -594,7 +558,7 @@ def test_counts_and_lists_read_indexes_and_no_rows_of_other_items(tmp_path: Path
             assert plans.through_all_rows() is not indexed, plans.found
 
 
-# -- writers of one process on SQLite ------------------------------------------------------------------------------
+# -- files of SQLite -----------------------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -603,100 +567,30 @@ def sqlite_store(tmp_path: Path) -> Iterator[ReviewStore]:
         yield opened
 
 
-def queued(store: ReviewStore, acts: list[Callable[[], object]]) -> list[BaseException | None]:
-    """Run the acts in threads that ask for the database in this order while another writes; return their errors."""
-    raised: list[BaseException | None] = [None] * len(acts)
-
-    def run(place: int) -> None:
-        try:
-            acts[place]()
-        except Exception as error:
-            raised[place] = error
-
-    threads = [threading.Thread(target=run, args=(place,)) for place in range(len(acts))]
-    waiting = store.database._writers._waiting
-    with suppress(StoreUnavailableError), store.database.write():
-        for thread in threads:
-            before = len(waiting)
-            thread.start()
-            while thread.is_alive() and len(waiting) == before:
-                threading.Event().wait(0.001)
-    for thread in threads:
-        thread.join()
-    return raised
+def test_a_full_disk_is_not_available_and_loses_nothing_that_was_stored(sqlite_store: ReviewStore) -> None:
+    item = sqlite_store.enqueue(content())
+    with sqlite_store.database.write() as connection:
+        pages = connection.exec_driver_sql("PRAGMA page_count").scalar_one()
+        connection.exec_driver_sql(f"PRAGMA max_page_count={pages}")
+    with pytest.raises(StoreUnavailableError, match="database or disk is full"):
+        sqlite_store.enqueue(content("x" * 100_000))
+    assert [stored.id for stored in sqlite_store.items()] == [item.id], "reading goes on"
+    with sqlite_store.database.write() as connection:
+        connection.exec_driver_sql("PRAGMA max_page_count=1073741823")
+    sqlite_store.enqueue(content("x" * 100_000))
 
 
-def test_threads_write_in_the_order_in_which_they_ask_and_in_one_commit(sqlite_store: ReviewStore) -> None:
-    commits: list[object] = []
-    event.listen(sqlite_store.database.engine, "commit", commits.append)
-    acts = [partial(sqlite_store.enqueue, content(str(i))) for i in range(6)]
-    assert queued(sqlite_store, [*acts]) == [None] * 6
-    assert len(commits) == 1
-    assert [item.content.question for item in sqlite_store.items()] == [str(i) for i in range(6)]
+def test_a_write_that_fails_is_undone(sqlite_store: ReviewStore) -> None:
+    sqlite_store.enqueue(content())
 
-
-def test_what_fails_is_undone_alone(sqlite_store: ReviewStore) -> None:
-    def wrong() -> None:
+    def fails() -> None:
         with sqlite_store.database.write() as connection:
-            connection.exec_driver_sql("UPDATE review_items SET holder = 'wrong'")
-            raise ValueError
+            for table in ("review_items", "nowhere"):
+                connection.exec_driver_sql(f"UPDATE {table} SET holder = 'wrong'")
 
-    _, failed, _ = queued(
-        sqlite_store, [partial(sqlite_store.enqueue, content("1")), wrong, partial(sqlite_store.enqueue, content("2"))]
-    )
-    assert isinstance(failed, ValueError)
-    assert [(item.content.question, item.holder) for item in sqlite_store.items()] == [("1", None), ("2", None)]
-
-
-def test_a_commit_that_fails_fails_for_all_that_is_in_it(sqlite_store: ReviewStore) -> None:
-    def full() -> None:
-        """As when the disk is full: SQLite undoes the transaction by itself."""
-        with sqlite_store.database.write() as connection:
-            connection.connection.dbapi_connection.execute("ROLLBACK")  # type: ignore[union-attr]
-
-    before, last, after = queued(
-        sqlite_store, [partial(sqlite_store.enqueue, content("1")), full, partial(sqlite_store.enqueue, content("2"))]
-    )
-    assert [type(error) for error in (before, last, after)] == [StoreUnavailableError] * 3
-    sqlite_store.database.circuit = Circuit()
-    assert sqlite_store.items() == []
-    sqlite_store.enqueue(content("3"))
-    assert len(sqlite_store.items()) == 1
-
-
-def test_a_thread_that_waits_too_long_for_its_turn_holds_up_nobody(sqlite_store: ReviewStore) -> None:
-    def impatient() -> None:
-        with sqlite_store.database._writers.write(0.0):
-            raise AssertionError
-
-    assert [
-        type(error) for error in queued(sqlite_store, [impatient, partial(sqlite_store.enqueue, content()), impatient])
-    ] == [*(TimeoutError, type(None), TimeoutError)]
-    assert len(sqlite_store.items()) == 1
-
-
-def test_a_thread_waits_for_the_thread_that_commits_no_longer_than_its_deadline(
-    sqlite_store: ReviewStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    now, ended, commit = [0.0], threading.Event(), writers._Transaction.commit
-
-    def blocked(batch: Any) -> None:
-        ended.wait(10)
-        commit(batch)
-
-    def late() -> None:
-        try:
-            with sqlite_store.database._writers.write(60.0):
-                now[0] = 61.0
-        finally:
-            ended.set()
-
-    monkeypatch.setattr(writers, "time", SimpleNamespace(monotonic=lambda: now[0]))
-    monkeypatch.setattr(writers._Transaction, "commit", blocked)
-    failed, committed = queued(sqlite_store, [late, partial(sqlite_store.enqueue, content("1"))])
-    assert isinstance(failed, TimeoutError)
-    assert committed is None
-    assert len(sqlite_store.items()) == 1
+    with pytest.raises(OperationalError, match="no such table"):
+        fails()
+    assert [item.holder for item in sqlite_store.items()] == [None]
 
 
 def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(sqlite_store: ReviewStore, tmp_path: Path) -> None:
@@ -709,7 +603,6 @@ def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(sqlite_store: 
     assert (len(connected), (tmp_path / "reviews.db-wal").exists()) == (0, True)
     (tmp_path / "reviews.db").rename(tmp_path / "away.db")
     for act in (sqlite_store.items, sqlite_store.stats, sqlite_store.check, partial(sqlite_store.enqueue, content())):
-        sqlite_store.database.circuit = Circuit()
         with pytest.raises(StoreUnavailableError, match="was moved, deleted or replaced"):
             act()
     assert not (tmp_path / "reviews.db").exists()

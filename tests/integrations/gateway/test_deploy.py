@@ -30,7 +30,6 @@ import yaml
 from guardrail.errors import UsageError
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.review.monitors.store import Monitors
-from guardrail.review.queue.deadline import Circuit
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
@@ -254,7 +253,7 @@ def test_a_store_that_hangs_holds_no_question_longer_than_its_deadline(
             looked = served.http.get(f"/guardrail/v1/tickets/{'0' * 32}")
             assert (looked.status_code, looked.json()["error"]["code"]) == (503, "store_unavailable")
         assert endpoint.requests == 5  # nothing was drawn
-        database.circuit, database.deadline, endpoint.holding = Circuit(), 5.0, True
+        database.deadline, endpoint.holding = 5.0, True
         pending = pool.submit(served.ask)
         for _ in range(2):
             endpoint.wait_for(5)
@@ -262,7 +261,7 @@ def test_a_store_that_hangs_holds_no_question_longer_than_its_deadline(
         with postgres.stopped(store_url):
             endpoint.released.set()
             assert pending.result(20).status_code == 503  # another gateway could not continue this draw
-        database.circuit, database.deadline = Circuit(), 5.0
+        database.deadline = 5.0
         assert served.ask(headers=AGAIN).json()["guardrail"]["accepted"]
     assert endpoint.requests == 10
 

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import sqlite3
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Future
-from contextlib import closing, contextmanager
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, closing
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -22,8 +20,7 @@ from sqlalchemy.exc import OperationalError
 from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
-from guardrail.review.queue.database import Database, _dial
-from guardrail.review.queue.deadline import FAILURES, PAUSE, Circuit, watched
+from guardrail.review.queue.database import CONNECTIONS, Database, _Operation
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
 from tests.review_pages import held_back
@@ -59,30 +56,22 @@ def impatient(store_url: str) -> Iterator[ReviewStore]:
 def test_every_operation_of_a_server_that_hangs_ends_and_the_next_succeeds(impatient: ReviewStore) -> None:
     store, monitors = impatient, Monitors(impatient)
     item = store.enqueue(held_back())
-    risk, drift = monitors.risk("risk", 0.1), monitors.drift("drift", ARTIFACT)
+    risk = monitors.risk("risk", 0.1)
     switch = monitors.switch(every=0.0)
     operations: list[Callable[[], object]] = [
         lambda: store.enqueue(held_back()),
-        lambda: store.item(item.id),
-        lambda: store.claim("ann"),
-        store.stats,
         lambda: risk.update(False),
-        lambda: drift.update(0.5),
-        lambda: monitors.all(),
     ]
     store.database.deadline = 0.15  # not before: a busy machine may be slower
     with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
-        for pooled in (True, False):
-            if not pooled:
-                store.close()
-            for operation in operations:
-                store.database.circuit = Circuit()
-                with pytest.raises(StoreUnavailableError, match=r"within 0\.15 s|cannot be reached"):
-                    operation()
-        store.database.circuit = Circuit()
+        for operation in operations:
+            with pytest.raises(StoreUnavailableError, match=r"within 0\.15 s"):
+                operation()
+        store.close()
+        with pytest.raises(StoreUnavailableError, match=r"within 0\.15 s|timeout"):  # it connects, for 2 s
+            store.stats()
         assert not switch.allows(0.0)
         assert "cannot be read" in switch.reason()
-    store.database.circuit = Circuit()
     store.database.deadline = 5.0
     assert store.item(item.id).state == "pending"
     assert risk.update(False).n == 1
@@ -162,48 +151,7 @@ def test_a_database_that_takes_nothing_is_not_available(store_url: str) -> None:
         assert len(drift._inbox._kept) == 1, "written when the database takes it again"
 
 
-def test_a_circuit_opens_tries_once_and_closes() -> None:
-    now = [0.0]
-    circuit = Circuit(lambda: now[0])
-    for _ in range(FAILURES):
-        circuit.enter()
-        circuit.note(failed=True)
-    with pytest.raises(StoreUnavailableError, match="failed 3 times in a row"):
-        circuit.enter()
-    now[0] += PAUSE
-    circuit.enter()
-    with pytest.raises(StoreUnavailableError):
-        circuit.enter()  # one operation tries for all
-    circuit.note(failed=True)
-    with pytest.raises(StoreUnavailableError):
-        circuit.enter()
-    now[0] += PAUSE
-    circuit.enter()
-    circuit.note(failed=False)
-    for _ in range(3):
-        circuit.enter()
-
-
-def test_an_open_circuit_does_not_ask_the_database(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with ReviewStore(tmp_path / "reviews.db") as store:
-        connects = 0
-        connect = store.database.engine.connect
-
-        def counted() -> Any:
-            nonlocal connects
-            connects += 1
-            return connect()
-
-        monkeypatch.setattr(store.database.engine, "connect", counted)
-        store.stats()
-        for _ in range(FAILURES):
-            store.database.circuit.note(failed=True)
-        with pytest.raises(StoreUnavailableError, match="in a row"):
-            store.stats()
-        assert connects == 1
-
-
-def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_one_does_not_open_the_circuit(tmp_path: Path) -> None:
+def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_statement_is_not_unavailable(tmp_path: Path) -> None:
     with ReviewStore(tmp_path / "reviews.db") as store:
         store.database.deadline = 0.1
         with closing(sqlite3.connect(tmp_path / "reviews.db", isolation_level=None)) as other:
@@ -213,29 +161,9 @@ def test_a_locked_sqlite_file_ends_the_operation_and_a_refused_one_does_not_open
             other.execute("ROLLBACK")
         store.database.deadline = 5.0
         store.enqueue(held_back())
-        for _ in range(FAILURES + 1):
-            with pytest.raises(UsageError):
-                store.enqueue(held_back(), callback="no url")
-            with pytest.raises(Exception, match="no such table"), store.database.read() as connection:
-                connection.exec_driver_sql("SELECT 1 FROM nowhere")
+        with pytest.raises(OperationalError, match="no such table"), store.database.read() as connection:
+            connection.exec_driver_sql("SELECT 1 FROM nowhere")
         assert store.stats().pending == 1
-
-
-def test_failures_that_took_long_open_the_circuit_and_those_at_once_do_not(tmp_path: Path) -> None:
-    with ReviewStore(path := tmp_path / "reviews.db") as store:
-        path.rename(tmp_path / "away")
-        for _ in range(FAILURES + 1):  # at once
-            with pytest.raises(StoreUnavailableError, match="was moved"):
-                store.enqueue(held_back())
-        (tmp_path / "away").rename(path)
-        store.database.deadline = 0.1
-        with closing(sqlite3.connect(path, isolation_level=None)) as other:
-            other.execute("BEGIN IMMEDIATE")
-            for _ in range(FAILURES):
-                with pytest.raises(StoreUnavailableError, match=r"locked|within"):
-                    store.enqueue(held_back())
-        with pytest.raises(StoreUnavailableError, match="in a row"):
-            store.enqueue(held_back())
 
 
 def test_a_long_statement_of_sqlite_is_interrupted(tmp_path: Path) -> None:
@@ -265,12 +193,12 @@ def test_only_a_connection_that_the_server_closed_is_tried_again(
 ) -> None:
     begun: list[Any] = []
 
-    def refuse(connection: Any, operation: Any) -> None:
+    def refuse(self: Database, connection: Any, operation: Any, writes: bool) -> None:
         begun.append(connection)
         raise OperationalError("BEGIN", None, OSError("refused"), connection_invalidated=closed)
 
     with monkeypatch.context() as patch:
-        patch.setattr("guardrail.review.queue.database._begin", refuse)
+        patch.setattr(Database, "_begin", refuse)
         with pytest.raises((StoreUnavailableError, OperationalError), match="refused"):
             store.find("a question")
     assert len(begun) == 1 + closed
@@ -290,75 +218,49 @@ def test_a_deadline_is_a_time(tmp_path: Path, seconds: float) -> None:
         ReviewStore(tmp_path / "reviews.db", deadline=seconds)
 
 
-class _LateTurn:
-    """In place of what gives an operation its turn: the turn comes when the operation's time is over."""
-
-    def __init__(self, store: ReviewStore) -> None:
-        self._database, self._writers = store.database, store.database._writers
-
-    def acquire(self, timeout: float) -> bool:
-        assert timeout > 0
-        while not self._database._current.operation.late:
-            threading.Event().wait(0.005)
-        return True
-
-    def release(self) -> None:
-        pass
-
-    @contextmanager
-    def write(self, patience: float) -> Iterator[Any]:
-        with self._writers.write(patience) as connection:
-            self.acquire(patience)
-            yield connection
-
-
-def test_an_operation_whose_turn_comes_too_late_does_not_begin(store_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_operation_whose_turn_comes_too_late_does_not_begin(store_url: str) -> None:
     """Nothing would break it off any more, so that it could wait for a server that hangs for ever."""
     with ReviewStore(store_url) as store:
         store.stats()
-        for name in ("_slots", "_writers"):
-            monkeypatch.setattr(store.database, name, _LateTurn(store))
-        for begin in (store.database.read, store.database.write):
-            with pytest.raises(StoreUnavailableError, match=r"within 0\.05 s"), begin(0.05):
-                pytest.fail("it began")
-        monkeypatch.undo()
+        with ExitStack() as others:
+            for _ in range(CONNECTIONS):
+                others.enter_context(store.database.read())
+            for begin in (store.database.read, store.database.write):
+                with pytest.raises(StoreUnavailableError, match=r"in use by other threads|within"), begin(0.05):
+                    pytest.fail("it began")
         assert store.stats().pending == 0
 
 
-def test_a_connection_that_is_made_too_late_is_broken_off() -> None:
-    ours, theirs = socket.socketpair()
-    with ours, theirs, watched(LONG) as operation:
-        current: Any = threading.local()
-        current.operation = operation
+def test_a_thread_waits_for_its_turn_to_write_no_longer_than_its_deadline(store_url: str) -> None:
+    with ReviewStore(store_url) as store, ThreadPoolExecutor(1) as thread:
+        with store.database.write() as connection:
+            connection.exec_driver_sql("UPDATE review_meta SET value = value")
 
-        def connect() -> socket.socket:
-            operation.late = True  # the watchdog looked just before there was something to break off
-            return ours
+            def late() -> None:
+                with store.database.write(0.1) as other:
+                    other.exec_driver_sql("UPDATE review_meta SET value = value")
 
-        of_the_parent: dict[int, Future[Any]] = {os.getpid() + 1: Future()}
-        with pytest.raises(StoreUnavailableError, match="cannot be reached"):
-            _dial(current, of_the_parent, SimpleNamespace(name="postgresql", connect=connect), None, (), {})
-        theirs.settimeout(10)
-        assert theirs.recv(1) == b""
-
-
-def test_an_attempt_to_connect_that_nobody_waits_for_is_the_only_one_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each operation left a thread behind, which tried for two minutes."""
-    monkeypatch.setattr(Database, "_prepare", lambda _: None)
-    with socket.create_server(("127.0.0.1", 0)) as silent:
-        database = Database(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none", deadline=0.1)
-        before = set(threading.enumerate())
-        for _ in range(FAILURES):
-            with pytest.raises(StoreUnavailableError, match="did not answer"), database.read():
-                pytest.fail("connected")
-        (trying,) = (thread for thread in set(threading.enumerate()) - before if thread.name == "guardrail-connect")
-        trying.join(30)
-        assert not trying.is_alive()
+            with pytest.raises(StoreUnavailableError, match=r"0\.1 s"):
+                thread.submit(late).result()
+        store.enqueue(held_back())
 
 
 def test_only_the_operation_that_is_late_is_broken_off() -> None:
     broken = threading.Event()
-    with watched(LONG) as other, watched(0.05) as late:
-        other.break_off, late.break_off = (lambda: pytest.fail("in time")), broken.set
+    with _Operation(LONG) as other, _Operation(0.05) as late, _Operation(0.05) as over:
+        other.breaks_off(lambda: pytest.fail("in time"))
+        over.breaks_off(lambda: pytest.fail("its connection may be another operation's"))
+        over.__exit__()
+        late.breaks_off(broken.set)
         assert broken.wait(60)
-    assert (other.late, late.late) == (False, True)
+    assert (other.late, late.late, over.late) == (False, True, False)
+    with pytest.raises(StoreUnavailableError, match="no connection in time"):
+        late.breaks_off(broken.set)
+
+
+def test_a_server_that_takes_connections_and_says_nothing_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Database, "_prepare", lambda _: None)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        database = Database(f"postgresql://nobody@127.0.0.1:{silent.getsockname()[1]}/none", deadline=0.1)
+        with pytest.raises(StoreUnavailableError), database.read():
+            pytest.fail("connected")
