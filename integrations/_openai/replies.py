@@ -40,21 +40,8 @@ MANY = 2**53
 """No reply has so many tokens; a count this large is read as 0."""
 
 
-_OF_THE_SERVER = frozenset({
-    "internal_server_error", "overloaded_error", "rate_limit_error", "rate_limit_exceeded", "server_error",
-    "service_unavailable", "service_unavailable_error", "timeout_error",
-})  # fmt: skip
-"""Types and codes of errors that a server under load gives in place of answers. Any other may be about the question."""
-
-
 class MalformedReplyError(ValueError):
-    """The endpoint's reply is not a chat completion.
-
-    Attributes:
-        status_code: The HTTP status that it stands for, if it is an error with HTTP status 200, as proxies send.
-    """
-
-    status_code: int | None = None
+    """The endpoint's reply is not a chat completion."""
 
 
 class ForeignReplyError(MalformedReplyError):
@@ -95,11 +82,8 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
     """
     choices = reply.get("choices")
     if not isinstance(choices, list) or not choices:
-        error = reply.get("error")
-        detail = str(error) if error else f"fields {sorted(map(str, reply))[:8]}"
-        fault = MalformedReplyError(f"the endpoint's reply has no choices ({detail})")
-        fault.status_code = _stated_status(error)
-        raise fault
+        detail = str(reply["error"]) if reply.get("error") else f"fields {sorted(map(str, reply))[:8]}"
+        raise MalformedReplyError(f"the endpoint's reply has no choices ({detail})")
     for choice in choices:
         if not isinstance(choice, dict) or not isinstance(choice.get("message"), dict):
             raise MalformedReplyError("a choice of the endpoint's reply has no message")
@@ -109,14 +93,6 @@ def choices_of(reply: Mapping[str, Any], *, max_tokens: int | None = None) -> li
                 f"an answer has {len(text)} characters for at most {max_tokens} tokens: the server ignores max_tokens"
             )
     return sorted(choices, key=lambda choice: choice["index"] if isinstance(choice.get("index"), int) else 0)
-
-
-def _stated_status(error: Any) -> int | None:
-    """The HTTP status that an error with HTTP status 200 stands for; None if that cannot be told."""
-    stated = error if isinstance(error, Mapping) else {}
-    if stated.get("type") in _OF_THE_SERVER or stated.get("code") in _OF_THE_SERVER:
-        return 503
-    return next((code for code in (stated.get("code"), stated.get("status")) if type(code) is int), None)
 
 
 def usage_of(reply: Mapping[str, Any]) -> UsageMetadata:

@@ -20,7 +20,7 @@ from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan,
 
 from .endpoint import RETRIED, Attempted, is_of_route, status_of
 from .pins import ModelChangedError
-from .replies import ForeignReplyError, MalformedReplyError, choices_of, message_of, option_scores, parsed, usage_of
+from .replies import ForeignReplyError, choices_of, message_of, option_scores, parsed, usage_of
 from .requests import TOP_LOGPROBS
 
 __all__ = [
@@ -202,10 +202,8 @@ def outcome_of(
         samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
-        # In doubt the reply is what this question gets; an overload that a proxy sends with status 200 says so.
-        stated = isinstance(error, MalformedReplyError | BrokenOffReplyError)
-        cause = cause_of(error) if stated else Unmeasured.UNREADABLE
-        cause = Unmeasured.MODEL_FAILED if isinstance(error, ForeignReplyError) else cause
+        of_the_server = isinstance(error, ForeignReplyError | BrokenOffReplyError)
+        cause = Unmeasured.MODEL_FAILED if of_the_server else Unmeasured.UNREADABLE
         cause = Unmeasured.MODEL_CHANGED if isinstance(error, ModelChangedError) else cause
     cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)

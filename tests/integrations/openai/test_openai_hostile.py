@@ -160,28 +160,6 @@ def test_bodies_that_are_no_reply_are_counted_and_named(way: Callable[[Guardrail
     assert f"11 of 11 calls failed, the first with {named}" in verdict.detail
 
 
-@pytest.mark.parametrize(
-    ("error", "reason"),
-    [
-        ({"code": 502, "message": "Provider returned error"}, Unmeasured.MODEL_FAILED),  # OpenRouter
-        ({"message": "overloaded", "type": "server_error"}, Unmeasured.MODEL_FAILED),
-        ({"message": "slow down", "code": "rate_limit_exceeded"}, Unmeasured.MODEL_FAILED),
-        ({"code": 400, "message": "too long"}, Unmeasured.REJECTED),
-        ({"code": "content_filter", "message": "filtered"}, Unmeasured.UNREADABLE),
-        ("overloaded", Unmeasured.UNREADABLE),
-    ],
-)
-def test_an_error_with_status_200_is_what_it_says(error: Any, reason: Unmeasured) -> None:
-    """A proxy's overload would otherwise count as abstentions of the model, and be certified around."""
-
-    async def send(_: Address, body: Mapping[str, Any], __: float | None = None) -> Attempted:
-        return Attempted(json.dumps({"error": error}).encode(), None, 1)
-
-    with answered_by(send) as model:
-        verdict = Guardrail(model=model, artifact=make_artifact(model), probe="off", remember=0).assess("q")
-    assert verdict.uncertainty.reason is reason
-
-
 @pytest.mark.parametrize("mode", ["deep", "html", "list", "empty", "truncated"])
 def test_a_plain_call_says_what_was_wrong(mode: str) -> None:
     with serving(Endpoint(mode=mode)) as endpoint:
