@@ -28,6 +28,7 @@ __all__ = [
     "has_visible",
     "json_fault",
     "pack",
+    "quoted",
     "sha256_hex",
     "spelled",
     "text_fault",
@@ -40,6 +41,15 @@ DEEPEST = 100
 """Levels to which arguments may be nested. pydantic's writer stops at 255, the interpreter's recursion at about 500."""
 PACKED = range(-(2**63), 2**64)
 """Integers that MessagePack has, in which LangGraph stores a graph's state."""
+
+
+_LINE_ENDS = re.compile("[\\x7f-\\x9f\\u2028\\u2029]")
+"""Characters that end a line for some readers, and that JSON leaves as they are."""
+
+
+def quoted(text: str) -> str:
+    """A text as a JSON string on one line, for prompts: nothing in it can close it and pose as the prompt around it."""
+    return _LINE_ENDS.sub(lambda found: f"\\u{ord(found[0]):04x}", json.dumps(text, ensure_ascii=False))
 
 
 def canonical_json(

@@ -100,7 +100,7 @@ def p_true(model: BaseChatModel, *, timeout: float = 30.0) -> Scorer:
     sampler = Sampler(model, P_TRUE.plan(SamplingPlan(n=0)))
     params = {"model": identify(model).model_dump(mode="json")}
 
-    @scorer(version=1, higher="certain", params=params, timeout=timeout, name="p_true")
+    @scorer(version=2, higher="certain", params=params, timeout=timeout, name="p_true")
     async def rate(question: str, answer: str, messages: Sequence[BaseMessage]) -> Any:
         candidate = SampleSet(question=question, primary=Sample(text=answer))
         (reply,) = await sampler.adraw(P_TRUE.ask(messages, candidate))

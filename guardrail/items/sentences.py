@@ -14,10 +14,11 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from ..errors import UsageError
 from ..judges.base import Entailment
 from ..judges.registry import make_entailment
+from ..plain_json import quoted
 from ..sampling.follow_ups import FollowUp, register
 from ..specs import JudgeSpec
 from ..types import SampleSet
-from ..uncertainty.selfcheck import sentences
+from ..uncertainty.selfcheck import AS_DATA, sentences
 from .spec import ItemsSpec, Procedure
 
 __all__ = [
@@ -70,9 +71,10 @@ def entailed_support(
 
 def question(asked: str, pieces: Sequence[str], sample: str) -> str:
     """The question which of the sentences a sample supports. Another wording is another follow-up version."""
-    numbered = "\n".join(f"{i}. {piece}" for i, piece in enumerate(pieces, start=1))
+    numbered = "\n".join(f"{i}. {quoted(piece)}" for i, piece in enumerate(pieces, start=1))
     return (
-        f"Question: {asked}\n\nContext (an answer to the question): {sample}\n\nSentences:\n{numbered}\n\n"
+        f"{AS_DATA}\n\nQuestion: {quoted(asked)}\n\nContext (an answer to the question): {quoted(sample)}\n\n"
+        f"Sentences:\n{numbered}\n\n"
         "Is each sentence supported by the context above? Reply with one line for each sentence: its number, "
         "a full stop, and Yes or No. Nothing else."
     )

@@ -6,7 +6,6 @@ verdicts with `cached` while you calibrate.
 
 from __future__ import annotations
 
-import json
 import logging
 import re
 from collections.abc import Sequence
@@ -17,6 +16,7 @@ from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 
 from ..errors import UsageError, describe_error
+from ..plain_json import quoted
 from ..sampling.calls import quiet_copy, with_settings
 from ..sampling.limits import in_flight
 from ..sampling.native import is_native
@@ -53,8 +53,8 @@ Reply = Literal["auto", "structured", "text"]
 
 def judge_messages(question: str, a: str, b: str, *, text: bool) -> list[BaseMessage]:
     """The prompt for one pair. JSON strings cannot be closed from within, so an answer cannot pose as the prompt."""
-    quoted = [json.dumps(part, ensure_ascii=False) for part in (question, a, b)]
-    human = "Question: {}\nAnswer 1: {}\nAnswer 2: {}\n\nDo the two answers mean the same?".format(*quoted)
+    parts = map(quoted, (question, a, b))
+    human = "Question: {}\nAnswer 1: {}\nAnswer 2: {}\n\nDo the two answers mean the same?".format(*parts)
     return [SystemMessage(f"{_SYSTEM} {_ASK_TEXT}" if text else _SYSTEM), HumanMessage(human)]
 
 

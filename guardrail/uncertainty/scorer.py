@@ -31,9 +31,10 @@ from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe
 from ..models import import_named
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
+from ..sampling.calls import DEFAULT_CONCURRENCY
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
-from ..sampling.limits import adopt_limits, limits_for_threads, take_slot
+from ..sampling.limits import adopt_limits, current_limits, limits_for_threads, new_lock, take_slot
 from ..sampling.replies import transport_cause
 from ..specs import EstimatorSpec
 from ..types import Cost, Missing, Sample, SampleSet, Unit, Unmeasured
@@ -182,6 +183,8 @@ class Scorer:
         if isinstance(arguments, Missing):
             return arguments
         call = partial(self.function, **arguments)
+        if not self.is_async and (busy := (yield from self._turn())) is not None:
+            return busy
         try:
             with ExitStack() as slots:
                 yield take_slot(slots)
@@ -199,13 +202,45 @@ class Scorer:
         if self.is_async:
             # One loop for all of them: clients keep connections, which belong to the loop that opened them.
             return asyncio.run_coroutine_threadsafe(_within(call, self.timeout), _loop()).result()
-        return _finished(_in_thread(call), self.timeout)
+        thread = _in_thread(call, self._threads)
+        try:
+            return _finished(thread, self.timeout)
+        except _TooSlowError:
+            self._threads.leave(thread)
+            raise
 
     async def _arun(self, call: Callable[[], Any]) -> Any:
         if self.is_async:
             return await _within(call, self.timeout)
-        thread = _in_thread(call)
-        return await _within(lambda: asyncio.wrap_future(thread), self.timeout)
+        thread = _in_thread(call, self._threads)
+        try:
+            return await _within(lambda: asyncio.wrap_future(thread), self.timeout)
+        except _TooSlowError:
+            self._threads.leave(thread)
+            raise
+
+    @cached_property
+    def _threads(self) -> _Threads:
+        return _Threads()
+
+    def _turn(self) -> Steps[Missing | None]:
+        """Wait until a call may start, while calls that were too slow still run; the reason if none may.
+
+        A thread cannot be stopped: without this a scorer that hangs would leave one behind for every question.
+        """
+        limits = current_limits()
+        most = limits[0].n if limits else DEFAULT_CONCURRENCY
+        deadline = time.monotonic() + self.timeout
+        while not self._threads.may_start(most):
+            if self._threads.left >= most or time.monotonic() > deadline:
+                # No reason to do with the question, so it is not remembered like an abstention.
+                return Missing(
+                    Unmeasured.MODEL_FAILED,
+                    f"{self._threads.left} calls of {self.name} took longer than {self.timeout:g} s and still run, so "
+                    "no further one is made before they end",
+                )
+            yield Effect(partial(time.sleep, 0.01), partial(asyncio.sleep, 0.01))
+        return None
 
     def _formula(self, evidence: Evidence) -> float | Missing:
         follow_up = self.estimator.needs.follow_up
@@ -381,12 +416,44 @@ async def _within(start: Callable[[], Awaitable[Result]], seconds: float) -> Res
         raise
 
 
-def _in_thread(call: Callable[[], Any]) -> Future[Any]:
+class _Threads:
+    """The threads of one scorer.
+
+    Attributes:
+        left: Those whose call took longer than the timeout and still runs.
+    """
+
+    def __init__(self) -> None:
+        self._lock = new_lock(self)
+        self._running = self.left = 0
+
+    def may_start(self, most: int) -> bool:
+        """Whether another thread may start: while any is left behind, at most so many run in all."""
+        return not self.left or self._running < most
+
+    def leave(self, thread: Future[Any]) -> None:
+        """Count a call as left behind until it ends."""
+        self._count(left=1)
+        thread.add_done_callback(lambda _: self._count(left=-1))
+
+    def started(self, thread: Future[Any]) -> None:
+        """Count a call until it ends."""
+        self._count(running=1)
+        thread.add_done_callback(lambda _: self._count(running=-1))
+
+    def _count(self, running: int = 0, left: int = 0) -> None:
+        with self._lock:
+            self._running += running
+            self.left += left
+
+
+def _in_thread(call: Callable[[], Any], threads: _Threads) -> Future[Any]:
     """The call in a daemon thread, within the caller's context: the interpreter does not wait for a hanging call."""
     future: Future[Any] = Future()
     future.set_running_or_notify_cancel()  # a caller that stops waiting cannot take the place of the result
     context = copy_context()
     context.run(adopt_limits, limits_for_threads())
+    threads.started(future)
 
     def work() -> None:
         try:

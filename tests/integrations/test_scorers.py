@@ -27,6 +27,7 @@ from guardrail.judges.base import EntailmentScores
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Unmeasured
+from guardrail.uncertainty.selfcheck import AS_DATA
 from guardrail.verdict import Verdict
 from integrations.openai_chat import OpenAICompatibleChat
 from integrations.scorers import (
@@ -235,7 +236,8 @@ def test_p_true_asks_one_question_about_the_answer_alone(endpoint: Endpoint) -> 
     assert body["messages"] == [
         {
             "role": "user",
-            "content": "Question: q?\nPossible answer: Paris\nIs the possible answer:\n(A) True\n(B) False\n"
+            "content": f'{AS_DATA}\nQuestion: "q?"\nPossible answer: "Paris"\n'
+            "Is the possible answer:\n(A) True\n(B) False\n"
             "Reply with the letter only. The possible answer is:",
         }
     ]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,9 @@ class Confident(ScriptedChat):
     """States a confidence when asked for one: the length of its answer."""
 
     def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        if "from 0" in question_text(messages):
-            return ScriptedChat(default=[str(10 * len(messages[-2].text))])._generate(messages)
+        if "from 0" in (asked := question_text(messages)):
+            answer = json.loads(asked.partition("Answer: ")[2].splitlines()[0])
+            return ScriptedChat(default=[str(10 * len(answer))])._generate(messages)
         return super()._generate(messages, stop, run_manager, **kwargs)
 
 

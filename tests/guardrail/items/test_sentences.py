@@ -89,7 +89,7 @@ def test_a_reply_that_is_missing_leaves_every_sentence_unmeasured() -> None:
 def test_one_question_for_each_distinct_sample() -> None:
     asked = SUPPORTED.ask([], drawn("s1", "s2", "s1", ""))
     assert [messages[0].text for messages in asked] == [question("q", SENTENCES, text) for text in ("s1", "s2")]
-    assert "\n3. He painted.\n" in asked[0][0].text
+    assert '\n3. "He painted."\n' in asked[0][0].text
 
 
 def test_the_plan_asks_for_support() -> None:

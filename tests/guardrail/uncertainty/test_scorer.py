@@ -256,6 +256,39 @@ async def test_a_score_that_takes_too_long_is_unmeasured_in_every_driver(kind: s
     assert "no score within 0.05 s" in verdicts[0].detail
 
 
+@pytest.mark.parametrize("asynchronous", [False, True])
+def test_a_scorer_that_hangs_leaves_no_more_threads_than_max_concurrency(asynchronous: bool) -> None:
+    """40 questions would otherwise leave 40 threads behind, and so on until the process has none."""
+    release = threading.Event()
+
+    @scorer(version=1, higher="certain", timeout=0.05)
+    def hanging(answer: str) -> float:
+        release.wait(30)
+        return 0.9
+
+    def running() -> int:
+        return sum(thread.name == "guardrail-scorer" for thread in threading.enumerate())
+
+    model = ScriptedChat(default=["Paris"])
+    guard = Guardrail(model=model, artifact=artifact_of(hanging), scorer=hanging, remember=0)
+    questions, config = [f"q{i}?" for i in range(40)], {"max_concurrency": 4}
+    before = running()
+    if asynchronous:
+        held = asyncio.run(guard.abatch(questions, config, return_exceptions=True))
+    else:
+        held = guard.batch(questions, config, return_exceptions=True)
+    assert running() - before == 4
+    assert not any(isinstance(each, AIMessage) and each.text == "Paris" for each in held)
+    last = guard.assess("once more?", config).uncertainty
+    assert (last.reason, running() - before) == (Unmeasured.MODEL_FAILED, 4)
+    assert "4 calls of hanging took longer than 0.05 s and still run" in last.detail
+    release.set()
+    for thread in threading.enumerate():
+        if thread.name == "guardrail-scorer":
+            thread.join(10)
+    assert guard.assess("and now?", config).uncertainty.value == pytest.approx(0.1)
+
+
 async def test_sync_and_async_functions_are_asked_in_sync_and_async_guards() -> None:
     loops = set()
 
