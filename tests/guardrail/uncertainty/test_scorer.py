@@ -14,6 +14,7 @@ import httpx
 import numpy as np
 import pytest
 from langchain_core.messages import AIMessage, HumanMessage
+from langchain_core.runnables import RunnableConfig
 
 from guardrail import Guardrail, PromptWrapping, Scorer, UsageError, plan_for, scorer
 from guardrail.artifact import CalibrationArtifact
@@ -271,7 +272,8 @@ def test_a_scorer_that_hangs_leaves_no_more_threads_than_max_concurrency(asynchr
 
     model = ScriptedChat(default=["Paris"])
     guard = Guardrail(model=model, artifact=artifact_of(hanging), scorer=hanging, remember=0)
-    questions, config = [f"q{i}?" for i in range(40)], {"max_concurrency": 4}
+    questions: list[Any] = [f"q{i}?" for i in range(40)]
+    config = RunnableConfig(max_concurrency=4)
     before = running()
     if asynchronous:
         held = asyncio.run(guard.abatch(questions, config, return_exceptions=True))
