@@ -68,7 +68,7 @@ def test_a_missing_option_is_noticed(line: str, absent: list[str]) -> None:
 
 
 def test_a_missing_command_is_noticed() -> None:
-    assert "calibrate drift" in missing(PAGE.replace("## calibrate drift", "## calibrate"))
+    assert "calibrate audit" in missing(PAGE.replace("## calibrate audit", "## calibrate"))
 
 
 def test_help_and_defaults_are_those_of_the_commands() -> None:

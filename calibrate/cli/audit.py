@@ -1,4 +1,4 @@
-"""The commands that test an artifact on fresh questions: audit (labels), drift (scores)."""
+"""The command that tests an artifact on fresh questions, by their labels or by their scores alone: audit."""
 
 from __future__ import annotations
 
@@ -31,11 +31,10 @@ from .frame.app import app
 from .frame.files import open_pool, read_pool, warn_undecided
 from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
-from .frame.options import RecordsArgument
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import print_tested_segments
 
-__all__ = ["audit", "drift"]
+__all__ = ["audit"]
 
 TITLES = {
     "refuted": ("Refuted", "red"),
@@ -62,7 +61,12 @@ def audit(
     at_most: Annotated[
         float | None, typer.Option(help="Error rate to test instead of the artifact's alpha, e.g. alpha plus a margin.")
     ] = None,
-    level: Annotated[float, typer.Option(help="Probability of refuting a gate that is just good enough.")] = 0.05,
+    level: Annotated[
+        float,
+        typer.Option(
+            help="Probability of refuting a gate that is just good enough, or of an alarm if nothing has changed."
+        ),
+    ] = 0.05,
     estimator: Annotated[str | None, typer.Option("--estimator", "-e", help="Key of the scores.")] = None,
     anytime: Annotated[
         bool,
@@ -71,15 +75,27 @@ def audit(
             help="Verdicts that hold however often you audit the growing file; needs more labels.",
         ),
     ] = False,
+    unlabelled: Annotated[
+        bool,
+        typer.Option(
+            "--unlabelled", help="Needs no labels: compare the scores with those at calibration, by the drift monitor."
+        ),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
 ) -> None:
     """Test the promise on new labelled questions; exit with 1 when they refute it.
 
     The model is not called. Records without scores or labels are scored and labelled as the artifact says, in memory.
-    Exit code: 0 supported or undecided, 1 refuted, 2 nothing could be tested.
+    Exit code: 0 supported or undecided, 1 refuted (with --unlabelled: the questions or the model changed), 2 nothing
+    could be tested.
 
     Example: calibrate audit --records fresh.jsonl --artifact artifact.json
+
+    Example: calibrate audit --records fresh.jsonl --artifact artifact.json --unlabelled
     """
+    if unlabelled:
+        _compare_scores(records, artifact, delta=level, estimator=estimator, as_json=as_json)
+        return
     with _two_for_failures():
         loaded = CalibrationArtifact.load(artifact)
         file = open_pool(records)
@@ -103,23 +119,10 @@ def audit(
         raise typer.Exit(1)
 
 
-@app.command()
-def drift(
-    records: RecordsArgument,
-    artifact: Annotated[
-        Path, typer.Option("--artifact", help="Artifact whose calibration scores are compared.")
-    ] = Path("artifact.json"),
-    delta: Annotated[float, typer.Option(help="Probability of an alarm if nothing has changed.")] = 0.05,
-    estimator: Annotated[str | None, typer.Option("--estimator", "-e", help="Key of the scores.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
+def _compare_scores(
+    records: Sequence[Path], artifact: Path, *, delta: float, estimator: str | None, as_json: bool
 ) -> None:
-    """Compare the uncertainty of new questions with that at calibration, by the drift monitor; labels are not needed.
-
-    Records are read in the order of the file, and scored as the artifact says where that is missing. Exit code: 0 no
-    alarm, 1 an alarm (the questions or the model changed), 2 nothing could be compared.
-
-    Example: calibrate drift fresh.jsonl --artifact artifact.json
-    """
+    """Compare the scores of new questions, in the order of the files, with those at calibration, by the drift monitor."""
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
@@ -178,7 +181,7 @@ def _print_result(result: Audit, artifact: Path) -> None:
     for line in sentences.shifted(result):
         print_line(line)
     if result.verdict != "refuted":
-        finish([], f"calibrate inspect {listed([artifact])}")
+        finish([], f"calibrate report {listed([artifact])}")
 
 
 def _print_what_helps(

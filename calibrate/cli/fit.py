@@ -1,16 +1,13 @@
-"""Commands that make and explain artifacts: fit, inspect."""
+"""The command that makes artifacts: fit."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -22,15 +19,12 @@ from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, refuse_untestable
-from ..evaluation.calls import CallsTable, compare_with_artifact
 from ..evaluation.choice import AUTO, choose_score
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
     auroc_of,
-    caveats,
-    facts,
     verdict_text,
 )
 from ..scoring.scores import refuse_failed
@@ -38,11 +32,11 @@ from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
-from .frame.items import FitItems, fit_by_items, inspect_items, refuse_with_items, refuse_without_items
+from .frame.items import FitItems, fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
 from .frame.options import USUAL, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
-from .frame.terminal import console, finish, print_line
+from .frame.terminal import print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
@@ -54,7 +48,7 @@ from .frame.verdicts import (
     print_verdict,
 )
 
-__all__ = ["fit", "inspect"]
+__all__ = ["fit"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -464,60 +458,3 @@ def _print_share(scope: Scope) -> None:
     if scope.leaves_out:
         share = percent(scope.of_measured(1))
         print_line(f"Those questions lie within the scope, which {share} of all questions do; no other is answered.")
-
-
-@app.command()
-def inspect(
-    artifact: Annotated[Path, typer.Argument(help="Artifact that `fit` wrote.")],
-    records: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Labelled records that it was not fitted on: what each of their scores would answer, beside its "
-            "calls. May be repeated."
-        ),
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="The raw content, for programs.")] = False,
-) -> None:
-    """Say what an artifact promises, in words.
-
-    Example: calibrate inspect artifact.json
-
-    Example: calibrate inspect artifact.json --records fresh.jsonl
-    """
-    loaded = CalibrationArtifact.load(artifact)
-    if as_json:
-        typer.echo(json.dumps({"digest": loaded.digest, **loaded.content}, indent=1))
-        return
-    if loaded.items is not None:
-        inspect_items(loaded)
-        return
-    text = verdict_text(loaded)
-    print_verdict(text)
-    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    rows.add_column(style="bold", overflow="fold", max_width=24)
-    rows.add_column(overflow="fold")
-    for name, value in facts(loaded):
-        rows.add_row(escape(name), escape(value))
-    console.print(rows, highlight=False)
-    console.print("\n[bold]What this does not promise[/bold]")
-    for caveat in caveats(loaded):
-        print_line(f"- {caveat}")
-    if records:
-        _print_calls(compare_with_artifact(loaded, records))
-    first, *others = text.steps or ("Nothing needs doing.",)
-    finish([], first)
-    for step in others:
-        print_line(f"      {step}")
-
-
-def _print_calls(calls: CallsTable) -> None:
-    """Print the share that each score would answer beside its calls, and whether two stages are worth theirs."""
-    print_line(f"{calls.title}:", "bold")
-    print_line(str(calls))
-    if len(calls.rows) > 1:
-        print_line(
-            "To fit the best score of this table on these records is a selection that no fit counts. Fit it on the "
-            "questions that the table leaves out: calibrate evaluate RECORDS --rest FILE."
-        )
-    if calls.advice is not None:
-        print_line(calls.advice)

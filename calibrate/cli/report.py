@@ -1,7 +1,8 @@
-"""The command that shows what a gate does: report."""
+"""The command that shows what a gate does and promises: report."""
 
 from __future__ import annotations
 
+import json
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -9,6 +10,7 @@ from typing import Annotated
 import typer
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import RecordFile
@@ -20,18 +22,21 @@ from ..scoring.names import stored_key
 from ..thresholds.registry import rule_names
 from .frame.app import app
 from .frame.files import keep_inputs, open_pool, pair_cache
-from .frame.items import report_by_items
+from .frame.items import report_by_items, say_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
-from .frame.terminal import console, print_line
-from .frame.verdicts import conclude, print_verdict
+from .frame.terminal import console, finish, print_line
+from .frame.verdicts import conclude, print_facts, print_verdict
 
 __all__ = ["report"]
 
 
 @app.command()
 def report(
-    records: Annotated[list[Path], typer.Argument(help="Record files the artifact was fitted on.")],
+    records: Annotated[
+        list[Path],
+        typer.Argument(help="Record files the artifact was fitted on; or an artifact alone, to say it in words."),
+    ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact that `fit` wrote.")] = Path("artifact.json"),
     out: Annotated[
         Path,
@@ -45,14 +50,24 @@ def report(
         str | None, typer.Option("--estimator", "-e", help="Key of the scores, if several fit the artifact.")
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
+    as_json: Annotated[bool, typer.Option("--json", help="An artifact alone: its content, for programs.")] = False,
 ) -> None:
-    """Write one HTML page that shows what the gate does: figures, tables, answers to read.
+    """Write one HTML page that shows what the gate does; of an artifact alone, say in words what it promises.
 
     Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
     The verdict depends on them as well; exit code 1 if they refute the promise.
 
     Example: calibrate report records.jsonl --artifact artifact.json --out report.html
+
+    Example: calibrate report artifact.json
     """
+    if len(records) == 1 and records[0].suffix == ".json":
+        _say(CalibrationArtifact.load(records[0]), as_json=as_json)
+        return
+    if as_json:
+        raise UsageError(
+            "--json prints the content of an artifact. Name the artifact alone: report ARTIFACT.json --json"
+        )
     # A browser shows a file without a suffix as text, or saves it.
     out = out if out.suffix or out.exists() else out.with_suffix(".html")  # what exists is refused, or written again
     keep_inputs([*records, artifact, *(test or ())], [out])
@@ -100,6 +115,23 @@ def report(
     if audited is not None:
         print_verdict(text)
     conclude(written, text, f"open {out} in a browser")
+
+
+def _say(artifact: CalibrationArtifact, *, as_json: bool) -> None:
+    """Print what an artifact promises, and what it does not."""
+    if as_json:
+        typer.echo(json.dumps({"digest": artifact.digest, **artifact.content}, indent=1))
+        return
+    if artifact.items is not None:
+        say_items(artifact)
+        return
+    text = sentences.verdict_text(artifact)
+    print_verdict(text)
+    print_facts(sentences.facts(artifact), sentences.caveats(artifact))
+    first, *others = text.steps or ("Nothing needs doing.",)
+    finish([], first)
+    for step in others:
+        print_line(f"      {step}")
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

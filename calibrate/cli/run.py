@@ -315,7 +315,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     print_labels_needed(artifact)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone, judge)
     record_files = [file.path for file in (records, test) if file is not None]
-    usual = f"open {pages[0]} in a browser; calibrate inspect {listed([artifact_path])}"
+    usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
 
 

@@ -1,20 +1,17 @@
 """Acceptance beside calls: the share of questions that each score would answer under a certificate.
 
 The labels come from a part of the records that no fit uses, so a score may be chosen by the table: a fit on the other
-questions keeps its promise. `calibrate evaluate` takes the part that ``--estimator auto`` chooses on, and
-``guardrail doctor --records`` the records that the artifact was not fitted on.
+questions keeps its promise. `calibrate evaluate` takes the part that ``--estimator auto`` chooses on.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import default_judge
 from guardrail.notebook import percent, text_table
@@ -24,10 +21,8 @@ from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make_esti
 from guardrail.uncertainty.combine import FEWEST as FEWEST_RANKED
 from guardrail.uncertainty.combine import primary_alone
 
-from ..data.records import Record, RecordFile, RecordHeader, read_records
+from ..data.records import Record, RecordFile, RecordHeader
 from ..data.split import Groups, one_per_cluster
-from ..data.table import among, table_of
-from ..pipeline import hashes_of_fit, narrowed_plan
 from ..scoring.apart import drawn_by_hash, refuse_overlap
 from ..scoring.scores import default_estimator, labels_of, taken, usual_estimators, values_of
 from ..thresholds.fitting import request_for
@@ -42,7 +37,6 @@ __all__ = [
     "calls_beside_fit",
     "calls_of_part",
     "certified_once",
-    "compare_with_artifact",
     "contradiction",
     "ordered",
     "scores_of_draws",
@@ -344,35 +338,6 @@ def calls_beside_fit(
         return calls_of_part(part, rest, file.header, alphas=alphas, n_fit=n_fit, delta=delta), rest
     except UsageError:
         return None
-
-
-def compare_with_artifact(artifact: CalibrationArtifact, paths: Sequence[str | Path]) -> CallsTable:
-    """The table of the records that an artifact was not fitted on, at its alpha and number of labels.
-
-    Raises:
-        RecordError: As `read_records`.
-        UsageError: The records were drawn otherwise than the artifact's, or too few of them are labelled and new to it.
-    """
-    file = read_records(*paths)
-    differences = artifact.model.differences(file.header.model)
-    if differences or narrowed_plan(file.header.plan, artifact.estimator) != artifact.plan:
-        raise UsageError(
-            f"{file.path} does not fit the artifact: {'; '.join(differences) or 'it was drawn by another plan'}. Name "
-            "records that were collected like those of the artifact."
-        )
-    fitted = hashes_of_fit(artifact)
-    if not fitted.size:
-        raise UsageError("the artifact does not know the questions it was fitted on. Fit again.")
-    table = table_of(file.records)
-    known = among(table.question_hashes(), fitted)
-    outcome = artifact.outcome
-    return calls_of_part(
-        table.take(~known),
-        table.take(known),
-        file.header,
-        alphas=(outcome.alpha,),
-        n_fit=outcome.n,
-    )
 
 
 def _row(

@@ -51,7 +51,7 @@ def main() -> None:
         names = ", ".join(picture.name for picture in pictures)
         CONSOLE.print(Padding(Text(names, "dim"), (0, 0, 0, 4)))
     folder = ".venv-quick" if args.quick else ".venv"
-    CONSOLE.print(f"\nNext: [bold]{folder}/bin/calibrate inspect {out}/llm/artifact.json[/]", soft_wrap=True)
+    CONSOLE.print(f"\nNext: [bold]{folder}/bin/calibrate report {out}/llm/artifact.json[/]", soft_wrap=True)
 
 
 def _embedded(out: Path) -> list[list[Path]]:

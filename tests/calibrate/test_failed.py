@@ -149,7 +149,7 @@ def test_every_share_is_of_all_questions_asked(labelled: RecordFile, tmp_path: P
     write_records(path, file.header, file.records)
     for shown in (
         command("fit", "--rule", "acrc", path, "--alpha", "0.2", "--out", out),
-        command("inspect", out),
+        command("report", out),
         str(artifact),
         artifact._repr_html_().replace("&nbsp;", " "),
         " ".join(each.detail for each in doctor.examine(str(out))),

@@ -179,7 +179,7 @@ def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str,
     pages = {
         "verdict": f"{verdict.explain()} {verdict._repr_html_()} {verdict.to_metadata()}",
         "artifact": f"{loaded._repr_html_()} {stored._repr_html_()}",
-        "inspect": CliRunner().invoke(app, ["inspect", str(path)]).output,
+        "report": CliRunner().invoke(app, ["report", str(path)]).output,
         "doctor": " ".join(findings),
         "report": promise(loaded),
     }

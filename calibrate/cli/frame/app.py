@@ -47,19 +47,16 @@ COMMANDS = {
         "evaluate",
         "Compare rules, estimators and calibration sizes over many random splits. The model is not called.",
     ),
-    "report": ("report", "Write one HTML page that shows what the gate does: figures, tables, answers to read."),
-    "audit": ("audit", "Test the promise on new labelled questions; exit with 1 when they refute it."),
-    "drift": (
-        "audit",
-        "Compare the uncertainty of new questions with that at calibration, by the drift monitor; "
-        "labels are not needed.",
+    "report": (
+        "report",
+        "Write one HTML page that shows what the gate does; of an artifact alone, say in words what it promises.",
     ),
+    "audit": ("audit", "Test the promise on new labelled questions; exit with 1 when they refute it."),
     "learn": (
         "learn",
         "Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.",
     ),
     "candidates": ("candidates", "Fit how many of the model's answers a reviewer is shown."),
-    "inspect": ("fit", "Say what an artifact promises, in words."),
 }
 """Commands in the order of the work: module, and first paragraph of the help, which a test compares."""
 

@@ -11,8 +11,6 @@ from typing import Annotated, Any, Literal
 
 import numpy as np
 import typer
-from rich.markup import escape
-from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -72,13 +70,13 @@ __all__ = [
     "cut_flag",
     "evaluate_by_items",
     "fit_by_items",
-    "inspect_items",
     "label_by_items",
     "plan_by_items",
     "print_items",
     "refuse_with_items",
     "refuse_without_items",
     "report_by_items",
+    "say_items",
     "score_by_items",
 ]
 
@@ -388,7 +386,7 @@ def fit_by_items(
         finish(written, f"calibrate report {listed(records)} --artifact {listed([out])}{tail}")
     else:
         pages, _ = _written_report(records, out, artifact, report, tests)
-        finish([*written, *pages], f"open {report} in a browser; calibrate inspect {listed([out])}")
+        finish([*written, *pages], f"open {report} in a browser; calibrate report {listed([out])}")
     if result is not None and result.verdict == "refuted":
         raise typer.Exit(1)
 
@@ -440,21 +438,13 @@ def print_tested(artifact: CalibrationArtifact, result: ItemsAudit) -> None:
     print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
 
 
-def inspect_items(artifact: CalibrationArtifact) -> None:
+def say_items(artifact: CalibrationArtifact) -> None:
     """Say what a gate of items promises."""
     gate = artifact.items
     assert gate is not None, "an artifact of items"
     print_items(artifact)
     print_line(f"Promise: {gate.promise}")
-    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
-    rows.add_column(style="bold", overflow="fold", max_width=24)
-    rows.add_column(overflow="fold")
-    for name, value in facts(artifact):
-        rows.add_row(escape(name), escape(value))
-    console.print(rows, highlight=False)
-    console.print("\n[bold]What this does not promise[/bold]")
-    for caveat in caveats(gate):
-        print_line(f"- {caveat}")
+    print_facts(facts(artifact), caveats(gate))
     finish([], f"Guardrail(model=..., artifact=...{slots_argument(artifact)}) passes on the items that are kept")
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import typer
 from rich.markup import escape
 from rich.panel import Panel
+from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
 from guardrail.notebook import percent
@@ -29,6 +30,7 @@ __all__ = [
     "conclude",
     "print_advice",
     "print_choice",
+    "print_facts",
     "print_fits",
     "print_labels_needed",
     "print_ranked",
@@ -57,6 +59,19 @@ def print_verdict(text: VerdictText) -> None:
         segments = table("Segments", columns, text.segments)
         console.print(segments, "one: under one threshold for all questions", highlight=False)
     print_tested_segments(text.tested_segments)
+
+
+def print_facts(facts: Iterable[tuple[str, str]], caveats: Iterable[str]) -> None:
+    """Print what was calibrated, and what the promise does not cover."""
+    rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
+    rows.add_column(style="bold", overflow="fold", max_width=24)
+    rows.add_column(overflow="fold")
+    for name, value in facts:
+        rows.add_row(escape(name), escape(value))
+    console.print(rows, highlight=False)
+    console.print("\n[bold]What this does not promise[/bold]")
+    for caveat in caveats:
+        print_line(f"- {caveat}")
 
 
 def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:

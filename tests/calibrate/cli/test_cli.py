@@ -64,7 +64,7 @@ def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(tmp_path: Path)
     run("fit", "--rule", "acrc", records, "--alpha", "0.15", "--out", artifact)
     plan = CalibrationArtifact.load(artifact).plan
     assert (plan.primary, plan.temperature, plan.top_p) == ("sampled", 1.0, 1.0)
-    assert "1 sampled answer and 10 samples at temperature 1" in run("inspect", artifact)
+    assert "1 sampled answer and 10 samples at temperature 1" in run("report", artifact)
     assert "how the primary answer is drawn" in run("run", "--help").lower()
     assert "cold" in run("collect", questions, "--model", MODEL, "--primary", "cold", code=2)
 
@@ -101,11 +101,11 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     assert "kept out of the fit" in html
     assert all(f"<p>{line}</p>" in html for line in loaded.promises)
     assert f"<p>Threshold in use: {loaded.answer_if}.</p>" in html.replace("&lt;", "<")
-    shown = run("inspect", artifact)
+    shown = run("report", artifact)
     assert promises in shown
     assert loaded.digest[:40] in shown
     assert "What this does not promise" in shown
-    raw = json.loads(run("inspect", artifact, "--json"))
+    raw = json.loads(run("report", artifact, "--json"))
     assert raw["digest"] == loaded.digest
 
 
@@ -115,7 +115,7 @@ def test_a_gate_that_stops_nothing_says_so_everywhere(records_path: Path, tmp_pa
     loaded = CalibrationArtifact.load(artifact)
     assert loaded.stops_nothing
     assert loaded.warning is not None
-    for text in (shown, run("inspect", artifact)):
+    for text in (shown, run("report", artifact)):
         assert "\u2500 This gate stops nothing \u2500" in text  # the title of the panel
         assert loaded.warning in text
         assert "May answer, within limits" not in text
@@ -294,7 +294,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + auroc_interval, page)
     assert "The one in use was chosen on 22 other questions." in page
     assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
-        "inspect", out / "artifact.json"
+        "report", out / "artifact.json"
     )
 
 
@@ -460,7 +460,7 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
         ),
         (("score", "RECORDS", "-e", "nonsense"), 2, "no estimator named 'nonsense'"),
         (("label", "RECORDS", "--rule", "token_f1", "--threshold", "5"), 2, "threshold must be in (0, 1], got 5"),
-        (("inspect", "missing.json"), 1, "missing.json: cannot be read"),
+        (("report", "missing.json"), 1, "missing.json: cannot be read"),
         (("collect", "RECORDS", "--model", MODEL), 1, ":1: field 'question'"),
         (("collect", "QUESTIONS", "--model", "gpt"), 2, "names no provider"),
         (("collect", "QUESTIONS", "--model", "python:tests"), 2, "names no attribute"),
@@ -567,9 +567,7 @@ def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch
         assert ("\u00b1" in "".join(rows)) == errors
 
 
-@pytest.mark.parametrize(
-    "command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit", "drift", "inspect"]
-)
+@pytest.mark.parametrize("command", ["plan", "run", "collect", "score", "label", "fit", "evaluate", "report", "audit"])
 def test_help_teaches(command: str) -> None:
     shown = run(command, "--help")
     assert f"Example: calibrate {command}" in shown
@@ -579,7 +577,7 @@ def test_help_teaches(command: str) -> None:
 
 def test_help_lists_the_commands_in_order() -> None:
     shown = run("--help")
-    order = [shown.index(f" {name} ") for name in ("collect", "score", "label", "fit", "evaluate", "report", "inspect")]
+    order = [shown.index(f" {name} ") for name in ("collect", "score", "label", "fit", "evaluate", "report")]
     assert "calibrate run --questions" in shown
     assert order == sorted(order) or len(set(order)) == len(order)
 

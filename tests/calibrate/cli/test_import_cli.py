@@ -82,7 +82,7 @@ def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> Non
     run("label", out, "--rule", "exact")
     run("fit", "--rule", "acrc", out, "--alpha", "0.1", "--estimator", "discrete_semantic_entropy", "--out", artifact)
     assert "3 samples at temperature 0.7, top_p 0.9, of which the most frequent is the answer" in run(
-        "inspect", artifact
+        "report", artifact
     )
     model = ScriptedChat(default=["greedy", "no", "yes", "yes"], name_of_model="m")
     assert Guardrail(model=model, artifact=artifact).assess("q0").candidate.text == "yes"  # type: ignore[union-attr]
@@ -108,7 +108,7 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert "imported:stated" in html
     assert "<b>For evaluation only: no guard can use it</b>" in html
     assert "may answer by itself" not in html
-    assert "imported:stated" in run("inspect", artifact)
+    assert "imported:stated" in run("report", artifact)
 
 
 def test_commands_take_several_files_as_one(tmp_path: Path) -> None:

@@ -73,7 +73,7 @@ def test_from_records_to_a_report(folder: Path) -> None:
     gate = CalibrationArtifact.load(artifact).items
     assert gate is not None
     assert gate.spec.cap == 4
-    assert "What this does not promise" in printed(called("inspect", artifact))
+    assert "What this does not promise" in printed(called("report", artifact))
     report = folder / "report.html"
     test = folder / "artifact.test.jsonl"
     printed(called("report", records, "--artifact", artifact, "--test", test, "--out", report))

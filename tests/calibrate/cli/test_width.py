@@ -106,7 +106,7 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
         ("score", path, "-e", "all", "-e", "semantic_entropy:text(threshold=0.7):greedy"),
         ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
         ("fit", path, "-a", "0.3", "-o", segmented, "-e", key, "--by", "group", "--test-fraction", "0.3"),
-        ("inspect", segmented),
+        ("report", segmented),
         ("fit-cascade", path, large, "-a", "0.15", "-e", key, "-o", tmp_path / "c.json"),
         ("plan", "-a", "0.1", "--accuracy", "0.8", "--auroc", "0.8", "--repetitions", "5"),
         ("plan", "-a", "0.1", "--records", path, "--pilot", path, "--labels", "40", "--repetitions", "5", "-e", key),
@@ -131,7 +131,7 @@ NAMES = {"trees": "t" * 60, "shrubs": "a segment of shrubs " * 3, "herbs": f"her
 LONG_NAMES = {
     "score": "score R -e degree",
     "fit": "fit R -a 0.3 -e degree --by group --test-fraction 0.3 -o OUT",
-    "inspect": "inspect A",
+    "promise": "report A",
     "audit": "audit --records T --artifact A",
     "evaluate": "evaluate R -a 0.3 -e degree --splits 2",
     "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -e degree",
@@ -188,4 +188,4 @@ def test_tables_with_names_of_60_characters_fit(
     assert not (result.exit_code and "Error" in result.output), result.output
     assert {title: width for title, width in tables.items() if width > 80} == {}
     has_segments = any(title.startswith("Segments") for title in tables)
-    assert has_segments == (name in ("fit", "inspect", "audit", "report")), tables
+    assert has_segments == (name in ("fit", "promise", "audit", "report")), tables

@@ -414,8 +414,9 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     write_records("hard.jsonl", fresh.header, hard)
     fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc").save(tmp_path / "a.json")
 
-    def run(*arguments: str, code: int) -> str:
-        result = CliRunner().invoke(app, ["drift", *arguments, "--artifact", "a.json"])
+    def run(*names: str, code: int, more: tuple[str, ...] = ()) -> str:
+        files = [word for name in names for word in ("--records", name)]
+        result = CliRunner().invoke(app, ["audit", *files, "--artifact", "a.json", "--unlabelled", *more])
         assert result.exit_code == code, (result.output, result.exception)
         return " ".join(result.output.split())
 
@@ -426,10 +427,10 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     assert following in run("part a.jsonl", "part b.jsonl", code=0)
     shown = run("hard.jsonl", code=1)
     assert "less certainly than at calibration" in shown
-    report = json.loads(run("hard.jsonl", "--json", code=1))
+    report = json.loads(run("hard.jsonl", more=("--json",), code=1))
     assert (report["alarm"]["monitor"], report["n"], report["left_out"]) == ("drift", 60, 0)
     assert "fitted on" in run("old.jsonl", code=2)
-    assert "in (0, 1)" in run("hard.jsonl", "--delta", "5", code=2)
+    assert "in (0, 1)" in run("hard.jsonl", more=("--level", "5"), code=2)
 
 
 def test_acceptance_within_a_scope_says_so(parts: tuple[RecordFile, RecordFile]) -> None:

@@ -7,23 +7,19 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from typer.testing import CliRunner
 
 from calibrate import collect_records, make_rule, read_records
-from calibrate.cli import app
 from calibrate.data.questions import Question
-from calibrate.data.records import Record, RecordFile, write_records
+from calibrate.data.records import Record, RecordFile
 from calibrate.evaluation import calls
 from calibrate.evaluation.calls import (
     Score,
     calls_beside_fit,
     calls_of_part,
     certified_once,
-    compare_with_artifact,
     contradiction,
     ordered,
 )
-from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import score_records
 from calibrate.thresholds.fitting import request_for
 from guardrail.errors import UsageError
@@ -162,17 +158,3 @@ def test_few_labels_make_no_table(file: RecordFile) -> None:
     with pytest.raises(UsageError, match=str(calls.FEWEST)):
         calls_of_part(file.records[:50], file.records[50:], file.header, alphas=(0.1,), n_fit=300)
     assert calls_beside_fit(RecordFile(file.path, file.header, file.records[:150], False), alphas=(0.1,)) is None
-
-
-def test_an_artifact_is_compared_on_questions_that_it_was_not_fitted_on(file: RecordFile, tmp_path: Path) -> None:
-    # Who looks for a cheaper score of a gate in use must not choose it on the labels behind that gate.
-    scored = score_records(file, [make_estimator("sequence_nll"), make_estimator("primary_disagreement")])
-    path, out = tmp_path / "all.jsonl", tmp_path / "a.json"
-    write_records(path, scored.header, scored.records)
-    artifact = fit_artifact(scored, estimator="sequence_nll", alpha=0.2, rule="acrc", part=scored.records[:900])
-    artifact.save(out)
-    table = compare_with_artifact(artifact, [path])
-    assert (table.n, table.n_fit) == (300, 900)
-    shown = CliRunner().invoke(app, ["inspect", str(out), "--records", str(path)]).output
-    assert table.title in " ".join(shown.split())
-    assert "primary_disagreement" in shown
