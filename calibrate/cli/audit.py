@@ -122,7 +122,7 @@ def audit(
 def _compare_scores(
     records: Sequence[Path], artifact: Path, *, delta: float, estimator: str | None, as_json: bool
 ) -> None:
-    """Compare the scores of new questions, in the order of the files, with those at calibration, by the drift monitor."""
+    """Compare the scores of new questions, in their order, with those at calibration, by the drift monitor."""
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header

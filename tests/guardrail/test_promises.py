@@ -181,7 +181,7 @@ def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str,
         "artifact": f"{loaded._repr_html_()} {stored._repr_html_()}",
         "report": CliRunner().invoke(app, ["report", str(path)]).output,
         "doctor": " ".join(findings),
-        "report": promise(loaded),
+        "page": promise(loaded),
     }
     for page, text in pages.items():
         words = " ".join(text.replace("\u2502", " ").split()).lower()

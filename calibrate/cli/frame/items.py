@@ -60,7 +60,7 @@ from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, wa
 from .next_commands import listed
 from .options import CutOption, ItemsOption
 from .terminal import console, finish, print_line, table
-from .verdicts import print_fits
+from .verdicts import print_facts, print_fits
 
 __all__ = [
     "FitItems",
