@@ -54,18 +54,29 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "again.\n"
         "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
     )
-    parser.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
-    parser.add_argument("--upstream", metavar="URL", help="without --config: root of the model's API")
-    parser.add_argument("--model", metavar="NAME", help="without --config: name of the model there, and here")
-    parser.add_argument("--artifact", metavar="FILE", help="without --config: the calibration artifact")
-    parser.add_argument("--mode", choices=("guard", "observe"), default="guard", help="without --config (guard)")
-    parser.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine)")
-    parser.add_argument("--port", type=int, help="port (default: 8700)")
-    parser.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need `reviews`"
+    one = parser.add_argument_group("one model, without a file")
+    one.add_argument("--upstream", metavar="URL", help="root of the model's API")
+    one.add_argument("--model", metavar="NAME", help="name of the model there, and here")
+    one.add_argument("--artifact", metavar="FILE", help="the calibration artifact")
+    one.add_argument("--mode", choices=("guard", "observe"), help="guard (default), or measure behind the answers")
+    one.add_argument(
+        "--settings", choices=("usual", "replace", "refuse"), help="clients' other sampling settings (usual)"
     )
-    parser.add_argument("--check", action="store_true", help="check configuration and artifacts, print them, and exit")
-    parser.add_argument("--new-key", metavar="NAME", help="make a key for NAME, print it once, and exit")
+    one.add_argument("--on-abstain", choices=("message", "error", "ticket"), help="what clients get (message)")
+    one.add_argument("--finish-reason", choices=("content_filter", "stop"), help="of an abstention (content_filter)")
+    one.add_argument("--scorer", metavar="MODULE:NAME", help="the scorer of an artifact of your own score")
+    one.add_argument("--remember-slots", metavar="NAMES", help="slots that make another question, comma-separated")
+    one.add_argument("--reviews", metavar="STORE", help="review store: SQLite path or postgresql:// URL")
+    several = parser.add_argument_group("several models, keys, limits")
+    several.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
+    several.add_argument("--new-key", metavar="NAME", help="make a key for NAME, print it once, and exit")
+    server = parser.add_argument_group("the server")
+    server.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine)")
+    server.add_argument("--port", type=int, help="port (default: 8700)")
+    server.add_argument(
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need a review store"
+    )
+    server.add_argument("--check", action="store_true", help="check configuration and artifacts, print them, and exit")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -97,20 +108,38 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
     return gateway
 
 
+ONE_MODEL = ("artifact", "mode", "settings", "on_abstain", "finish_reason", "scorer", "remember_slots")
+"""Flags that are settings of the one model of a gateway without a file."""
+
+
 def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
-    url, model, artifact = arguments.upstream, arguments.model, arguments.artifact
+    given = {name: value for name, value in vars(arguments).items() if value is not None}
+    address: dict[str, Any] = {name: given[name] for name in ("host", "port") if name in given}
+    own = [name for name in ("upstream", "model", *ONE_MODEL, "reviews") if name in given]
     if arguments.config is not None:
-        if url or model or artifact:
-            raise UsageError("--upstream, --model and --artifact are for a gateway without --config. Leave them out.")
-        content, name = load_config(arguments.config).model_dump(exclude_unset=True), str(arguments.config)
-    else:
-        if url is None or model is None:
-            raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
-        alias = {"upstream": {"url": url, "model": model}, "artifact": artifact, "mode": arguments.mode}
-        content, name = {"version": 1, "models": {model: alias}}, "arguments"
-    address = {name: value for name in ("host", "port") if (value := getattr(arguments, name)) is not None}
-    return Config.checked({**content, **address}, name)
+        if own:
+            flags = ", ".join(map(_flag, own))
+            raise UsageError(f"{flags}: for a gateway without --config. Leave them out, and set them in the file.")
+        content = load_config(arguments.config).model_dump(exclude_unset=True)
+        return Config.checked({**content, **address}, str(arguments.config))
+    if not {"upstream", "model"} <= given.keys():
+        raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
+    model = arguments.model
+    alias = {name: given[name] for name in ONE_MODEL if name in given}
+    if "remember_slots" in alias:
+        alias["remember_slots"] = [name.strip() for name in alias["remember_slots"].split(",") if name.strip()]
+    alias["upstream"] = {"url": arguments.upstream, "model": model}
+    places: dict[tuple[str | int, ...], str] = {
+        ("models", model, name): _flag(name) for name in (*ONE_MODEL, "upstream")
+    }
+    places |= {(name,): _flag(name) for name in (*address, "reviews")}
+    reviews = {"reviews": given["reviews"]} if "reviews" in given else {}
+    return Config.checked({"version": 1, "models": {model: alias}, **reviews, **address}, "arguments", places)
+
+
+def _flag(name: str) -> str:
+    return f"--{name.replace('_', '-')}"
 
 
 def _refuse_workers(arguments: argparse.Namespace, config: Config) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -24,6 +24,7 @@ from ..sampling.limits import take_slot
 from ..types import Bindings
 from ..verdict import Verdict, next_step
 from .base import GuardedChatModel
+from .messages import HANDOFF
 
 __all__ = [
     "ABSTAINED",
@@ -48,6 +49,13 @@ ABSTAINED = "guardrail_abstained"
 """Key in the ``response_metadata`` of a message that is the text of an abstention and answers nothing.
 
 Only this mark tells it from an answer: the text may differ each time it is worded.
+"""
+Handoff = Literal["text", "person", "judged_answer", "unjudged_answer"]
+"""What stands in place of an answer that was held back, in the ``handoff`` of the verdict's metadata.
+
+"text" answers nothing. "person": a person answered, or will (then the message is the text of an abstention, with a
+ticket). A Runnable gave a "judged_answer" if it is a guard that accepted it, otherwise an "unjudged_answer", which no
+promise covers.
 """
 
 
@@ -157,7 +165,20 @@ def take_path(abstention: Abstention) -> Steps[AIMessage]:
             given = abstention.copied
             call = (path, (given.verdict, given.messages) if _takes_messages(path) else (given.verdict,))
             reply = yield Effect(partial(_call, *call), partial(_acall, *call))
-        return abstention.answer(reply)
+        return _handed_off(path, abstention.answer(reply))
+
+
+def _handed_off(path: OnAbstain, message: AIMessage) -> AIMessage:
+    """The message of an abstention path, with what it stands for."""
+    metadata = message.response_metadata
+    judged = metadata.get("guardrail")
+    handoff: Handoff = "person"
+    if metadata.get(ABSTAINED):
+        handoff = "person" if isinstance(path, FullHandler) else "text"
+    elif isinstance(path, Runnable):
+        accepted = isinstance(judged, Mapping) and judged.get("accepted") is True
+        handoff = "judged_answer" if accepted else "unjudged_answer"
+    return message.model_copy(update={"response_metadata": {**metadata, HANDOFF: handoff}})
 
 
 def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:

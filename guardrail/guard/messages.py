@@ -11,7 +11,10 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from ..types import Cost, Sample
 from ..verdict import Verdict
 
-__all__ = ["accepted_answer", "as_chunk", "candidate_message", "chat_result", "total_usage", "with_verdict"]
+__all__ = ["HANDOFF", "accepted_answer", "as_chunk", "candidate_message", "chat_result", "total_usage", "with_verdict"]
+
+HANDOFF = "guardrail_handoff"
+"""Key in the ``response_metadata`` of a message from an abstention path, until the verdict stands beside it."""
 
 
 def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
@@ -44,9 +47,14 @@ def chat_result(message: AIMessage, verdict: Verdict) -> ChatResult:
 
 
 def with_verdict(message: AIMessage, verdict: Verdict) -> AIMessage:
-    """The message with the verdict in its metadata and the usage of everything that was drawn."""
+    """The message with the verdict in its metadata and the usage of everything that was drawn.
+
+    The verdict of a message from an abstention path says under ``handoff`` what the message stands for.
+    """
     usage = total_usage(verdict.cost, message.usage_metadata)
     metadata = {**message.response_metadata, "guardrail": verdict.to_metadata()}
+    if (handoff := metadata.pop(HANDOFF, None)) is not None:
+        metadata["guardrail"]["handoff"] = handoff
     return message.model_copy(update={"response_metadata": metadata, "usage_metadata": usage})
 
 

@@ -129,8 +129,8 @@ class ServedAlias:
                     check_slots(self.config.remember_slots, artifact.prompt.slots)
         except UsageError as error:
             raise UsageError(
-                f"models.{self.name}: {error} The place for it is this model in the file of --config, as in "
-                "`remember_slots: []`."
+                f"models.{self.name}: {error} Give --remember-slots NAMES ('' for none), or in the file "
+                "`remember_slots: []` of this model."
             ) from None
 
     def check_segments(self, keys: Sequence[Key]) -> None:

@@ -10,6 +10,7 @@ import time
 from collections import Counter, deque
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -65,11 +66,16 @@ LOOKS = 3
 MINUTE = 60.0
 TICK = 1.0
 """Seconds between two looks whether a canary is due."""
+LOOK = 0.05
+"""Seconds between two looks how late the event loop is."""
+SMOOTHING = 0.2
+"""Weight of the last look: one large request is no overload."""
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
 STOPPING = unavailable("The gateway is stopping.", "stopping")
+OVERLOADED = replace(unavailable("The gateway is overloaded. Try again.", "overloaded"), headers={"Retry-After": "1"})
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
 LARGE = 32_000
@@ -110,6 +116,7 @@ class Gateway:
         self._draws = self._memory(self.config)
         self._looks = asyncio.Semaphore(LOOKS)
         self._reads = asyncio.Semaphore(1)
+        self._lag = 0.0
         self._busy: Counter[str | None] = Counter()
         self._replies: Counter[str | None] = Counter()
         self._recent: dict[str, deque[float]] = {}
@@ -232,10 +239,11 @@ class Gateway:
             self.metrics.count("http_requests", path if path in ROUTES else "other", f"{status // 100}xx")
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
-        canaries = asyncio.create_task(self._ask_canaries())
+        canaries, watch = asyncio.create_task(self._ask_canaries()), asyncio.create_task(self._watch_lag())
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
         canaries.cancel()
+        watch.cancel()
         await self.aclose()
         await send({"type": "lifespan.shutdown.complete"})
 
@@ -247,6 +255,14 @@ class Gateway:
                     if alias.canary is not None and time.monotonic() >= alias.canary.due:
                         rounds.create_task(alias.canary.round())
                 await asyncio.sleep(TICK)
+
+    async def _watch_lag(self) -> None:
+        """Keep how late the event loop runs: behind it, all questions under way wait for each of their steps."""
+        loop = asyncio.get_running_loop()
+        while True:
+            due = loop.time() + LOOK
+            await asyncio.sleep(LOOK)
+            self._lag += SMOOTHING * (loop.time() - due - self._lag)
 
     def drain(self) -> float:
         """Report that the gateway is no longer ready; returns the seconds in which running requests may finish."""
@@ -558,6 +574,8 @@ class Gateway:
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
         try:
+            if self._lag > self.config.max_lag:  # all would wait for seconds; most clients try again by themselves
+                return OVERLOADED
             with self._counted(self._busy, key, self.config.max_concurrency):
                 result = await alias.answer(asking)
             self._note(alias, asking, result)
@@ -594,7 +612,7 @@ class Gateway:
         name, own = (None, None) if key is None else (key.name, key.max_concurrency)
         free = most - under_way.total()
         if free <= 0:
-            raise unavailable("The gateway is overloaded.", "overloaded")
+            raise OVERLOADED
         of_key = self._busy[name] + self._replies[name]
         if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
             raise _limited("Too many requests of this key are under way.", 2)

@@ -25,7 +25,23 @@ from .._openai.pins import Pin
 
 __all__ = ["Alias", "CanaryConfig", "Config", "Key", "Upstream", "load_config", "new_key", "parsed_config"]
 
+FieldPath = tuple[str | int, ...]
+"""Place of a field in the configuration."""
 _PATH = re.compile(r"[a-z0-9_-]+(/[a-z0-9_-]+)*")
+
+
+PASSABLE = frozenset({
+    "audio/speech", "embeddings", "files", "images", "messages/count_tokens", "moderations", "rerank",
+    "responses/input_tokens", "score", "tokenize", "uploads", "vector_stores",
+})  # fmt: skip
+"""Paths that generate no text, so that they may pass beside a gate. Any other may be a way around it."""
+
+
+def _may_pass(path: str, *, guarded: bool) -> bool:
+    """Whether the configuration may name a path; "models" is the gateway's own."""
+    if guarded:
+        return path in PASSABLE
+    return bool(_PATH.fullmatch(path)) and path.partition("/")[0] != "models" and path != "messages"
 
 
 def _is_loopback(host: str) -> bool:
@@ -163,9 +179,12 @@ class Alias(Frozen):
     abstain_message: str = ABSTENTION
     """Text of an abstention; see `Guardrail`."""
     finish_reason: Literal["content_filter", "stop"] = "content_filter"
-    """Finish reason of an abstention's text. "stop" is for chat pages that hide filtered messages."""
-    settings: Literal["refuse", "replace"] = "refuse"
-    """Treatment of a client's sampling settings that differ from the calibrated ones."""
+    """Finish reason of an abstention's text, and of a fallback's answer that no gate judged. "stop" is for chat pages
+    that hide filtered messages; programs then read ``guardrail.handoff``."""
+    settings: Literal["usual", "replace", "refuse"] = "usual"
+    """Treatment of a client's sampling settings that differ from the calibrated ones. "usual" replaces those that
+    clients send by habit (temperature, top_p, seed and a longer max_tokens) and refuses others; "replace" replaces all.
+    Replies name what was replaced (``x-guardrail-replaced``)."""
     ignore: tuple[str, ...] = ()
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
@@ -189,9 +208,8 @@ class Alias(Frozen):
     observe: Observe = Observe()
     """For ``mode: observe``."""
     pass_through: tuple[str, ...] = ()
-    """Further paths below /v1, e.g. embeddings or files, that pass to the upstream **without a verdict**, with what is
-    below them. A path that generates text passes only by its full name. With ``mode: observe`` also responses and
-    chat/completions, for what the upstream has stored."""
+    """Further paths below /v1 that pass to the upstream **without a verdict**, with what is below them: of a guarded
+    model those of `PASSABLE`, which generate no text; with ``mode: observe`` any, for what the upstream has stored."""
 
     @model_validator(mode="after")
     def _whole(self) -> Self:
@@ -199,12 +217,12 @@ class Alias(Frozen):
         unplanned = self.observe.records is not None and self.observe.plan is None
         scored, decided, asked = (value is not None for value in (self.scorer, self.decision, self.canary))
         replaced = self.fallback is not None and self.on_abstain != "message"
-        kept = {"models"} if observes else {"chat", "models", "responses"}  # a guarded alias keeps nothing
-        wrong = [path for path in self.pass_through if not _PATH.fullmatch(path) or path.partition("/")[0] in kept]
-        wrong += [path for path in self.pass_through if path == "messages"]
+        wrong = [path for path in self.pass_through if not _may_pass(path, guarded=not observes)]
+        listed = ", ".join(sorted(PASSABLE))
         rules = (
             (not self.upstream, "upstream must name at least one endpoint"),
-            (alone and not observes, "a guarded model needs an artifact. mode: observe collects the data for one"),
+            (alone and not observes, "a guarded model needs an artifact (--artifact FILE). mode: observe collects the "
+             "data for one"),
             (observes and several, "a cascade cannot observe: a served answer is one model's. Give one upstream"),
             (observes and alone and unplanned, "to collect records without an artifact, observe.plan must say how "
              "samples are drawn"),
@@ -217,7 +235,8 @@ class Alias(Frozen):
             (self.segment is not None and (alone or several), "segment belongs to the artifact of one model. Leave it "
              "out"),
             (replaced, "fallback takes the place of on_abstain. Leave one of them out"),
-            (bool(wrong), f"pass_through must name paths such as embeddings or audio/speech, got {wrong}"),
+            (bool(wrong), f"pass_through of a guarded model must name paths that generate no text ({listed}), got "
+             f"{wrong}. For others give a model of its own with mode: observe"),
         )  # fmt: skip
         for broken, rule in rules:
             if broken:
@@ -275,6 +294,8 @@ class Config(Frozen):
     """Open connections, idle ones included, from which on requests get 503. A proxy in front limits each client's."""
     max_concurrency: int = Field(default=64, ge=1)
     """Questions of all clients that are measured at once."""
+    max_lag: float = Field(default=0.1, gt=0)
+    """Seconds by which the process may run late before new questions get 503: a question takes several such turns."""
     max_passing: int = Field(default=1000, ge=1)
     """Replies of all clients that pass through at once."""
     stream_hold: float = Field(default=10.0, ge=0)
@@ -303,7 +324,7 @@ class Config(Frozen):
                 raise ValueError(f"models.{name}.fallback must be another alias, got {alias.fallback!r}")
             if (alias.on_abstain == "ticket" or alias.monitor) and self.reviews is None:
                 setting = "monitor" if alias.monitor else "on_abstain: ticket"
-                raise ValueError(f"models.{name}: {setting} needs reviews: PATH of the review store")
+                raise ValueError(f"models.{name}: {setting} needs reviews: PATH of the review store (--reviews PATH)")
         for key in self.keys:
             missing = sorted(set(key.models or ()) - self.models.keys())
             if missing:
@@ -311,12 +332,23 @@ class Config(Frozen):
         return self
 
     @classmethod
-    def checked(cls, content: Mapping[str, Any], name: str) -> Self:
-        """The configuration of a mapping; a `UsageError` that names the field if one is wrong."""
+    def checked(cls, content: Mapping[str, Any], name: str, places: Mapping[FieldPath, str] | None = None) -> Self:
+        """The configuration of a mapping.
+
+        Args:
+            content: The fields.
+            name: Name of the file, in messages.
+            places: Where fields come from (a line of it, a flag), by their path.
+
+        Raises:
+            UsageError: A field is wrong; the message names it and its place.
+        """
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            raise UsageError(f"{name}: {_first_fault(error)}") from None  # pydantic's text would quote keys
+            raise UsageError(
+                _first_fault(error, {(): name, **(places or {})})
+            ) from None  # pydantic's text would quote keys
 
     def key_of(self, text: str | None) -> Key | None:
         """The key with this text; None if it is unknown. Compares with every hash, each in constant time."""
@@ -354,7 +386,8 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
     yaml = require("yaml", extra="serve")
     try:
         node = yaml.compose(text, Loader=yaml.SafeLoader)
-        _fill(node, os.environ if environment is None else environment, name)
+        places: dict[FieldPath, str] = {}
+        _fill(node, os.environ if environment is None else environment, name, places)
         content = None if node is None else yaml.SafeLoader("").construct_document(node)
     except UsageError:
         raise
@@ -363,25 +396,37 @@ def parsed_config(text: str, name: str = "configuration", environment: Mapping[s
         raise UsageError(f"{name}: cannot be read as YAML ({' '.join(str(error).split())}).{quote}") from error
     if not isinstance(content, dict):
         raise UsageError(f"{name}: must hold version: 1 and models:, got {type(content).__name__}.")
-    return Config.checked(content, name)
+    return Config.checked(content, name, places)
 
 
-def _fill(node: Any, variables: Mapping[str, str], name: str) -> None:
-    """Put variables into the values of a YAML tree, never into its keys; refuse a key that is given twice."""
+def _fill(
+    node: Any,
+    variables: Mapping[str, str],
+    name: str,
+    places: dict[FieldPath, str],
+    path: FieldPath = (),
+) -> None:
+    """Put variables into the values of a YAML tree, never into its keys, and note the line of each value.
+
+    Raises:
+        UsageError: A key is given twice.
+    """
     if node is None:
         return
     where, names = f"{name}:{node.start_mark.line + 1}", set[str]()
+    if path:
+        places[path] = where
     if isinstance(node.value, str):
         if node.tag.endswith(":str"):
             node.value = _VARIABLE.sub(lambda match: _value(match["what"], variables, where), node.value)
         return
-    for part in node.value:
+    for number, part in enumerate(node.value):
         key, value = part if isinstance(part, tuple) else (None, part)
         if key is not None and isinstance(key.value, str):
             if key.value in names:
                 raise UsageError(f"{name}:{key.start_mark.line + 1}: {key.value!r} is given twice. Give it once.")
             names.add(key.value)
-        _fill(value, variables, name)
+        _fill(value, variables, name, places, (*path, number if key is None else str(key.value)))
 
 
 def _value(reference: str | None, variables: Mapping[str, str], where: str) -> str:
@@ -401,15 +446,17 @@ def _value(reference: str | None, variables: Mapping[str, str], where: str) -> s
     return variables.get(variable, default)
 
 
-def _first_fault(error: ValidationError) -> str:
+def _first_fault(error: ValidationError, places: Mapping[FieldPath, str]) -> str:
     faults = error.errors(include_input=False, include_url=False)
     # A misspelt name comes before the required one that is missing for it.
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
-    where = ".".join(map(str, first["loc"]))
+    loc = first["loc"]
+    place = next(places[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in places)
+    where = f"{place}: {'.'.join(map(str, loc))}"
     if first["type"] != "extra_forbidden":
-        return f"{where}{': ' * bool(where)}{first['msg'].removeprefix('Value error, ')}."
+        return f"{where}{': ' * bool(loc)}{first['msg'].removeprefix('Value error, ')}."
     kinds = (Config, Alias, CanaryConfig, Upstream, Pin, DecisionConfig, Key, Observe, RecordsConfig)
-    unknown = str(first["loc"][-1])  # which may be a field of another section
+    unknown = str(loc[-1])  # which may be a field of another section
     fields = sorted({name for kind in kinds for name in kind.model_fields} - {unknown})
     near = get_close_matches(unknown, fields, n=1)
     return f"{where} is unknown{f'; did you mean {near[0]!r}?' if near else '.'}"

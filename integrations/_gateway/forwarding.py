@@ -31,13 +31,6 @@ KEPT_BACK = frozenset(
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
 SHORT = 64 * 2**10
 """Bytes of a reply that is read whole before it is sent on."""
-GENERATES = frozenset(
-    {
-        "assistants", "audio/transcriptions", "audio/translations", "batches", "complete", "completions",
-        "conversations", "edits", "evals", "generate", "infill", "messages/batches", "realtime", "threads",
-    }
-)  # fmt: skip
-"""Paths whose replies hold text of a model: only their own names pass them, not that of a folder above."""
 MINE = frozenset({"authorization", "connection", "content-length", "cookie", "host", "keep-alive", "te", "upgrade"})
 """Headers of a client that concern its own connection, or its key for the gateway."""
 SEGMENT = re.compile(r"[\w.:@=,+~-]+", re.ASCII)
@@ -51,8 +44,8 @@ def passed_name(path: str, names: tuple[str, ...]) -> str | None:
         return None
     for length in range(len(parts), 0, -1):
         start = "/".join(parts[:length])
-        if start in names or start in GENERATES:
-            return start if start in names else None
+        if start in names:
+            return start
     return None
 
 

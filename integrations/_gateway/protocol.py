@@ -37,9 +37,22 @@ DRAWING = setting_names(SettingRole.PLAN, SettingRole.SHAPING, allowed_in=CHAT_C
     "audio", "modalities", "moderation", "prediction", "verbosity", "web_search_options",
 }  # fmt: skip
 """Fields that change how an answer is drawn: they must equal the calibrated ones."""
+HABITS = frozenset({"temperature", "top_p", "seed"})
+"""Settings that clients send by habit, without a wish for another answer."""
 MOST = {"messages": 2048, "input": 2048, "tools": 128, "functions": 128, "metadata": 16}
 """Entries that OpenAI's API takes: reading more of them would take seconds."""
-SHOWN = ("accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "ticket", "replaced")
+SHOWN = (
+    "accepted",
+    "abstained",
+    "reason",
+    "uncertainty",
+    "threshold",
+    "artifact",
+    "fallback",
+    "handoff",
+    "ticket",
+    "replaced",
+)
 """Fields of a verdict that are sent as headers."""
 INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
 """Text of an abstention for `all_or_nothing`."""
@@ -101,7 +114,7 @@ class GuardReply:
     verdict: Mapping[str, Any]
     """``Verdict.to_metadata()``."""
     shape: Literal["content_filter", "stop"] = "content_filter"
-    """``finish_reason`` of an abstention's text."""
+    """``finish_reason`` of an abstention's text, and of an answer that no gate judged."""
     fallback: str | None = None
     """Name of the model that answered in place of the guarded one."""
 
@@ -200,7 +213,9 @@ def read_request(body: Mapping[str, Any], plan: SamplingPlan, config: Alias, *, 
     drawing = {name: value for name, value in drawing_fields(fields).items() if name != "n"}
     # The answer of such a plan is a vote of several samples, which no setting of one call draws.
     wrong = sorted(drawing) if plan.primary == "majority" else unlike_plan(drawing, plan, config.upstream[0].extra_body)
-    _check_fields(fields, drawing, plan, wrong if config.settings == "refuse" else [], mandatory)
+    _check_fields(
+        fields, drawing, plan, [name for name in wrong if not _replaced(name, fields, plan, config)], mandatory
+    )
     options = fields.get("stream_options")
     return ChatRequest(
         messages=messages_of(fields),
@@ -212,14 +227,24 @@ def read_request(body: Mapping[str, Any], plan: SamplingPlan, config: Alias, *, 
     )
 
 
+def _replaced(name: str, fields: Mapping[str, Any], plan: SamplingPlan, config: Alias) -> bool:
+    """Whether a setting that differs from the calibrated one is replaced, not refused."""
+    if config.settings != "usual":
+        return config.settings == "replace"
+    value = fields[name]
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return False
+    return name in HABITS or (name in ("max_tokens", "max_completion_tokens") and value > plan.max_tokens)
+
+
 def _check_fields(
     fields: Mapping[str, Any], drawing: Mapping[str, Any], plan: SamplingPlan, wrong: Sequence[str], mandatory: str
 ) -> None:
     for name in sorted(drawing.keys() - DRAWING):
         raise invalid(
             name,
-            "may change how the answer is drawn, so it is refused. Leave it out; the operator may accept it with "
-            "'ignore' in the configuration.",
+            "may change how the answer is drawn, so it is refused. Leave it out; the operator may accept it "
+            f"(in the gateway's file: 'ignore: [{name[:40]}]' of this model).",
             "unknown_field",
         )
     if fields.get("n", 1) != 1:
@@ -233,7 +258,8 @@ def _check_fields(
         raise invalid(
             name,
             f"would change how the answer is drawn{shown}; calibration fixed it. {way_out} (the calibrated settings "
-            "are used), or ask the operator for 'settings: replace'.",
+            "are used), or ask the operator to start the gateway with --settings replace (in its file: "
+            f"'settings: replace' of this model).",
             "setting_not_calibrated",
         )
     for name in ("top_logprobs", "logprobs"):  # sent back if they were measured; never silently left out
@@ -312,7 +338,7 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     verdict, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
     more["explanation"] = explanation(verdict) if answer.abstained or not verdict["accepted"] else None
-    more |= {name: verdict.get(name) for name in ("segment", "turns", "stage", "held_back")}
+    more |= {name: verdict.get(name) for name in ("handoff", "segment", "turns", "stage", "held_back")}
     if "items" in verdict:
         more["items"] = [_part(item, shown=not answer.abstained) for item in verdict["items"]]
     return {
@@ -362,8 +388,8 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
     reply: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
     if answer.abstained and "response_format" in request.call:
         reply, finish = {**reply, "content": None, "refusal": content}, "stop"
-    elif answer.abstained:
-        finish = answer.shape
+    elif answer.abstained or answer.verdict.get("handoff") == "unjudged_answer":
+        finish = answer.shape  # programs that read no verdict must not take it for an answer of the gate
     elif message.tool_calls:
         spelled: Any = convert_to_openai_messages(message)
         reply = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}

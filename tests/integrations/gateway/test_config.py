@@ -65,7 +65,8 @@ def test_a_file_with_variables(file: Path) -> None:
     ("old", "new", "why"),
     [
         ("on_abstain: message", "on_abstian: message", r"did you mean 'on_abstain'\?"),
-        ("on_abstain: message", "on_abstain: shrug", "'message', 'error' or 'ticket'"),
+        ("on_abstain: message", "on_abstain: shrug", "x.yaml:10: .*'message', 'error' or 'ticket'"),
+        ("artifact:", "pass_through: [completions]\n    artifact:", r"x.yaml:7: .*generate no text \(audio/speech"),
         ("on_abstain: message", "on_abstain: ticket", "needs reviews"),
         ("on_abstain: message", "fallback: large", "another alias"),
         ("on_abstain: message", "model: x\n    model: y", "given twice"),
@@ -143,7 +144,7 @@ def test_a_prompt_with_slots_is_refused_in_words_when_it_starts_and_when_it_relo
     assert main(["serve", "--config", str(file), "--check"]) == 1
     shown = capsys.readouterr().err
     assert why in shown
-    assert "as in `remember_slots: []`" in shown
+    assert "or in the file `remember_slots: []` of this model" in shown
     assert not gateway.reload()
     assert why in str(gateway._stale)
     for said, code in (("remember_slots: []", 0), ("remember_slots: [clock]", 0), ("remember_slots: [time]", 1)):
@@ -164,16 +165,23 @@ def test_the_command_for_one_model(
     single = ["serve", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
     assert main([*single, "--artifact", str(artifact), "--port", "0"]) == 0
     assert (list(gateways[0].aliases), gateways[0].config.port) == (["m"], 0)
+    flags = ["--settings", "replace", "--on-abstain", "ticket", "--finish-reason", "stop", "--remember-slots", ""]
+    store = str(tmp_path / "reviews.db")
+    assert main([*single, "--artifact", str(artifact), *flags, "--reviews", store]) == 0
+    alias = gateways.pop().config.models["m"]
+    assert (alias.settings, alias.on_abstain, alias.finish_reason) == ("replace", "ticket", "stop")
+    assert alias.remember_slots == ()
     assert main([*single, "--mode", "observe"]) == 0
     assert list(gateways[1].observing) == ["m"]
     capsys.readouterr()
     assert main([*single[:-1], "m\x9b2J", "--mode", "observe", "--check"]) == 0
     assert r'"m\x9b2J"' in capsys.readouterr().out, "a name cannot command a terminal"
     for wrong, why in (
-        (single, "needs an artifact. mode: observe"),
+        (single, "needs an artifact (--artifact FILE)"),
         (["serve"], "give --config"),
         ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
-        ([*single, "--config", "x.yaml"], "without --config"),
+        ([*single, "--config", "x.yaml"], "--upstream, --model: for a gateway without --config"),
+        ([*single, "--mode", "observe", "--port", "70000"], "--port: port: Input should be less than"),
     ):
         assert main(wrong) == 1
         said = capsys.readouterr().err

@@ -197,7 +197,7 @@ def test_log_probabilities_are_given_or_refused(serve: Serve) -> None:
 
 
 OTHER: dict[str, Any] = {
-    "temperature": 0.7, "top_p": 0.5, "seed": 1, "n": 2, "max_tokens": 5, "max_completion_tokens": 5, "stop": "x",
+    "n": 2, "max_tokens": 5, "max_completion_tokens": 5, "stop": "x",
     "frequency_penalty": 1, "logit_bias": {"1": 2}, "reasoning_effort": "low", "store": True,
     "parallel_tool_calls": False, "top_k": 3, "functions": [{"name": "add"}], "modalities": ["audio"],
 }  # fmt: skip
@@ -214,6 +214,23 @@ def test_settings_other_than_the_calibrated_ones_are_refused(serve: Serve, endpo
             body: dict[str, Any] = {name: wrong}
             assert served.ask(**body).status_code == 400
     assert not endpoint.requests
+
+
+HABITS: dict[str, Any] = {"temperature": 0.7, "top_p": 0.5, "seed": 1, "max_tokens": 4096}
+
+
+def test_settings_that_clients_send_by_habit_are_replaced_and_named(serve: Serve, endpoint: Held) -> None:
+    """An application changes its base URL alone; its answer is drawn as calibrated, and the reply says so."""
+    reply = serve().ask(**HABITS)
+    assert (reply.status_code, reply.json()["guardrail"]["accepted"]) == (200, True)
+    assert reply.headers["x-guardrail-replaced"] == "max_tokens, seed, temperature, top_p"
+    greedy = endpoint.bodies[0]
+    assert (greedy["temperature"], greedy["max_tokens"], "top_p" in greedy) == (0.0, PLAN.max_tokens, False)
+    strict = serve({"settings": "refuse"})
+    for name, value in HABITS.items():
+        refused = strict.ask(**{name: value})
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, name)
+        assert "--settings replace (in its file: 'settings: replace'" in refused.json()["error"]["message"]
 
 
 def test_calibrated_settings_pass_and_others_may_be_replaced(serve: Serve, endpoint: Held) -> None:
@@ -554,9 +571,33 @@ def test_another_alias_may_answer_instead(serve: Serve, endpoint: Held) -> None:
     large = {"upstream": {"url": endpoint.url, "model": "large", "key": "k"}, "mode": "observe"}
     reply = serve({"fallback": "large"}, more={"large": large}).ask(UNSURE)
     assert (reply.headers["x-guardrail-fallback"], reply.headers["x-guardrail-abstained"]) == ("large", "false")
-    assert reply.json()["guardrail"]["fallback"] == "large"
-    assert reply.json()["choices"][0]["message"]["content"] in ("Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel")
+    shown, (choice,) = reply.json()["guardrail"], reply.json()["choices"]
+    assert (shown["fallback"], shown["handoff"], shown["accepted"]) == ("large", "unjudged_answer", False)
+    assert choice["message"]["content"] in ("Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel")
+    assert choice["finish_reason"] == "content_filter", "a program must not take it for an answer of the gate"
     assert endpoint.bodies[-1]["model"] == "large"
+
+
+def test_an_answer_of_a_fallback_that_its_own_gate_accepted_is_a_judged_one(
+    serve: Serve, endpoint: Held, tmp_path: Path
+) -> None:
+    large = MODEL.model_copy(update={"model": "large"})
+    path = make_artifact(large, threshold=9.0, n=4).save(tmp_path / "large.json")
+    upstream = {"url": endpoint.url, "model": "large", "key": "k", "max_retries": 0}
+    more = {"large": {"upstream": upstream, "artifact": str(path), "probe": "off"}}
+    reply = serve({"fallback": "large"}, more=more).ask(UNSURE)
+    assert (reply.json()["guardrail"]["handoff"], reply.headers["x-guardrail-handoff"]) == ("judged_answer",) * 2
+    assert reply.json()["choices"][0]["finish_reason"] == "stop"
+
+
+def test_a_gateway_that_runs_late_sheds_load_before_its_clients_wait_for_seconds(serve: Serve) -> None:
+    served = serve()
+    served.gateway._lag = served.gateway.config.max_lag * 1.01
+    reply = served.ask()
+    while reply.status_code == 503:  # the loop is on time, so the next looks end it
+        assert (reply.json()["error"]["code"], reply.headers["retry-after"]) == ("overloaded", "1")
+        reply = served.ask()
+    assert reply.json()["guardrail"]["accepted"]
 
 
 def test_a_cascade_asks_the_next_upstream_only_for_what_the_first_holds_back(serve: Serve, endpoint: Held) -> None:

@@ -128,7 +128,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"max_tokens": "many"}, "max_tokens"),
     ({"max_tokens": True}, "max_tokens"),
     ({"max_tokens": 5}, "max_tokens"),
-    ({"temperature": 0.9}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
     ({"top_k": 5}, "top_k"),
     ({"stop_sequences": ["x"]}, "stop_sequences"),
     ({"thinking": {"type": "adaptive"}}, "thinking"),

@@ -99,7 +99,7 @@ KEY = "sk-of-an-upstream-0123456789"
 
 
 def test_a_reply_of_any_status_that_quotes_our_key_is_masked(serve: Serve, upstream: Upstream) -> None:
-    mine = alias(upstream, "files", "batches", key=KEY)
+    mine = alias(upstream, "files", "uploads", key=KEY)
     forwarding = {**mine, "upstream": {**mine["upstream"], "forward_key": True}, "pass_through": ["embeddings"]}
     more = {"watched": {**mine, "pass_through": []}, "f": forwarding, "p": alias(upstream, "videos", key="EMPTY")}
     served = serve(mine, more={name: {**fields, "mode": "observe"} for name, fields in more.items()})
@@ -108,7 +108,7 @@ def test_a_reply_of_any_status_that_quotes_our_key_is_masked(serve: Serve, upstr
     assert (whole.json()["headers"]["authorization"], whole.headers["x-quoted"]) == (f"Bearer {masked}", masked)
     observed = served.http.post("/v1/chat/completions", json={"model": "watched", "messages": []})
     assert observed.json()["headers"]["authorization"] == f"Bearer {masked}"
-    with served.http.stream("GET", "/v1/batches/stream", headers={"authorization": "Bearer any"}) as reply:
+    with served.http.stream("GET", "/v1/uploads/stream", headers={"authorization": "Bearer any"}) as reply:
         parts = reply.iter_raw()
         first = next(parts)
         assert first == b"data: 0\n\n"  # what cannot begin a key is not held back
@@ -165,7 +165,7 @@ def test_the_key_of_a_model_that_takes_over_is_masked(serve: Serve, endpoint: He
 
 
 def test_nothing_else_passes(serve: Serve, upstream: Upstream) -> None:
-    served = serve(alias(upstream, "audio", "files", "messages/count_tokens"), more={"other": {
+    served = serve(alias(upstream, "audio/speech", "files", "messages/count_tokens"), more={"other": {
         "upstream": {"url": upstream.url, "model": "m", "key": "k"}, "mode": "observe"}})  # fmt: skip
     for path in (
         "embeddings", "completions", "audio/transcriptions", "chat/completions/x", "responses/resp_1",
@@ -212,18 +212,17 @@ def test_a_key_passes_its_models_only_and_several_need_a_name(serve: Serve, upst
     assert (status(bob, "files"), status(bob, "files", **{"x-guardrail-model": "other"})) == (400, 200)
 
 
-def test_a_folder_does_not_name_what_generates_text_in_it() -> None:
-    assert passed_name("audio/speech", ("audio",)) == "audio"
-    assert passed_name("audio/transcriptions", ("audio",)) is None
-    assert passed_name("audio/transcriptions", ("audio", "audio/transcriptions")) == "audio/transcriptions"
-    assert passed_name("threads/t/runs", ("threads",)) == "threads"
+def test_a_path_passes_by_its_own_segments() -> None:
+    """Dots, empty segments and escapes would leave the folder at the upstream."""
+    assert passed_name("files/f-1/content", ("files",)) == "files"
+    assert passed_name("filesystem", ("files",)) is None
     for path in ("files/../completions", "files/./x", "files//x", "files/a\\b", "files/a?b", "files/é", "files/a\n"):
         assert passed_name(path, ("files",)) is None
 
 
 @pytest.mark.parametrize(
-    "path", ["chat/completions", "responses", "messages", "models", "", "/files", "files/", "../x"]
+    "path", ["chat/completions", "responses", "messages", "models", "completions", "threads", "", "/files", "../x"]
 )
 def test_a_guarded_or_malformed_path_is_refused(serve: Serve, path: str) -> None:
-    with pytest.raises(UsageError, match="pass_through must name paths"):
+    with pytest.raises(UsageError, match="must name paths that generate no text"):
         serve({"pass_through": [path]})

@@ -143,7 +143,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
     ({"background": True}, "background"),
     ({"prompt": {"id": "p"}}, "prompt"),
     ({"input": [{"type": "item_reference", "id": "x"}]}, "input[0]"),
-    ({"temperature": 1.5}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
     ({"max_output_tokens": 5}, "max_output_tokens"),
     ({"max_output_tokens": "5"}, "max_output_tokens"),
     ({"reasoning": {"effort": "high"}}, "reasoning.effort"),

@@ -38,7 +38,7 @@ CHAT: list[dict[str, Any]] = [
     {"response_format": {"type": "json_object"}},
     {"response_format": {"type": "json_schema", "json_schema": 5}},
     {"response_format": 5},
-    {"temperature": 0.3},
+    {"temperature": "hot"},
     {"n": 2},
     {"logprobs": True},
     {"top_k": 5},
