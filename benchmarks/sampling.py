@@ -1,4 +1,4 @@
-"""Ten samples of one prompt: one prefill and our own loop against ``generate``, on a random 47M Llama on the CPU.
+"""Ten samples of one prompt: read once, against plain calls of ``generate``, on a random 47M Llama on the CPU.
 
     python -m benchmarks.sampling
 
@@ -18,8 +18,7 @@ from typing import Any
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
 
-from integrations._local.decoding import Decoder, Row, prefill, uniforms
-from integrations._local.options import score_options
+from integrations._local.decoding import Decoder, Row, plain, uniforms
 
 TEMPERATURE = 0.7
 TOP_P = 0.9
@@ -56,11 +55,10 @@ def model_47m() -> Any:
 
 
 def ours(model: Any, ids: list[int], setup: Setup, *, primary: bool = False) -> list[list[int]]:
-    """Return samples from one prefill; `primary` adds the greedy answer as another row."""
+    """Return samples after reading the prompt once; `primary` adds the greedy answer as another row."""
     rows = [Row(setup.new, TEMPERATURE, TOP_P, draws) for draws in uniforms(0, setup.n, setup.new)]
     rows += [Row(setup.new)] * primary
-    prefix = prefill(model, [ids]).expand([0] * len(rows), room=setup.new)
-    return [result.ids for result in Decoder(prefix, rows, end_ids=frozenset()).run()]
+    return [result.ids for result in Decoder(plain(model), [ids], rows, [0] * len(rows)).run()]
 
 
 def generated(model: Any, ids: list[int], setup: Setup, *, at_once: int) -> list[list[int]]:
@@ -86,8 +84,8 @@ def generated(model: Any, ids: list[int], setup: Setup, *, at_once: int) -> list
 
 def read_options(model: Any, ids: list[int]) -> list[float]:
     """Return the log-likelihoods of four one-token options from one forward pass."""
-    scores = score_options(prefill(model, [ids]), [(0, [(1,), (2,), (3,), (4,)])])
-    return [values[0] for values in scores[0]]
+    options = [Row(1, given=(option,)) for option in (1, 2, 3, 4)]
+    return [result.logprobs[0] for result in Decoder(plain(model), [ids], options, [0] * 4).run()]
 
 
 def option_forwards(model: Any, ids: list[int]) -> list[float]:

@@ -29,7 +29,7 @@ from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 
-from ._local.decoding import Row, prefill, uniforms
+from ._local.decoding import Continuation, Row, uniforms
 from ._local.engine import CANCELLED, DecodingRequest, Engine
 from ._local.loading import LocalModel, load, revision_of, wrap
 from ._local.options import UnreadableOptionError, option_ids
@@ -232,19 +232,14 @@ class TransformersChat(NativeChat):
                 options = option_ids(text, plan.options, encode=self._ids, decode=self._decode, unknown=self._unknown)
             except UnreadableOptionError as error:
                 return error
-            several = max(map(len, options)) - 1
-            if several and not self.support.options:
-                return UnreadableOptionError(f"options of several tokens cannot be scored: {self.support.reason}")
-            window = self._engine.rope_window or len(ids) + several
-            if len(ids) <= window < len(ids) + several:
-                return UnreadableOptionError(f"the options reach beyond the model's rope window of {window} tokens")
         rows: tuple[Row, ...] = ()
         if plan.n or plan.options is None:
             # The primary answer takes the last row, so that the samples of a seed do not depend on how it is drawn.
             draws = uniforms(seed, plan.n + 1, plan.max_tokens)
             *sampled, drawn = (Row(plan.max_tokens, plan.temperature, plan.top_p, draw) for draw in draws)
             rows = (drawn if plan.primary == "sampled" else Row(plan.max_tokens), *sampled)
-        request = DecodingRequest(ids, rows, options, plan.stop, frozenset(plan.stop_token_ids))
+        rows += tuple(Row(len(option), given=option) for option in options)
+        request = DecodingRequest(ids, rows, plan.stop, frozenset(plan.stop_token_ids))
         check_length(len(ids), request.longest, self._local.context)
         return request
 
@@ -331,10 +326,14 @@ class TransformersChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        """Stream token by token; with tools in one piece, since an incomplete call must not be shown as text."""
+        """Stream token by token.
+
+        In one piece with tools, since an incomplete call must not be shown as text, and where the model cannot leave an
+        answer for another.
+        """
         settings = self._settings(stop, kwargs)
         check_one_answer(settings.n)
-        if settings.tools:
+        if settings.tools or not self.support.answers:
             chunks: Iterator[ChatGenerationChunk] = (
                 as_chunk(generation) for generation in self._generate(messages, stop, **kwargs).generations
             )
@@ -359,21 +358,16 @@ class TransformersChat(NativeChat):
             yield chunk
 
     def _chunks(self, request: DecodingRequest, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
-        """Decode one row and release the model between steps: a slow reader must not block other calls."""
-        turns, text = self._engine.turns, TextStream(self._engine.detokenizer, settings.stop)
-        with turns.exclusive():
-            if CANCELLED.get().is_set():
-                return
-            decoder = self._engine.decoder(prefill(self._local.model, [request.prompt]), [request])
-        result = decoder.results[0]
-        while decoder.running and not CANCELLED.get().is_set():
-            with turns.exclusive():
-                decoder.step()
+        """Text as it is decoded; other calls run between two tokens, so that a slow reader does not block them."""
+        result, text = Continuation(), TextStream(self._engine.detokenizer, settings.stop)
+        for result in self._engine.steps(request):
             if not math.isfinite(result.logprobs[-1]):
                 raise GuardrailError(f"model {self._local.name!r}: {NOT_FINITE}")
             shown = "" if result.ids[-1] in request.stop_ids else text.push(result.ids[-1])
             if shown:
                 yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
+        if not result.closed:  # cancelled
+            return
         answer = self._answer(result.ids, result.logprobs, result.ended, settings)
         yield last_chunk(
             text.close(), answer, prompt=len(request.prompt), generated=len(result.ids), model=self._local.name

@@ -1,7 +1,8 @@
-"""The decoding loop: prefill each prompt once, expand the cache to the rows of all its answers, sample step by step.
+"""Decoding on transformers' own ``generate``: a prompt is read once, and every row takes its tokens from its own seed.
 
-This module knows token ids only: no text, no messages, no threads. It replaces ``generate``, which repeats the prompt n
-times before prefilling, takes no seed for each request, and returns scores *after* temperature and top-k.
+``generate`` runs the model and owns its cache. This module knows token ids only and adds three things: the cache of a
+prompt is repeated for all rows that continue it, a logits processor chooses each row's token and notes its raw
+log-probability, and rows that have ended leave the batch.
 
 Randomness is a matrix of uniforms drawn in advance on the CPU, one row for each sequence, turned into tokens by the
 inverse CDF. A sequence therefore depends on its own uniforms and logits alone, not on its neighbours in the batch.
@@ -10,35 +11,21 @@ inverse CDF. A sequence therefore depends on its own uniforms and logits alone, 
 from __future__ import annotations
 
 import copy
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from guardrail.errors import require
-
-from .forward import forward, reads_by_token, rereads, rope_window
 from .loading import Tensor, torch, transformers
 
-_cache_utils: Any = require("transformers.cache_utils", extra="local")
+__all__ = ["Continuation", "Decoder", "Row", "choose_tokens", "plain", "rope_window", "uniforms"]
 
-__all__ = [
-    "CachedPrefix",
-    "Continuation",
-    "Decoder",
-    "Row",
-    "choose_tokens",
-    "prefill",
-    "select_rows",
-    "uniforms",
-]
-
-LARGE_VOCABULARY = 4096
-"""Tokens from which sorting a distribution on a CPU takes longer than a histogram of it."""
-BIN_SHIFT = 18
-"""Trailing bits of a float32 that its bin ignores, which leaves 16 bins for each doubling."""
+LIKELIEST = 256
+"""Tokens among which the nucleus is looked for first: finding them is several times as fast as sorting all."""
+CACHE = ("cache", "cache_params", "past_key_values")
+"""Names of the parameter for the cache: the first from transformers 5.24, the others before it."""
+WORTH_LEAVING = 0.75
+"""Share of open rows at which the others leave the batch: copying the cache costs about one step."""
 
 
 @dataclass(frozen=True)
@@ -53,6 +40,8 @@ class Row:
     """Nucleus mass; 1 for no truncation."""
     uniforms: Tensor = None
     """float64 numbers in [0, 1), one for each new token; None when greedy."""
+    given: tuple[int, ...] = ()
+    """Tokens that the row takes whatever their probability, ``max_tokens`` of them; empty for a row that chooses."""
 
 
 @dataclass
@@ -80,161 +69,6 @@ def uniforms(seed: int | None, n: int, length: int) -> Tensor:
     return torch.rand((n, length), dtype=torch.float64, generator=generator)
 
 
-# -- a preallocated cache: new tokens are written in place, where transformers copies the whole cache for each token ---
-
-
-class PreallocatedLayer(_cache_utils.DynamicLayer):  # type: ignore[misc]
-    """Keys and values of one full-attention layer at the front of larger buffers.
-
-    Args:
-        layer: An initialised layer to take the states from.
-        index: Its rows to take, repeated as often as they occur.
-        room: Number of positions to keep free after the present ones.
-    """
-
-    def __init__(self, layer: Any, index: Tensor, room: int) -> None:
-        super().__init__()
-        self.dtype, self.device, self.is_initialized = layer.keys.dtype, layer.keys.device, True
-        self._take(layer.keys, layer.values, index, layer.keys.shape[-2] + room)
-
-    def _take(self, keys: Tensor, values: Tensor, index: Tensor, capacity: int) -> None:
-        self._buffers = [_preallocated(keys, index, capacity), _preallocated(values, index, capacity)]
-        self._show(keys.shape[-2])
-
-    def _show(self, length: int) -> None:
-        self.keys, self.values = (buffer[:, :, :length] for buffer in self._buffers)
-
-    def update(self, key_states: Tensor, value_states: Tensor, *_: Any, **__: Any) -> tuple[Tensor, Tensor]:
-        """Write new states behind the present ones; the buffers grow if necessary."""
-        start = self.keys.shape[-2]
-        end, capacity = start + key_states.shape[-2], self._buffers[0].shape[-2]
-        if end > capacity:
-            everything = torch.arange(key_states.shape[0], device=key_states.device)
-            # Half as much again, so that an unknown length costs a few copies and not one for each token.
-            self._take(self.keys, self.values, everything, max(end, capacity + capacity // 2))
-        for buffer, states in zip(self._buffers, (key_states, value_states), strict=True):
-            buffer[:, :, start:end] = states
-        self._show(end)
-        return self.keys, self.values
-
-    def reorder_cache(self, beam_idx: Tensor) -> None:
-        """Keep the rows at ``beam_idx``, in new buffers of the same size."""
-        self._take(self.keys, self.values, beam_idx.to(self.keys.device), self._buffers[0].shape[-2])
-
-
-def _preallocated(states: Tensor, index: Tensor, capacity: int) -> Tensor:
-    """The rows of ``states`` at ``index``, followed by free positions."""
-    _, heads, length, size = states.shape
-    buffer = states.new_empty((index.shape[0], heads, capacity, size))
-    buffer[:, :, :length] = states if len(states) == 1 else states[index]  # one prompt: no copy in between
-    return buffer
-
-
-def select_rows(cache: Any, index: Tensor, room: int) -> None:
-    """Make ``cache`` hold the rows at ``index``; with ``room`` > 0, full-attention layers become `PreallocatedLayer`.
-
-    Sliding-window and recurrent layers keep their class: their size does not grow with the answer.
-    """
-    for place, layer in enumerate(cache.layers):
-        # The exact type: subclasses (sliding windows) keep their states in another shape.
-        if room and type(layer) is _cache_utils.DynamicLayer and layer.is_initialized:
-            cache.layers[place] = PreallocatedLayer(layer, index, room)
-        else:
-            layer.reorder_cache(index)
-    # States that a model keeps beside its layers must follow the rows, or answers continue from another prompt.
-    if hasattr(cache, "module_states"):
-        cache.module_states = [states[index] for states in cache.module_states]
-
-
-# -- the prompts, read once -------------------------------------------------------------------------------------------
-
-
-@dataclass
-class CachedPrefix:
-    """A batch of sequences that the model has read: their cache and the logits of the next token."""
-
-    model: Any
-    cache: Any
-    logits: Tensor
-    """(rows, vocabulary), of the next token."""
-    mask: Tensor
-    """(rows, length) boolean, or None without padding."""
-    positions: Tensor
-    """(rows,) position of the next token."""
-    ids: Tensor = None
-    """(rows, length) tokens so far, for models that read them again at the end of their rope window; otherwise None."""
-
-    def expand(self, indices: Sequence[int], *, room: int = 0, keep: bool = False) -> CachedPrefix:
-        """The rows at ``indices``, repeated as often as they occur there.
-
-        Args:
-            indices: Rows of this prefix.
-            room: Number of tokens that will follow, if it is known: they are then written in place.
-            keep: Whether this prefix is still needed; otherwise its cache is reused.
-        """
-        with torch.inference_mode():
-            index = torch.tensor(list(indices), device=self.logits.device)
-            # A deep copy, because layers keep their states in all kinds of containers and change some of them in place.
-            cache = copy.deepcopy(self.cache) if keep else self.cache
-            select_rows(cache, index, room)
-            mask = None if self.mask is None else self.mask[index]
-            ids = None if self.ids is None else self.ids[index]
-            return CachedPrefix(self.model, cache, self.logits[index], mask, self.positions[index], ids)
-
-    def advance(self, tokens: Tensor, *, last_only: bool = True) -> Tensor:
-        """Read ``tokens`` (rows, length) and return the logits after the last of them, or after each.
-
-        Returns:
-            float32 (rows, vocabulary), or (rows, length, vocabulary) if not ``last_only``.
-        """
-        # Such a model is exact one token at a time only, so a longer reading is split up.
-        if not last_only and reads_by_token(self.model):
-            return torch.stack([self.advance(column[:, None]) for column in tokens.T], dim=1)
-        with torch.inference_mode():
-            length = tokens.shape[1]
-            positions = self.positions[:, None] + torch.arange(length, device=tokens.device)
-            if self.mask is not None:
-                self.mask = torch.cat([self.mask, self.mask.new_ones(tokens.shape)], dim=1)
-            self.positions = self.positions + length
-            if self.ids is not None:
-                start, self.ids = self.ids.shape[1], torch.cat([self.ids, tokens], dim=1)
-                # Crossing the window changes the rotation of all positions, so cached keys are stale and everything is
-                # read again.
-                if start <= rope_window(self.model) < self.ids.shape[1]:
-                    tokens, self.cache = self.ids, transformers.DynamicCache(config=self.model.config)
-                    positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
-            logits = forward(self.model, tokens, positions, self.mask, self.cache, last_only=last_only)
-            self.logits = logits[:, -1]
-            return self.logits if last_only else logits
-
-
-def prefill(model: Any, prompts: Sequence[Sequence[int]]) -> CachedPrefix:
-    """Read several prompts in one pass, padded on the left.
-
-    Args:
-        model: A transformers causal language model in evaluation mode.
-        prompts: Token ids, at least one for each prompt.
-    """
-    longest = max(map(len, prompts))
-    pads = [longest - len(prompt) for prompt in prompts]
-    with torch.inference_mode():
-        # On the left, so that the last column holds the last token of every prompt. Any id serves: the mask hides it.
-        padded = [[0] * pad + list(ids) for pad, ids in zip(pads, prompts, strict=True)]
-        tokens = torch.tensor(padded, device=model.device)
-        pad = torch.tensor(pads, device=model.device)[:, None]
-        steps = torch.arange(longest, device=model.device)
-        # Without padding no mask is passed: the causal flag is faster and needs no synchronisation with the device.
-        mask = (steps >= pad).long() if any(pads) else None
-        cache = transformers.DynamicCache(config=model.config)
-        # Padding would have negative positions, which are no index of an embedding.
-        logits = forward(model, tokens, (steps - pad).clamp(min=0), mask, cache, last_only=True)[:, -1]
-        ids = tokens if rereads(model) else None
-        return CachedPrefix(model, cache, logits, mask, longest - pad[:, 0], ids)
-
-
-# -- the answers -------------------------------------------------------------------------------------------------------
-
-
 def choose_tokens(logits: Tensor, temperature: Tensor, top_p: Tensor, draws: Tensor) -> Tensor:
     """Tokens at the given quantiles of the tempered, nucleus-truncated distributions.
 
@@ -245,51 +79,16 @@ def choose_tokens(logits: Tensor, temperature: Tensor, top_p: Tensor, draws: Ten
     Args:
         logits: (rows, vocabulary).
         temperature: (rows,), all above 0.
-        top_p: (rows,), in (0, 1); None for no truncation.
+        top_p: (rows,), above 0; 1 or more for no truncation.
         draws: (rows,) uniforms in [0, 1).
 
     Returns:
         (rows,) token ids.
     """
     weights = torch.softmax(logits.float() / temperature[:, None], dim=-1)
-    return _quantile(weights if top_p is None else _nucleus(weights, top_p), draws)
-
-
-def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
-    """The probabilities, with 0 outside the nucleus; a large vocabulary on a CPU is changed in place."""
-    if probabilities.device.type == "cpu" and probabilities.shape[-1] >= LARGE_VOCABULARY:
-        for row, mass in zip(probabilities.numpy(), top_p.tolist(), strict=True):
-            _truncate(row, mass)
-        return probabilities
-    # Stable: of equally likely tokens at the edge the first in the vocabulary stays, on every device.
-    ranked, order = probabilities.sort(dim=-1, descending=True, stable=True)
-    # In float64 where the device has it: a float32 sum over a large vocabulary drifts past the edge.
-    wide = ranked.to(top_p.dtype)
-    nucleus = ranked * (wide.cumsum(dim=-1) - wide < top_p[:, None])
-    return nucleus.scatter(-1, order, nucleus)
-
-
-def _truncate(probabilities: NDArray[np.float32], top_p: float) -> None:
-    """Truncate one row in place without sorting all of it, which is about three times as fast.
-
-    The leading bits of a positive float order it, so they are the bins of a histogram. Only the bin in which the mass
-    reaches ``top_p`` is sorted.
-    """
-    bins = probabilities.view(np.uint32) >> BIN_SHIFT
-    reached = np.bincount(bins, probabilities)[::-1].cumsum()
-    above = int(np.searchsorted(reached, top_p))  # bins that are kept whole
-    edge = len(reached) - 1 - above
-    places = np.flatnonzero(bins == edge)
-    places = places[np.argsort(-probabilities[places], kind="stable")]
-    wide = probabilities[places].astype(np.float64)
-    before = wide.cumsum() - wide + (reached[above - 1] if above else 0.0)
-    # Below the edge bin nothing belongs to the nucleus; inside it only what begins before the mass is reached.
-    probabilities *= bins >= edge
-    probabilities[places[before >= top_p]] = 0.0
-
-
-def _quantile(weights: Tensor, draws: Tensor) -> Tensor:
-    """First index at which the cumulative weight exceeds ``draws`` of the total; its weight is never 0."""
+    truncated = top_p < 1
+    if truncated.any():
+        weights[truncated] *= _nucleus(weights[truncated], top_p[truncated])
     cumulative = weights.to(draws.dtype).cumsum(dim=-1)
     total = cumulative[:, -1]
     # A product rounded up to the total would select past the last token with any weight.
@@ -298,135 +97,212 @@ def _quantile(weights: Tensor, draws: Tensor) -> Tensor:
     return index.clamp(max=weights.shape[-1] - 1)
 
 
+def _nucleus(probabilities: Tensor, top_p: Tensor) -> Tensor:
+    """Whether each token belongs to the nucleus of its row."""
+    # In float64 where the device has it: a float32 sum over a large vocabulary drifts past the edge.
+    ranked = probabilities.topk(min(LIKELIEST, probabilities.shape[-1]), dim=-1).values.to(top_p.dtype)
+    reached = ranked.cumsum(dim=-1)
+    if (reached[:, -1] < top_p).any():
+        ranked = probabilities.sort(dim=-1, descending=True).values.to(top_p.dtype)
+        reached = ranked.cumsum(dim=-1)
+    kept = reached - ranked < top_p[:, None]
+    edge = ranked.masked_fill(~kept, torch.inf).amin(dim=-1, keepdim=True)
+    # By value and then by place: the order of equal tokens in a sort differs between devices.
+    tied = probabilities == edge
+    room = (kept & (ranked == edge)).sum(dim=-1, keepdim=True)
+    return (probabilities > edge) | (tied & (tied.cumsum(dim=-1) <= room))
+
+
+def rope_window(model: Any) -> int | None:
+    """Length beyond which longrope changes the positions of a whole batch; None for other kinds of rope."""
+    rope = getattr(model.config.get_text_config(decoder=True), "rope_parameters", None) or {}
+    kinds = [rope, *(value for value in rope.values() if isinstance(value, dict))]  # one, or one for each kind of layer
+    return min((k["original_max_position_embeddings"] for k in kinds if k.get("rope_type") == "longrope"), default=None)
+
+
+def plain(model: Any) -> Any:
+    """The model behind an adapter, without the settings by which ``generate`` would change its distribution.
+
+    The copy shares all weights; only its generation config (penalties, top-k, forced tokens) is new.
+    """
+    base = copy.copy(model.get_base_model() if hasattr(model, "get_base_model") else model)
+    base.generation_config = transformers.GenerationConfig()
+    return base
+
+
 class Decoder:
-    """Decodes rows over an expanded prefix, a step at a time.
+    """Reads prompts, and decodes rows that continue them.
 
     Args:
-        prefix: One row for each row to decode, in the same order; it is consumed.
+        model: A model as `plain` returns it.
+        prompts: Token ids of each prompt, at least one. They are read at once, padded on the left.
         rows: The rows to decode.
+        prompt_of: For each row, the index of its prompt.
         end_ids: Tokens that end an answer.
-        stopped: Whether a row (its number, its ids so far) has reached a stop string; None without stop strings.
-        sync_every: Steps between transfers of the tokens to the host. More steps mean less waiting for an accelerator,
-            and at most that many superfluous tokens.
+        stopped: Whether a row (its number, its ids so far) takes no further token; None if only ``end_ids`` end rows.
+
+    Raises:
+        ValueError: The model takes no cache.
     """
 
     def __init__(
         self,
-        prefix: CachedPrefix,
+        model: Any,
+        prompts: Sequence[Sequence[int]],
         rows: Sequence[Row],
+        prompt_of: Sequence[int],
         *,
-        end_ids: frozenset[int],
+        end_ids: frozenset[int] = frozenset(),
         stopped: Callable[[int, list[int]], bool] | None = None,
-        sync_every: int = 1,
     ) -> None:
         self.rows = tuple(rows)
         self.results = [Continuation() for _ in rows]
-        self._prefix = prefix
+        self._model = model
         self._end_ids = end_ids
         self._stopped = stopped
-        self._sync_every = sync_every
-        self._active = list(range(len(rows)))
-        self._pending: list[tuple[Tensor, Tensor]] = []
         self._step = 0
-        self._groups: list[tuple[Tensor | slice, Tensor, Tensor, Tensor]] = []
-        self._load_settings()
-
-    def _load_settings(self) -> None:
-        """Copy the settings of the sampled rows to the device: one group with and one without a nucleus."""
-        device = self._prefix.logits.device
-        # MPS has no float64.
-        real = torch.float32 if device.type == "mps" else torch.float64
-        self._groups = []
-        for nucleus in (False, True):
-            places = [p for p, row in enumerate(self._active) if self._sampled(row) and self._truncated(row) is nucleus]
-            if not places:
-                continue
-            rows = [self.rows[self._active[place]] for place in places]
-            # Padded to a rectangle; a row is closed before it reaches the zeros.
-            draws = torch.zeros((len(rows), max(row.max_tokens for row in rows)), dtype=torch.float64)
-            for place, row in enumerate(rows):
-                draws[place, : row.max_tokens] = row.uniforms[: row.max_tokens]
-            temperature = torch.tensor([row.temperature for row in rows], dtype=torch.float32, device=device)
-            top_p = torch.tensor([row.top_p for row in rows], dtype=real, device=device) if nucleus else None
-            self._groups.append(
-                (
-                    # A slice is a view; an index would copy all logits at every step.
-                    slice(None) if len(places) == len(self._active) else torch.tensor(places, device=device),
-                    temperature,
-                    top_p,
-                    draws.to(device=device, dtype=real),
-                )
-            )
-
-    def _sampled(self, row: int) -> bool:
-        return self.rows[row].temperature > 0
-
-    def _truncated(self, row: int) -> bool:
-        return self.rows[row].top_p < 1
+        self._cache: Any = None
+        parameters = inspect.signature(type(model).forward).parameters
+        names = [name for name in CACHE if name in parameters]
+        if not names:
+            raise ValueError("its forward pass takes no cache")
+        self._cache_name = names[0]
+        longest = max(map(len, prompts))
+        # On the left, so that the last column holds the last token of every prompt. Any id serves: the mask hides it.
+        self._ids = self._tensor([[0] * (longest - len(prompt)) + list(prompt) for prompt in prompts])
+        self._mask = self._tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
+        with torch.inference_mode():
+            output = self._generate(1, output_logits=True)
+        # Every row chooses its own first token: the one that `generate` has added goes.
+        self._ids, self._mask = self._ids[:, :-1], self._mask[:, :-1]
+        self.logits = output.logits[0][self._tensor(prompt_of)]
+        self._prompt_of = prompt_of
+        self._go_on_with(range(len(rows)))
 
     @property
     def running(self) -> bool:
         """Whether some row takes another token."""
-        return bool(self._active)
+        return bool(self._open())
 
-    def step(self) -> None:
-        """Add one token to each active row."""
+    def run(self, steps: int | None = None) -> list[Continuation]:
+        """Add at most ``steps`` tokens to each row; None decodes all rows to their end."""
+        end = self._step + steps if steps else max(row.max_tokens for row in self.rows)
         with torch.inference_mode():
-            tokens, logprobs = self._pick()
-            self._pending.append((tokens, logprobs))
-            self._step += 1
-            # At the limit every row is finished, so it is no use to wait for the next transfer.
-            limit = max(self.rows[row].max_tokens for row in self._active)
-            if len(self._pending) >= self._sync_every or self._step >= limit:
-                tokens = self._collect(tokens)
-            if self._active:
-                self._prefix.advance(tokens[:, None])
-
-    def run(self) -> list[Continuation]:
-        """Decode every row to its end."""
-        while self.running:
-            self.step()
+            if not self._step and self.running:
+                self._begin()
+            while self.running and self._step < end:
+                if self._worth_leaving():
+                    places = self._open()
+                    self._select(places)
+                    self._go_on_with([self._active[place] for place in places])
+                longest = max(self.rows[row].max_tokens for row in self._active)
+                self._generate(
+                    min(end, longest) - self._step,
+                    logits_processor=transformers.LogitsProcessorList([self._choose]),
+                    stopping_criteria=transformers.StoppingCriteriaList([self._interrupt]),
+                )
         return self.results
 
-    def _pick(self) -> tuple[Tensor, Tensor]:
-        """The next token of each active row and its log-probability."""
-        logits = self._prefix.logits
-        # For the greedy rows; the sampled ones are overwritten below.
+    def _begin(self) -> None:
+        """Choose all first tokens, and repeat the prompts for the rows that take another."""
+        tokens = self._choose(self._ids, self.logits).argmax(dim=-1, keepdim=True)
+        rows = self._open()
+        if rows:
+            self._select([self._prompt_of[row] for row in rows])
+            self._append(tokens[self._tensor(rows)])
+            self._go_on_with(rows)
+
+    def _generate(self, steps: int, **settings: Any) -> Any:
+        """Let ``generate`` read what it has not read yet and add at most ``steps`` tokens to every active row."""
+        ids, mask = self._ids, self._mask
+        # A recurrent state has read the padding, too, and cannot tell how long the prompt was.
+        if self._cache is not None and all(getattr(self._cache, "is_linear", [False])):
+            ids, mask = ids[:, -1:], None
+        output = self._model.generate(
+            ids,
+            attention_mask=mask,
+            max_new_tokens=steps,
+            do_sample=False,
+            return_dict_in_generate=True,
+            **{self._cache_name: self._cache},
+            **settings,
+        )
+        self._cache = getattr(output, "cache", None) or output.past_key_values
+        self._append(output.sequences[:, ids.shape[1] :])
+        return output
+
+    def _append(self, tokens: Tensor) -> None:
+        self._ids = torch.cat([self._ids, tokens], dim=1)
+        self._mask = torch.cat([self._mask, torch.ones_like(tokens)], dim=1)
+
+    def _tensor(self, values: Sequence[Any]) -> Tensor:
+        return torch.tensor(list(values), device=self._model.device)
+
+    # --- the rows of the batch ----------------------------------------------------------------------------------------
+
+    def _open(self) -> list[int]:
+        """Places of the rows that take another token."""
+        return [place for place, row in enumerate(self._active) if not self.results[row].closed]
+
+    def _worth_leaving(self) -> bool:
+        """Whether so many rows have ended that going on without them pays; or all."""
+        return len(self._open()) <= WORTH_LEAVING * len(self._active)
+
+    def _interrupt(self, ids: Tensor, _: Tensor) -> Tensor:
+        """A stopping criterion: the whole batch stops, so that the rows that have ended can leave it."""
+        return torch.full((len(ids),), self._worth_leaving(), device=ids.device)
+
+    def _select(self, places: Sequence[int]) -> None:
+        """Keep the sequences at ``places``, repeated as often as they occur there."""
+        if list(places) == list(range(len(self._ids))):
+            return
+        index = self._tensor(places)
+        self._cache.reorder_cache(index)
+        self._ids, self._mask = self._ids[index], self._mask[index]
+
+    def _go_on_with(self, rows: Sequence[int]) -> None:
+        """Make ``rows`` the rows of the batch, and copy their settings to the device."""
+        self._active = list(rows)
+        device = self._model.device
+        # MPS has no float64.
+        real = torch.float32 if device.type == "mps" else torch.float64
+        sampled = [place for place, row in enumerate(self._active) if self.rows[row].temperature > 0]
+        settings = [self.rows[self._active[place]] for place in sampled]
+        self._sampled = torch.tensor(sampled, device=device)
+        self._temperature = torch.tensor([row.temperature for row in settings], device=device)
+        self._top_p = torch.tensor([row.top_p for row in settings], device=device, dtype=real)
+        # Padded to a rectangle (steps, rows); a row is closed before it reaches the zeros.
+        draws = [row.uniforms for row in settings]
+        self._draws = torch.nn.utils.rnn.pad_sequence(draws).to(device, real) if draws else None
+
+    # --- the tokens of a step -----------------------------------------------------------------------------------------
+
+    def _choose(self, _: Tensor, logits: Tensor) -> Tensor:
+        """A logits processor: every row's token is the only one with a score; its log-probability is noted."""
         tokens = logits.argmax(dim=-1)
-        for places, temperature, top_p, draws in self._groups:
-            # A finished row may decode on with the batch: its tokens are dropped, so any column will do.
-            column = draws[:, min(self._step, draws.shape[1] - 1)]
-            tokens[places] = choose_tokens(logits[places], temperature, top_p, column)
-        chosen = logits.gather(-1, tokens[:, None])[:, 0]
-        # From the raw logits: log-probabilities are those of the untempered model.
-        return tokens, (chosen - torch.logsumexp(logits, dim=-1)).clamp(max=0)  # rounding can exceed 0
-
-    def _collect(self, tokens: Tensor) -> Tensor:
-        """Bring pending tokens to the host and close finished rows; drop them from the batch if there are enough."""
-        ids = torch.stack([pending[0] for pending in self._pending], dim=1).tolist()
-        logprobs = torch.stack([pending[1] for pending in self._pending], dim=1).tolist()
-        self._pending.clear()
+        if self._draws is not None:
+            # A row that has ended decodes on until it leaves the batch: its tokens are dropped, so any draw will do.
+            draws = self._draws[min(self._step, len(self._draws) - 1)]
+            tokens[self._sampled] = choose_tokens(logits[self._sampled], self._temperature, self._top_p, draws)
         for place, row in enumerate(self._active):
-            self._extend(row, ids[place], logprobs[place])
-        left = [place for place, row in enumerate(self._active) if not self.results[row].closed]
-        if not left:
-            self._active = []
-            return tokens
-        # Attention over a finished row costs as much as over a live one; copying the cache costs about one step.
-        if len(left) <= 0.75 * len(self._active):
-            self._prefix = self._prefix.expand(left)
-            self._active = [self._active[place] for place in left]
-            self._load_settings()
-            tokens = tokens[torch.tensor(left, device=tokens.device)]
-        return tokens
+            given = self.rows[row].given
+            if self._step < len(given):
+                tokens[place] = given[self._step]
+        chosen = logits.gather(-1, tokens[:, None])
+        # From the raw logits: log-probabilities are those of the untempered model. Rounding can exceed 0.
+        logprobs = (chosen[:, 0] - torch.logsumexp(logits, dim=-1)).clamp(max=0)
+        self._note(tokens.tolist(), logprobs.tolist())
+        return torch.zeros_like(logits).scatter_(-1, tokens[:, None], 1.0)
 
-    def _extend(self, row: int, ids: list[int], logprobs: list[float]) -> None:
-        """Append new tokens to a row until it is closed."""
-        result, limit = self.results[row], self.rows[row].max_tokens
-        for token, logprob in zip(ids, logprobs, strict=True):
+    def _note(self, tokens: list[int], logprobs: list[float]) -> None:
+        """Add the tokens of a step to the results, and close the rows that end with it."""
+        self._step += 1
+        for row, token, logprob in zip(self._active, tokens, logprobs, strict=True):
+            result, given = self.results[row], self.rows[row].given
             if result.closed:
-                return
+                continue
             result.ids.append(token)
             result.logprobs.append(logprob)
-            result.ended = token in self._end_ids or (self._stopped is not None and self._stopped(row, result.ids))
-            result.closed = result.ended or len(result.ids) >= limit
+            ends = token in self._end_ids and not given
+            result.ended = ends or (self._stopped is not None and self._stopped(row, result.ids))
+            result.closed = result.ended or len(result.ids) >= self.rows[row].max_tokens

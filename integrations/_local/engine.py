@@ -1,4 +1,4 @@
-"""Batches of requests on one model: token budget, one prefill each, half batches if memory runs out.
+"""Requests of many threads on one model: shared batches within a token budget, halved when memory runs out.
 
 A request is token ids in, token ids out; ``transformers_chat`` knows what they mean.
 """
@@ -8,22 +8,19 @@ from __future__ import annotations
 import dataclasses
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import CancelledError, ThreadPoolExecutor
-from contextlib import contextmanager
+from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 from guardrail.errors import GuardrailError
 
-from .decoding import CachedPrefix, Continuation, Decoder, Row, prefill
-from .forward import rope_window
+from .decoding import Continuation, Decoder, Row, plain, rope_window
 from .loading import torch
-from .options import score_options
 from .self_check import Support
-from .tokens import Detokenizer, StopDetector
+from .tokens import Detokenizer
 
-__all__ = ["CANCELLED", "BatchQueue", "DecodingRequest", "Engine", "Response"]
+__all__ = ["CANCELLED", "DecodingRequest", "Engine", "Response"]
 
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
@@ -34,151 +31,38 @@ WAITING_THREADS = 64
 HOST_CACHE_BYTES = 2 << 30
 """Cache size that the automatic token budget allows on a CPU."""
 
-Work = TypeVar("Work")
-Result = TypeVar("Result")
+T = TypeVar("T")
 
-
-# -- one model, many threads: they share batches without a background thread and without idle waiting -----------------
-# A thread that finds the model idle becomes the leader: it takes waiting work, its own and that of others, runs it as
-# one batch, and hands out the results. A thread that arrives meanwhile waits for the next leader. An idle model thus
-# starts at once (no gathering delay), and a busy one gathers all work that arrives while it runs.
-
-
-@dataclass(eq=False)
-class _Ticket(Generic[Work, Result]):
-    """One piece of work and its result."""
-
-    work: Work
-    done: bool = False
-    result: Result | None = None
-    error: BaseException | None = None
-
-
-class BatchQueue(Generic[Work, Result]):
-    """Runs work of many threads in shared batches, one batch at a time.
-
-    Args:
-        select: Chooses the next batch among waiting work: the indices to run, at least one.
-        run: Runs a batch; one result for each piece of work, in order. Its exception reaches every thread with work in
-            the batch.
-    """
-
-    def __init__(
-        self, select: Callable[[Sequence[Work]], Sequence[int]], run: Callable[[Sequence[Work]], Sequence[Result]]
-    ) -> None:
-        self._select = select
-        self._run = run
-        # Guards the flag and the list only: a batch runs without it, so that threads can join the queue meanwhile.
-        self._state = threading.Condition()
-        self._busy = False
-        self._waiting: list[_Ticket[Work, Result]] = []
-
-    def submit(self, works: Sequence[Work]) -> list[Result]:
-        """Run all ``works``, wait for them, and return their results in order."""
-        tickets = [_Ticket[Work, Result](work) for work in works]
-        with self._state:
-            self._waiting.extend(tickets)
-        try:
-            while not all(ticket.done for ticket in tickets):
-                self._lead_or_follow(tickets)
-        finally:
-            with self._state:
-                # An interrupted thread takes its work away: no caller would read the result.
-                self._waiting = [ticket for ticket in self._waiting if ticket not in tickets]
-        for ticket in tickets:
-            if ticket.error is not None:
-                raise ticket.error
-        return [ticket.result for ticket in tickets]  # type: ignore[misc]
-
-    @contextmanager
-    def exclusive(self) -> Iterator[None]:
-        """Use the model exclusively, between batches."""
-        with self._state:
-            while self._busy:
-                self._state.wait()
-            self._busy = True
-        try:
-            yield
-        finally:
-            self._release()
-
-    def _release(self) -> None:
-        with self._state:
-            self._busy = False
-            self._state.notify_all()
-
-    def _lead_or_follow(self, tickets: Sequence[_Ticket[Work, Result]]) -> None:
-        """Run one batch if the model is idle, otherwise wait for a change."""
-        with self._state:
-            # Checked again under the lock: another leader may have run the work since the caller looked.
-            if all(ticket.done for ticket in tickets):
-                return
-            if self._busy:
-                self._state.wait()
-                return
-            self._busy = True
-        try:
-            self._run_batch(self._take())
-        finally:
-            self._release()
-
-    def _take(self) -> list[_Ticket[Work, Result]]:
-        """Remove the next batch from the waiting work."""
-        with self._state:
-            chosen = set(self._select([ticket.work for ticket in self._waiting]))
-            batch = [ticket for place, ticket in enumerate(self._waiting) if place in chosen]
-            self._waiting = [ticket for place, ticket in enumerate(self._waiting) if place not in chosen]
-            return batch
-
-    def _run_batch(self, batch: list[_Ticket[Work, Result]]) -> None:
-        """Run a batch and complete its tickets. If the leader is interrupted, the work waits for the next leader."""
-        try:
-            results = self._run([ticket.work for ticket in batch])
-            for ticket, result in zip(batch, results, strict=True):
-                ticket.result, ticket.done = result, True
-        except Exception as error:
-            for ticket in batch:
-                ticket.error, ticket.done = error, True
-        # KeyboardInterrupt reached the leader alone: the others' work is sound and goes back to the front.
-        except BaseException:
-            with self._state:
-                self._waiting = batch + self._waiting
-            raise
-
-
-# -- requests on a model ----------------------------------------------------------------------------------------------
-
-_NEVER = threading.Event()
-CANCELLED: ContextVar[threading.Event] = ContextVar("cancelled", default=_NEVER)
-"""Set once the asynchronous call that runs here is cancelled."""
+CANCELLED: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
+"""Set once the asynchronous call that runs here is cancelled; None in a synchronous call."""
 
 
 @dataclass(frozen=True)
 class DecodingRequest:
-    """One prompt and what to compute after it."""
+    """One prompt and the sequences that continue it."""
 
     prompt: tuple[int, ...]
     """Token ids."""
-    rows: tuple[Row, ...] = ()
-    """Sequences to decode after it."""
-    options: tuple[tuple[int, ...], ...] = ()
-    """Token ids of the options to score after it."""
+    rows: tuple[Row, ...]
+    """Answers, and options with their given tokens."""
     stops: tuple[str, ...] = ()
-    """Strings that end a sequence."""
+    """Strings that end an answer."""
     stop_ids: frozenset[int] = frozenset()
-    """Tokens that end a sequence beside the model's end tokens."""
-    cancelled: threading.Event = field(default_factory=CANCELLED.get, compare=False, repr=False)
+    """Tokens that end an answer beside the model's end tokens."""
+    cancelled: threading.Event = field(
+        default_factory=lambda: CANCELLED.get() or threading.Event(), compare=False, repr=False
+    )
     """Set once no caller waits for the request."""
 
     @property
     def width(self) -> int:
-        """Most sequences that it needs at once."""
-        return max(1, len(self.rows), sum(len(ids) > 1 for ids in self.options))
+        """Most sequences that it keeps in the cache at once."""
+        return max(1, sum(row.max_tokens > 1 for row in self.rows))
 
     @property
     def longest(self) -> int:
         """Most tokens that follow the prompt."""
-        return max([0, *(row.max_tokens for row in self.rows), *map(len, self.options)])
+        return max(row.max_tokens for row in self.rows)
 
 
 @dataclass
@@ -187,14 +71,15 @@ class Response:
 
     continuations: list[Continuation] = field(default_factory=list)
     """One for each row."""
-    options: tuple[tuple[float, ...], ...] = ()
-    """Log-probability of each token of each option."""
     failure: Exception | None = None
     """Reason why the request has no result."""
 
 
 class Engine:
-    """Runs requests of many threads on one model, in shared batches.
+    """Runs requests of many threads on one model.
+
+    One thread uses the model. It takes all requests that wait and fit into one batch, so an idle model starts at once,
+    and a busy one gathers what arrives meanwhile.
 
     Args:
         model: A transformers causal language model in evaluation mode.
@@ -202,7 +87,7 @@ class Engine:
         end_ids: Tokens that end an answer.
         max_batch_tokens: Most tokens (prompt and answer, over all sequences) in a batch; None to choose by memory.
         context: Context window in tokens; None if unknown.
-        support: Operations that the model does exactly; None for all.
+        support: What may share a batch; None for everything.
     """
 
     def __init__(
@@ -214,22 +99,22 @@ class Engine:
         context: int | None = None,
         support: Support | None = None,
     ) -> None:
-        self.model = model
+        self.model = plain(model)
         self.support = support or Support()
-        self.rope_window = rope_window(model)
         self.detokenizer = detokenizer
         self.end_ids = end_ids
-        self.context = context
-        self.budget = max_batch_tokens or automatic_budget(model)
+        self.budget = max_batch_tokens or automatic_budget(self.model)
+        # A row that has ended decodes on until it leaves the batch, at most to the end of the padded batch. That end
+        # must lie within the context window, and within the rope window that changes the positions of all rows.
+        self.reach = min((end for end in (context, rope_window(model)) if end is not None), default=None)
         # Waiting threads cost little, and only waiting work can share a batch. The default pool of the event loop has
         # few threads, which other code needs, too.
         self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")
-        self.turns = BatchQueue[DecodingRequest, Response](self.select, self.run)
+        self._model_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="transformers-model")
+        self._lock = threading.Lock()
+        self._waiting: list[tuple[DecodingRequest, Future[Response]]] = []
 
-    @property
-    def sync_every(self) -> int:
-        """Steps between transfers of the tokens to the host: each transfer makes an accelerator wait."""
-        return 1 if self.model.device.type == "cpu" else 8
+    # --- requests of many threads -------------------------------------------------------------------------------------
 
     def submit(self, requests: Sequence[DecodingRequest]) -> list[Response]:
         """Run requests, together with those of other threads; one response each, in order.
@@ -237,10 +122,49 @@ class Engine:
         Raises:
             CancelledError: The call was cancelled, so its answers are cut short.
         """
-        responses = self.turns.submit(requests)
+        tickets = [(request, Future[Response]()) for request in requests]
+        with self._lock:
+            self._waiting += tickets
+        try:
+            for _ in tickets:  # as many turns as requests: a turn serves the oldest at least
+                self._model_thread.submit(self._turn)
+            responses = [future.result() for _, future in tickets]
+        except BaseException:  # Ctrl-C, for one: no caller would read the answers
+            for request in requests:
+                request.cancelled.set()
+            raise
         if any(request.cancelled.is_set() for request in requests):
             raise CancelledError
         return responses
+
+    def steps(self, request: DecodingRequest) -> Iterator[Continuation]:
+        """Decode a request of one row token by token; other requests run in between.
+
+        Yields:
+            The same continuation after each of its tokens. It ends early if the call is cancelled.
+        """
+        decoder = self.alone(lambda: None if request.cancelled.is_set() else self.decoder([request]))
+        # The event of this very step: an asynchronous stream is a call for each of its chunks.
+        while decoder and decoder.running and not (CANCELLED.get() or request.cancelled).is_set():
+            self.alone(lambda: decoder.run(steps=1))
+            yield decoder.results[0]
+
+    def alone(self, work: Callable[[], T]) -> T:
+        """Use the model between two batches."""
+        return self._model_thread.submit(work).result()
+
+    def _turn(self) -> None:
+        """Run one batch of the requests that wait, if any do."""
+        with self._lock:
+            chosen = set(self.select([request for request, _ in self._waiting])) if self._waiting else set()
+            batch = [ticket for place, ticket in enumerate(self._waiting) if place in chosen]
+            self._waiting = [ticket for place, ticket in enumerate(self._waiting) if place not in chosen]
+        try:
+            for response, (_, future) in zip(self.run([request for request, _ in batch]), batch, strict=True):
+                future.set_result(response)
+        except Exception as error:
+            for _, future in batch:
+                future.set_exception(error)
 
     def select(self, waiting: Sequence[DecodingRequest]) -> list[int]:
         """The oldest request and the closest ones in length that fit; cancelled requests come first, by themselves."""
@@ -260,19 +184,24 @@ class Engine:
         return chosen
 
     def _fits(self, requests: Sequence[DecodingRequest]) -> bool:
-        # A finished row decodes on until it leaves the batch, at most to the end of the padded batch. That end must
-        # therefore lie within the context window, and within the rope window that changes the positions of all rows.
-        reach = _reach(requests)
-        inside = all(end is None or reach <= end for end in (self.context, self.rope_window))
+        inside = self.reach is None or _reach(requests) <= self.reach
         rows = sum(request.width for request in requests)
         return self.support.batches and inside and batch_tokens(requests) <= self.budget and rows <= MAX_ROWS
 
+    # --- one batch ----------------------------------------------------------------------------------------------------
+
     def run(self, requests: Sequence[DecodingRequest]) -> list[Response]:
         """Run a batch. If memory runs out or the model refuses it, run its halves: only faulty requests then fail."""
-        outcome = self._attempt(requests)
-        if not isinstance(outcome, Exception):
-            return outcome
-        full = _is_out_of_memory(outcome)
+        if not self.support.answers and any(len(request.rows) > 1 for request in requests):
+            return [self._run_apart(request, 1) for request in requests]
+        try:
+            return self._run_together(requests)
+        except (RuntimeError, MemoryError, ValueError, IndexError) as error:
+            full = _is_out_of_memory(error)
+            # Not memory: a fault of torch or the device, which halving does not cure.
+            if isinstance(error, RuntimeError) and not full:
+                raise
+            failure: Exception = error.with_traceback(None)  # the traceback holds the tensors
         if full:
             if self.model.device.type == "cuda":
                 # Blocks of the failed batch's shapes stay reserved otherwise and may not fit the halves.
@@ -282,75 +211,49 @@ class Engine:
         if len(requests) > 1:
             half = len(requests) // 2
             return self.run(requests[:half]) + self.run(requests[half:])
-        return [self._run_split(requests[0]) if full else Response(failure=outcome)]
-
-    def _run_split(self, request: DecodingRequest) -> Response:
-        """Run a single request that does not fit: its rows in two halves, which reads the prompt twice."""
-        if len(request.rows) < 2:
-            text = (
+        request = requests[0]
+        if full and len(request.rows) > 1:
+            return [self._run_apart(request, (len(request.rows) + 1) // 2)]
+        if full:
+            failure = GuardrailError(
                 f"out of memory for a single answer to a prompt of {len(request.prompt)} tokens with "
                 f"{request.longest} tokens of answer; lower max_tokens, shorten the prompt, or choose a smaller dtype"
             )
-            return Response(failure=GuardrailError(text))
-        half = len(request.rows) // 2
-        first = self.run([dataclasses.replace(request, rows=request.rows[:half])])[0]
-        # Options are scored with the first half; a second time would only cost.
-        second = self.run([dataclasses.replace(request, rows=request.rows[half:], options=())])[0]
-        return Response(
-            first.continuations + second.continuations, first.options, failure=first.failure or second.failure
-        )
+        return [Response(failure=failure)]
 
-    def _attempt(self, requests: Sequence[DecodingRequest]) -> list[Response] | Exception:
-        """Run a batch, or return its error."""
-        try:
-            return self._forward(requests)
-        except (RuntimeError, MemoryError, ValueError, IndexError) as error:
-            if _is_out_of_memory(error):
-                return error.with_traceback(None)  # the traceback holds the tensors
-            # Not memory: a fault of torch or the device, which halving does not cure.
-            if isinstance(error, RuntimeError):
-                raise
-            return error
+    def _run_apart(self, request: DecodingRequest, size: int) -> Response:
+        """Run the rows of a request in groups of ``size``, each of which reads the prompt again."""
+        groups = [request.rows[start : start + size] for start in range(0, len(request.rows), size)]
+        parts = [self.run([dataclasses.replace(request, rows=rows)])[0] for rows in groups]
+        continuations = [continuation for part in parts for continuation in part.continuations]
+        return Response(continuations, next((part.failure for part in parts if part.failure), None))
 
-    def _forward(self, requests: Sequence[DecodingRequest]) -> list[Response]:
-        responses = [Response() for _ in requests]
-        if _abandoned(requests):
-            return responses
-        prefix = prefill(self.model, [request.prompt for request in requests])
-        if _abandoned(requests):
-            return responses
-        options = score_options(prefix, [(place, request.options) for place, request in enumerate(requests)])
-        for response, scores in zip(responses, options, strict=True):
-            response.options = scores
-        if any(request.rows for request in requests):
-            decoder = self.decoder(prefix, requests, sync_every=self.sync_every)
-            while decoder.running and not _abandoned(requests):
-                decoder.step()
-            results = iter(decoder.results)
-            for request, response in zip(requests, responses, strict=True):
-                response.continuations = [next(results) for _ in request.rows]
-        return responses
+    def _run_together(self, requests: Sequence[DecodingRequest]) -> list[Response]:
+        if all(request.cancelled.is_set() for request in requests):
+            return [Response() for _ in requests]
+        decoder = self.decoder(requests)
+        results = iter(decoder.results)
+        if not all(request.cancelled.is_set() for request in requests):
+            decoder.run()
+        return [Response([next(results) for _ in request.rows]) for request in requests]
 
-    def decoder(self, prefix: CachedPrefix, requests: Sequence[DecodingRequest], *, sync_every: int = 1) -> Decoder:
-        """The decoder of all rows of the requests, whose prompts ``prefix`` has read."""
+    def decoder(self, requests: Sequence[DecodingRequest]) -> Decoder:
+        """The decoder of all rows of the requests, which has read their prompts."""
         owners = [(place, request) for place, request in enumerate(requests) for _ in request.rows]
-        detectors = [StopDetector(self.detokenizer, request.stops) for _, request in owners]
+        rows = [row for request in requests for row in request.rows]
 
         def stopped(row: int, ids: list[int]) -> bool:
             request = owners[row][1]
-            # A detector decodes text for every token, so a request without stop strings never pays for it.
-            at_stop = bool(request.stops) and detectors[row].push(ids[-1])
-            return at_stop or ids[-1] in request.stop_ids or request.cancelled.is_set()
+            if request.cancelled.is_set():
+                return True
+            if rows[row].given:
+                return False
+            # Text is decoded for every token, so a request without stop strings never pays for it.
+            text = self.detokenizer.decode(ids) if request.stops else ""
+            return ids[-1] in request.stop_ids or any(stop in text for stop in request.stops)
 
-        rows = [row for request in requests for row in request.rows]
-        room = max(row.max_tokens for row in rows)
-        expanded = prefix.expand([place for place, _ in owners], room=room)
-        return Decoder(expanded, rows, end_ids=self.end_ids, stopped=stopped, sync_every=sync_every)
-
-
-def _abandoned(requests: Sequence[DecodingRequest]) -> bool:
-    """Whether all requests were cancelled."""
-    return all(request.cancelled.is_set() for request in requests)
+        prompts = [request.prompt for request in requests]
+        return Decoder(self.model, prompts, rows, [place for place, _ in owners], end_ids=self.end_ids, stopped=stopped)
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

@@ -1,20 +1,14 @@
-"""Log-likelihood of answer options after a prompt, over the cache of the prompt.
+"""The tokens of answer options after a prompt.
 
-The tokens of an option come from the tokenizer *in context*: those of encode(prompt + label) after encode(prompt).
-So the template and the tokenizer together decide whether the model writes "A" or " A" after its assistant header.
+They come from the tokenizer *in context*: those of encode(prompt + label) after encode(prompt). So the template and the
+tokenizer together decide whether the model writes "A" or " A" after its assistant header.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from .decoding import CachedPrefix
-from .loading import torch
-
-__all__ = ["UnreadableOptionError", "option_ids", "score_options"]
-
-CHUNK_FLOATS = 64_000_000
-"""Most logits of multi-token options held at once."""
+__all__ = ["UnreadableOptionError", "option_ids"]
 
 
 class UnreadableOptionError(ValueError):
@@ -73,52 +67,3 @@ def _in_context(
         if ids and text.startswith(start) and text[len(start) :].strip() == label.strip():
             return tuple(ids)
     return None
-
-
-def score_options(
-    prefix: CachedPrefix, options: Sequence[tuple[int, Sequence[tuple[int, ...]]]]
-) -> list[tuple[tuple[float, ...], ...]]:
-    """Log-probability of every token of every option.
-
-    First tokens are read off the prompt's last logits; the others in one batched pass over the expanded cache.
-
-    Args:
-        prefix: The prompts, one row each; unchanged.
-        options: For each request, its row in ``prefix`` and the ids of its options.
-
-    Returns:
-        For each request and option, one value in nats for each token.
-    """
-    flat = [(row, ids) for row, labels in options for ids in labels]
-    if not flat:
-        return [() for _ in options]
-    with torch.inference_mode():
-        first = torch.log_softmax(prefix.logits, dim=-1)
-        rows = torch.tensor([row for row, _ in flat], device=first.device)
-        heads = torch.tensor([ids[0] for _, ids in flat], device=first.device)
-        values = [(value,) for value in first[rows, heads].tolist()]
-        for places in _chunks(flat, first.shape[-1]):
-            rest = _continue(prefix, [flat[place] for place in places])
-            for place, more in zip(places, rest, strict=True):
-                values[place] += more
-    read = iter(values)
-    return [tuple(next(read) for _ in labels) for _, labels in options]
-
-
-def _chunks(flat: Sequence[tuple[int, tuple[int, ...]]], vocabulary: int) -> list[list[int]]:
-    """Places of the options with several tokens, in groups whose logits fit."""
-    places = [place for place, (_, ids) in enumerate(flat) if len(ids) > 1]
-    longest = max((len(flat[place][1]) for place in places), default=1)
-    size = max(1, CHUNK_FLOATS // (longest * vocabulary))
-    return [places[start : start + size] for start in range(0, len(places), size)]
-
-
-def _continue(prefix: CachedPrefix, options: Sequence[tuple[int, tuple[int, ...]]]) -> list[tuple[float, ...]]:
-    """Log-probabilities of each option's tokens after its first."""
-    branch = prefix.expand([row for row, _ in options], keep=True)
-    longest = max(len(ids) for _, ids in options)
-    # Padding on the right: causal attention excludes it from every position that is read.
-    padded = torch.tensor([list(ids) + [0] * (longest - len(ids)) for _, ids in options], device=prefix.logits.device)
-    logprobs = torch.log_softmax(branch.advance(padded[:, :-1], last_only=False), dim=-1)
-    values = logprobs.gather(-1, padded[:, 1:, None])[..., 0].tolist()
-    return [tuple(values[: len(ids) - 1]) for values, (_, ids) in zip(values, options, strict=True)]

@@ -130,10 +130,13 @@ class SampleReader:
         self, messages: Sequence[BaseMessage], request: DecodingRequest, response: Response, seconds: float
     ) -> SampleSet:
         """Sample set of one request; a failure of the model is its ``problem``."""
+        pairs = list(zip(request.rows, response.continuations, strict=False))  # a failure has no continuations
+        answers = [continuation for row, continuation in pairs if not row.given]
+        options = [continuation for row, continuation in pairs if row.given]
         cost = Cost(
             calls=1,
             input_tokens=len(request.prompt),
-            output_tokens=sum(len(continuation.ids) for continuation in response.continuations),
+            output_tokens=sum(len(answer.ids) for answer in answers),
             seconds=seconds,
         )
         if response.failure:
@@ -142,11 +145,11 @@ class SampleReader:
         if fault := not_finite(response):
             return self.failed(messages, Unmeasured.NOT_FINITE, fault, cost)
         labels = self.plan.options
-        means = tuple(math.fsum(values) / len(values) for values in response.options)
+        means = tuple(math.fsum(option.logprobs) / len(option.logprobs) for option in options)
         scores = None if labels is None else OptionScores(labels=labels, loglikelihoods=means)
-        samples = tuple(self._sample(continuation) for continuation in response.continuations)
+        samples = tuple(map(self._sample, answers))
         if scores is not None and self.plan.n == 0:
-            primary = self._chosen(scores, request, response)
+            primary = self._chosen(scores, options)
         else:
             primary, samples = samples[0], samples[1:]
         return SampleSet(question=question_text(messages), primary=primary, samples=samples, options=scores, cost=cost)
@@ -178,19 +181,18 @@ class SampleReader:
             finish_reason="tool_calls" if calls else answer.finish_reason,
         )
 
-    def _chosen(self, scores: OptionScores, request: DecodingRequest, response: Response) -> Sample:
+    def _chosen(self, scores: OptionScores, options: Sequence[Continuation]) -> Sample:
         """The likeliest option as an answer."""
         if not self.plan.logprobs:
             return Sample(text=scores.best, finish_reason="stop")
-        place = scores.labels.index(scores.best)
-        pieces = tuple(self.detokenizer.pieces(request.options[place]))
-        return Sample(text=scores.best, tokens=pieces, logprobs=response.options[place], finish_reason="stop")
+        chosen = options[scores.labels.index(scores.best)]
+        pieces = tuple(self.detokenizer.pieces(chosen.ids))
+        return Sample(text=scores.best, tokens=pieces, logprobs=tuple(chosen.logprobs), finish_reason="stop")
 
 
 def not_finite(response: Response) -> str:
     """Reason why the numbers of a response cannot be used, or ""."""
-    sequences = [*(continuation.logprobs for continuation in response.continuations), *response.options]
-    if all(math.isfinite(value) for values in sequences for value in values):
+    if all(math.isfinite(value) for continuation in response.continuations for value in continuation.logprobs):
         return ""
     return NOT_FINITE
 

@@ -11,12 +11,10 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
 
-__all__ = ["DecodedText", "Detokenizer", "IncrementalText", "StopDetector", "TextStream"]
+__all__ = ["DecodedText", "Detokenizer", "TextStream"]
 
 INCOMPLETE = "\ufffd"
 """Written by a decoder for bytes that are not a complete character."""
-
-MEMO_SIZE = 100_000
 
 # Byte-level vocabularies write a byte as a letter: the printable ones as themselves, the others from U+0100 upwards.
 _PLAIN = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
@@ -52,22 +50,11 @@ class Detokenizer:
     def __init__(self, tokenizer: Any, hidden: frozenset[int]) -> None:
         self.hidden = hidden
         self._tokenizer = tokenizer
-        self._memo: dict[tuple[int, ...], str] = {}
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ``ids``, without the hidden ids."""
         shown = [token for token in ids if token not in self.hidden]
         return str(self._tokenizer.decode(shown, skip_special_tokens=True, clean_up_tokenization_spaces=False))
-
-    def window(self, ids: tuple[int, ...]) -> str:
-        """Text of a few tokens, cached: the same neighbours occur often."""
-        text = self._memo.get(ids)
-        if text is None:
-            # Cleared whole: frequent neighbours come back at once, and no order of use has to be kept between threads.
-            if len(self._memo) >= MEMO_SIZE:
-                self._memo.clear()
-            text = self._memo[ids] = self.decode(ids)
-        return text
 
     def pieces(self, ids: Sequence[int]) -> list[str]:
         """The text that each token adds; a character split over tokens belongs to the last of them.
@@ -75,11 +62,17 @@ class Detokenizer:
         Args:
             ids: Tokens, none of them hidden.
         """
-        text = IncrementalText(self)
-        pieces = [text.push(token) for token in ids]
-        if pieces:
-            # Bytes that never became a character belong to the last token, so that pieces still add up to the text.
-            pieces[-1] += text.flush()
+        pieces: list[str] = []
+        # Decoders look at the token before (for its white space), so the tokens of the last complete piece are decoded
+        # again and their text is cut off. A piece begins at `begun`.
+        context, begun = 0, 0
+        for end in range(1, len(ids) + 1):
+            added = self.decode(ids[context:end])[len(self.decode(ids[context:begun])) :]
+            # The next token may complete the character. Bytes that never become one belong to the last token.
+            complete = not added.endswith(INCOMPLETE) or end == len(ids)
+            pieces.append(added if complete else "")
+            if complete:
+                context, begun = begun, end
         whole = self.decode(ids)
         # Log-probabilities are paired with pieces, so pieces that do not add up to the answer must not leave.
         return pieces if "".join(pieces) == whole else self._by_prefix(ids, whole)
@@ -222,62 +215,6 @@ def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | 
     return tuple(clipped)
 
 
-class IncrementalText:
-    """Turns tokens into text one at a time; keeps bytes until they are a complete character.
-
-    Args:
-        detokenizer: Tokens to text.
-        final: Whether text that was returned must never change: a decoder with byte fallback replaces all bytes of a
-            run if some of them are not a character, so the run is kept until it ends.
-    """
-
-    def __init__(self, detokenizer: Detokenizer, *, final: bool = False) -> None:
-        self._detokenizer = detokenizer
-        self._final = final
-        self._context: tuple[int, ...] = ()
-        self._held: tuple[int, ...] = ()
-
-    def push(self, token: int) -> str:
-        """Text that ``token`` adds; empty for a hidden token or an incomplete character."""
-        if token in self._detokenizer.hidden:
-            return ""
-        self._held += (token,)
-        added = self._added()
-        # The next token may complete the character, so nothing is given out that could still change.
-        if added.endswith(INCOMPLETE) or (self._final and self._detokenizer.is_byte(token)):
-            return ""
-        # Decoders look at the token before (for its white space), so it stays as context and is cut off again.
-        self._context, self._held = self._held, ()
-        return added
-
-    def flush(self) -> str:
-        """The rest of the text, including replacement characters."""
-        added = self._added() if self._held else ""
-        self._held = ()
-        return added
-
-    def _added(self) -> str:
-        before = self._detokenizer.window(self._context) if self._context else ""
-        return self._detokenizer.window(self._context + self._held)[len(before) :]
-
-
-class StopDetector:
-    """Detects a stop string in a growing sequence."""
-
-    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
-        self._text = IncrementalText(detokenizer)
-        self._stops = tuple(stops)
-        # A stop string that ends in the next token has at most this many characters before it.
-        self._reach = max(map(len, stops), default=1) - 1
-        self._tail = ""
-
-    def push(self, token: int) -> bool:
-        """Add a token; True once a stop string is complete."""
-        recent = self._tail + self._text.push(token)
-        self._tail = recent[max(0, len(recent) - self._reach) :]
-        return any(stop in recent for stop in self._stops)
-
-
 class TextStream:
     """Text for a reader: no incomplete characters, no surrounding white space, no part of a stop string.
 
@@ -285,38 +222,36 @@ class TextStream:
     """
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
-        self._text = IncrementalText(detokenizer, final=True)
+        self._detokenizer = detokenizer
         self._stops = tuple(stops)
-        self._buffer = ""
-        self._begun = False
-        self._cut = False
+        self._ids: list[int] = []
+        self._shown = 0
 
     def push(self, token: int) -> str:
         """Add a token; the text that may be shown now."""
-        return self._show(self._text.push(token), last=False)
+        self._ids += [token] * (token not in self._detokenizer.hidden)
+        settled = len(self._ids)
+        # A decoder with byte fallback replaces all bytes of a run if some of them are not a character.
+        while settled and self._detokenizer.is_byte(self._ids[settled - 1]):
+            settled -= 1
+        text = self._detokenizer.decode(self._ids[:settled]).rstrip(INCOMPLETE)
+        return self._show(text[: self._certain(text)])
 
     def close(self) -> str:
         """The rest, once no token follows."""
-        return self._show(self._text.flush(), last=True)
+        return self._show(self._detokenizer.decode(self._ids))
 
-    def _show(self, added: str, *, last: bool) -> str:
-        if self._cut:
-            return ""
-        self._buffer += added
-        ends = [place for place in map(self._buffer.find, self._stops) if place >= 0]
-        if ends:
-            self._buffer, self._cut = self._buffer[: min(ends)], True
-        certain = len(self._buffer) if last or self._cut else self._certain()
+    def _show(self, text: str) -> str:
+        end = min((place for place in map(text.find, self._stops) if place >= 0), default=len(text))
         # White space at the end of an answer is not shown, and here nobody knows yet whether more text follows.
-        end = len(self._buffer[:certain].rstrip())
-        shown, self._buffer = self._buffer[:end], self._buffer[end:]
-        if not self._begun:  # leading white space waits in the buffer, because a stop string may begin with it
-            shown, self._begun = shown.lstrip(), bool(shown)
+        visible = text[:end].strip()
+        shown, self._shown = visible[self._shown :], max(self._shown, len(visible))
         return shown
 
-    def _certain(self) -> int:
-        """Length of the part of the buffer that is not the beginning of a stop string."""
-        for start in range(len(self._buffer)):
-            if any(stop.startswith(self._buffer[start:]) for stop in self._stops):
+    def _certain(self, text: str) -> int:
+        """Length of the part of a text that is not the beginning of a stop string."""
+        longest = max(map(len, self._stops), default=0)
+        for start in range(max(0, len(text) - longest + 1), len(text)):
+            if any(stop.startswith(text[start:]) for stop in self._stops):
                 return start
-        return len(self._buffer)
+        return len(text)

@@ -120,7 +120,7 @@ def one_token_model(monkeypatch: pytest.MonkeyPatch, script: str) -> Any:
     ids = byte_tokenizer().encode(script, add_special_tokens=False)
     chat = tiny_chat()
     engine = chat._engine
-    original = engine._forward
+    original = engine._run_together
 
     def scripted(requests: Any) -> Any:
         responses = original(requests)
@@ -130,7 +130,7 @@ def one_token_model(monkeypatch: pytest.MonkeyPatch, script: str) -> Any:
                 result.ended = ids[-1] in engine.end_ids
         return responses
 
-    monkeypatch.setattr(engine, "_forward", scripted)
+    monkeypatch.setattr(engine, "_run_together", scripted)
     return chat
 
 

@@ -16,14 +16,13 @@ from langchain_core.messages import BaseMessage, HumanMessage
 from guardrail.errors import GuardrailError
 from guardrail.types import SamplingPlan, Unmeasured
 from integrations._local.decoding import Decoder, Row, uniforms
-from integrations._local.engine import DecodingRequest, Engine, automatic_budget
-from integrations._local.forward import forward
+from integrations._local.engine import DecodingRequest, automatic_budget
 from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
-from tests.integrations.local.test_coalescing import wait_until_queued
+from tests.integrations.local.test_coalescing import holding, wait_until_queued
 from tests.integrations.local.test_draw_samples import texts
 
-PLAN = SamplingPlan(n=7, temperature=1.1, max_tokens=6, options=("yes", "hello"))
+PLAN = SamplingPlan(n=7, temperature=1.1, max_tokens=6)
 PROMPTS: list[list[BaseMessage]] = [[HumanMessage("x" * length)] for length in (3, 9, 4, 8)]
 SEEDS = [4, 3, 2, 1]
 
@@ -33,11 +32,11 @@ def limit_rows(monkeypatch: pytest.MonkeyPatch, most: int, error: BaseException)
     tried: list[int] = []
 
     class Limited(Decoder):
-        def __init__(self, prefix: Any, rows: Any, **settings: Any) -> None:
+        def __init__(self, model: Any, prompts: Any, rows: Any, prompt_of: Any, **settings: Any) -> None:
             tried.append(len(rows))
             if len(rows) > most:
                 raise error
-            super().__init__(prefix, rows, **settings)
+            super().__init__(model, prompts, rows, prompt_of, **settings)
 
     monkeypatch.setattr("integrations._local.engine.Decoder", Limited)
     return tried
@@ -64,10 +63,13 @@ def test_the_batch_is_halved_and_work_goes_on(monkeypatch: pytest.MonkeyPatch, e
 
 
 def test_a_single_request_is_split_into_rows(monkeypatch: pytest.MonkeyPatch) -> None:
-    expected = tiny_chat().draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
-    tried = limit_rows(monkeypatch, 2, MemoryError())
-    drawn = tiny_chat().draw_samples(PROMPTS[:1], PLAN, seeds=[5])[0]
-    assert tried == [8, 4, 2, 2, 4, 2, 2]
+    """Ten rows: a greedy answer, seven samples and two options."""
+    plan = PLAN.model_copy(update={"options": ("yes", "hello")})
+    expected = tiny_chat().draw_samples(PROMPTS[:1], plan, seeds=[5])[0]
+    chat = tiny_chat()
+    tried = limit_rows(monkeypatch, 3, MemoryError())
+    drawn = chat.draw_samples(PROMPTS[:1], plan, seeds=[5])[0]
+    assert tried == [10, 5, 3, 2, 5, 3, 2]
     assert texts(drawn) == texts(expected)
     assert drawn.options is not None
     assert expected.options is not None
@@ -119,26 +121,19 @@ def gpt2_chat() -> TransformersChat:
     return TransformersChat.from_model(transformers.GPT2LMHeadModel(config), byte_tokenizer())
 
 
-@pytest.mark.parametrize("sync_every", [1, 8])
-def test_finished_rows_stay_in_the_window(monkeypatch: pytest.MonkeyPatch, sync_every: int) -> None:
+def test_finished_rows_stay_in_the_window() -> None:
     """Four rows decode 28 tokens; a fifth, whose prompt leaves room for two, stays in their batch meanwhile."""
-    monkeypatch.setattr(Engine, "sync_every", sync_every)
     engine = gpt2_chat()._engine
     short = [DecodingRequest((place, 4, 5, 6), (Row(28, 1.0, 1.0, uniforms(place, 1, 28)[0]),)) for place in range(4)]
-    requests = [
-        DecodingRequest(tuple(range(30)), (Row(2),)),
-        *short,
-        DecodingRequest((7,), options=((1,) * 30, (2, 3))),
-    ]
-    together = engine.submit(requests)
-    for request, response in zip(requests, together, strict=True):
+    options = (Row(25, given=(1,) * 25), Row(2, given=(2, 3)))
+    requests = [DecodingRequest(tuple(range(30)), (Row(2),)), *short, DecodingRequest((7,), options)]
+    for request, together in zip(requests, engine.submit(requests), strict=True):
         alone = engine.submit([request])[0]
-        assert response.failure is None
-        assert [continuation.ids for continuation in response.continuations] == [
-            continuation.ids for continuation in alone.continuations
-        ]
-        assert [*response.options] == [pytest.approx(values, abs=1e-4) for values in alone.options]
-    assert {len(continuation.ids) for response in together for continuation in response.continuations} >= {2, 28}
+        assert together.failure is None
+        for one, other in zip(together.continuations, alone.continuations, strict=True):
+            assert one.ids == other.ids
+            assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
+            assert len(one.ids) in {2, 25, 28}
 
 
 # -- one request's error ----------------------------------------------------------------------------------------------
@@ -193,22 +188,22 @@ def test_logits_that_are_not_finite_concern_one_request_and_are_never_an_answer(
 
 
 class Passes:
-    """Counts forward passes, and holds the pass of a given number until it is released."""
+    """Counts the forward passes of a chat model, and holds the pass of a given number until it is released."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, hold: int = 0) -> None:
-        self.count, self.hold = 0, hold
+    def __init__(self, hold: int = 0, **settings: Any) -> None:
+        self.widths, self.hold = list[int](), hold
         self.held, self.release = threading.Event(), threading.Event()
+        model = copy.deepcopy(tiny_model())
+        self.chat = TransformersChat.from_model(model, byte_tokenizer(), **{"max_tokens": 16, **settings})
+        model.register_forward_pre_hook(self.count, with_kwargs=True)
 
-        def counted(*args: Any, **settings: Any) -> Any:
-            self.count += 1
-            if self.count == self.hold:
-                self.held.set()
-                assert self.release.wait(60)
-            return forward(*args, **settings)
+    def count(self, _: Any, __: Any, inputs: dict[str, Any]) -> None:
+        self.widths.append(len(inputs["input_ids"]))
+        if len(self.widths) == self.hold:
+            self.held.set()
+            assert self.release.wait(60)
 
-        monkeypatch.setattr("integrations._local.decoding.forward", counted)
-
-    async def cancel_while_held(self, task: asyncio.Task[Any], *others: asyncio.Task[Any]) -> None:
+    async def cancel_while_held(self, task: asyncio.Task[Any]) -> None:
         """Cancel a task in the middle of the held pass, and let the pass end."""
         await asyncio.to_thread(self.held.wait, 60)
         task.cancel()
@@ -232,50 +227,37 @@ CALLS: dict[str, Callable[[TransformersChat], Any]] = {
 }
 
 
-@pytest.mark.parametrize("sync_every", [1, 8])
 @pytest.mark.parametrize("hold", [1, 2, 4])
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-async def test_a_cancelled_call_leaves_the_model_at_once(
-    monkeypatch: pytest.MonkeyPatch, call: Callable[[TransformersChat], Any], hold: int, sync_every: int
-) -> None:
-    """While the prompt is read (1), options are scored or the first token follows (2), and later; no pass follows."""
-    monkeypatch.setattr(Engine, "sync_every", sync_every)
-    chat = tiny_chat()
-    passes = Passes(monkeypatch, hold)
-    await passes.cancel_while_held(asyncio.ensure_future(call(chat)))
-    chat._engine.threads.shutdown()  # waits for them
-    assert passes.count == hold
+async def test_a_cancelled_call_leaves_the_model_at_once(call: Callable[[TransformersChat], Any], hold: int) -> None:
+    """While the prompt is read (1) and later; no pass follows."""
+    passes = Passes(hold)
+    await passes.cancel_while_held(asyncio.ensure_future(call(passes.chat)))
+    passes.chat._engine.threads.shutdown()  # waits for them
+    assert len(passes.widths) == hold
 
 
-async def test_a_cancelled_call_does_not_disturb_the_others_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_cancelled_call_does_not_disturb_the_others_of_its_batch() -> None:
     """And costs them nothing: the rows of the cancelled one are gone at the next step."""
-    chat = tiny_chat(max_tokens=40)
-    expected = chat.invoke("hello").content
-    passes, widths, pick = Passes(monkeypatch, hold=3), list[int](), Decoder._pick
-
-    def counted(self: Decoder) -> Any:
-        widths.append(len(self._active))
-        return pick(self)
-
-    monkeypatch.setattr(Decoder, "_pick", counted)
-    with chat._engine.turns.exclusive():
+    passes = Passes(hold=3, max_tokens=40)
+    chat, engine = passes.chat, passes.chat._engine
+    with holding(engine):
         other = asyncio.ensure_future(chat.ainvoke("hello"))
         task = asyncio.ensure_future(chat.agenerate([[HumanMessage("who")]], n=5, temperature=1.0))
-        await asyncio.to_thread(wait_until_queued, chat._engine.turns, 2)
+        await asyncio.to_thread(wait_until_queued, engine, 2)
     await passes.cancel_while_held(task)
-    assert (await other).content == expected
-    assert widths[:4] == [6, 6, 6, 1]
-    assert passes.count == 40
+    assert (await other).content == tiny_chat(max_tokens=40).invoke("hello").content
+    assert passes.widths == [2, 6, 6, *[1] * 37]  # two prompts, two steps of all rows, and those of the other call
 
 
-async def test_a_call_that_is_cancelled_while_it_waits_takes_no_pass(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat = tiny_chat()
-    passes = Passes(monkeypatch)
-    with chat._engine.turns.exclusive():
+async def test_a_call_that_is_cancelled_while_it_waits_takes_no_pass() -> None:
+    passes = Passes()
+    chat = passes.chat
+    with holding(chat._engine):
         tasks = [asyncio.ensure_future(chat.ainvoke("hello")), asyncio.ensure_future(streamed(chat))]
-        await asyncio.to_thread(wait_until_queued, chat._engine.turns, 1)
+        await asyncio.to_thread(wait_until_queued, chat._engine, 1)
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
     chat._engine.threads.shutdown()
-    assert passes.count == 0
+    assert passes.widths == []

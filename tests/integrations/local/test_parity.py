@@ -1,18 +1,19 @@
-"""The decoding loop against ``generate`` and against teacher forcing, on every model family."""
+"""Decoded rows against plain ``generate`` and against teacher forcing, on every model family."""
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import pytest
 import torch
+import transformers
 
-from integrations._local.decoding import Decoder, Row, prefill, uniforms
+from integrations._local.decoding import Continuation, Decoder, Row, plain, uniforms
 from tests.integrations.conftest import FAMILIES, tiny_model
 
 # Longer than the sliding window of 8, of three lengths, so that padding and windows meet.
 PROMPTS = [[7, 3, 9, 30, 31, 32, 5, 77, 78, 79, 80, 2], [5, 5, 200], list(range(40, 63))]
-NO_END: frozenset[int] = frozenset()
 
 
 def generated(model: Any, prompt: list[int], length: int) -> list[int]:
@@ -36,60 +37,75 @@ def forced_logprobs(model: Any, prompt: list[int], answer: list[int]) -> list[fl
     return [float(values[len(prompt) - 1 + place, token]) for place, token in enumerate(answer)]
 
 
+def decoded(model: Any, prompts: list[list[int]], rows: list[Row], order: list[int]) -> list[Continuation]:
+    return Decoder(plain(model), prompts, rows, order).run()
+
+
 @pytest.mark.parametrize("family", FAMILIES)
 def test_greedy_equals_generate_token_by_token(family: str) -> None:
+    """Otherwise the answer that a reader gets would depend on who else asks."""
     model = tiny_model(family)
     expected = [generated(model, prompt, 20) for prompt in PROMPTS]
-    rows = [Row(20) for _ in PROMPTS]
-    batched = Decoder(prefill(model, PROMPTS), rows, end_ids=NO_END).run()
+    batched = decoded(model, PROMPTS, [Row(20)] * 3, [0, 1, 2])
     assert [result.ids for result in batched] == expected
     assert len({token for ids in expected for token in ids}) > 5, "the model repeats itself: parity would prove little"
     for prompt, ids in zip(PROMPTS, expected, strict=True):
-        alone = Decoder(prefill(model, [prompt]), [Row(20)], end_ids=NO_END).run()
-        assert alone[0].ids == ids
+        assert decoded(model, [prompt], [Row(20)], [0])[0].ids == ids
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_logprobs_of_samples_equal_teacher_forcing(family: str) -> None:
+    """Scores are made of them: those of a wrong cache would certify another model."""
     model = tiny_model(family)
     order = [0, 0, 1, 2, 2]
     rows = [Row(14, 1.5, 0.9 if place % 2 else 1.0, uniforms(place, 1, 14)[0]) for place in range(5)]
-    results = Decoder(prefill(model, PROMPTS).expand(order, room=14), rows, end_ids=NO_END).run()
+    results = decoded(model, PROMPTS, rows, order)
     for prompt, result in zip(order, results, strict=True):
-        expected = forced_logprobs(model, PROMPTS[prompt], result.ids)
-        assert result.logprobs == pytest.approx(expected, abs=2e-4)
+        assert result.logprobs == pytest.approx(forced_logprobs(model, PROMPTS[prompt], result.ids), abs=2e-4)
     assert results[0].ids != results[1].ids
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
-def test_dropping_finished_rows_changes_nothing(family: str) -> None:
-    """Rows of very different lengths: the batch is compacted several times on the way."""
+def test_rows_that_end_leave_the_batch_and_change_nothing(monkeypatch: pytest.MonkeyPatch, family: str) -> None:
+    """Rows of very different lengths: the batch becomes smaller several times on the way."""
     model = tiny_model(family)
     lengths = [1, 2, 3, 4, 9, 20]
     rows = [Row(length, 1.0, 1.0, uniforms(place, 1, 20)[0]) for place, length in enumerate(lengths)]
     widths: list[int] = []
-    decoder = Decoder(prefill(model, PROMPTS[:2]).expand([0, 1, 0, 1, 0, 1], room=6), rows, end_ids=NO_END)
-    while decoder.running:
-        decoder.step()
-        widths.append(decoder._prefix.logits.shape[0])
-    assert widths[0] == 6
-    assert widths[-2] == 1, "finished rows were kept to the end"
+    choose = Decoder._choose
+
+    def counted(self: Decoder, ids: Any, logits: Any) -> Any:
+        widths.append(len(logits))
+        return choose(self, ids, logits)
+
+    monkeypatch.setattr(Decoder, "_choose", counted)
+    results = decoded(model, PROMPTS[:2], rows, [0, 1, 0, 1, 0, 1])
+    # 6 rows, 5 after the first step; gone at three quarters or less: 3 of 5 (after the third), 2 of 3, 1 of 2.
+    assert widths == [6, 5, 5, 3, *[2] * 5, *[1] * 11]
     for place, row in enumerate(rows):
-        alone = Decoder(prefill(model, [PROMPTS[place % 2]]), [row], end_ids=NO_END).run()[0]
-        assert decoder.results[place].ids == alone.ids
+        alone = decoded(model, [PROMPTS[place % 2]], [row], [0])[0]
+        assert results[place].ids == alone.ids
         assert len(alone.ids) == lengths[place]
 
 
-def test_looking_rarely_changes_no_result() -> None:
-    """On accelerators the host looks every few steps; what was computed in vain must not show."""
+def test_given_tokens_are_read_and_nothing_is_chosen() -> None:
+    """An option is such a row: its log-probabilities are those of its tokens, whatever the model would have written."""
     model = tiny_model()
-    rows = [Row(13, 1.0, 0.8, uniforms(place, 1, 13)[0]) for place in range(4)]
-    often, rarely = (
-        Decoder(
-            prefill(model, PROMPTS[:1]).expand([0] * 4), rows, end_ids=frozenset(range(0, 271, 7)), sync_every=k
-        ).run()
-        for k in (1, 8)
+    given = (9, 1, 1, 30)  # 1 is an end token, which ends no option
+    option, answer = Decoder(
+        plain(model), PROMPTS[:1], [Row(4, given=given), Row(6)], [0, 0], end_ids=frozenset({1})
+    ).run()
+    assert option.ids == list(given)
+    assert option.logprobs == pytest.approx(forced_logprobs(model, PROMPTS[0], list(given)), abs=2e-4)
+    assert answer.ids == generated(model, PROMPTS[0], 6)
+
+
+def test_settings_of_the_models_generation_config_are_not_applied() -> None:
+    """A penalty would move every log-probability, and the caller's model keeps its settings."""
+    model = copy.copy(tiny_model())
+    model.generation_config = transformers.GenerationConfig(
+        repetition_penalty=5.0, top_k=1, suppress_tokens=list(range(100)), min_new_tokens=5, forced_eos_token_id=107
     )
-    assert [(result.ids, result.ended) for result in often] == [(result.ids, result.ended) for result in rarely]
-    assert {len(result.ids) for result in often} != {13}, "no row met an end token"
-    assert all(result.ids[-1] % 7 == 0 for result in often if result.ended)
+    row = Row(12, 1.0, 1.0, uniforms(1, 1, 12)[0])
+    assert decoded(model, PROMPTS[:1], [row], [0]) == decoded(tiny_model(), PROMPTS[:1], [row], [0])
+    assert model.generation_config.repetition_penalty == 5.0

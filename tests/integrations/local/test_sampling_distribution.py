@@ -4,22 +4,28 @@ from __future__ import annotations
 
 import math
 from fractions import Fraction
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from integrations._local import decoding
-from integrations._local.decoding import CachedPrefix, Decoder, Row, choose_tokens, uniforms
+from integrations._local.decoding import Decoder, Row, choose_tokens, plain, uniforms
+from tests.integrations.conftest import COMMON, tiny_model
 
 LOGITS = [0.3, -1.2, 2.0, 0.0, 1.1]
 
 
-@pytest.fixture(params=[1, 10**9], ids=["histogram", "sorted"])
+@pytest.fixture(params=[1, 10**9], ids=["all sorted", "likeliest"])
 def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Both ways of finding the nucleus."""
-    monkeypatch.setattr(decoding, "LARGE_VOCABULARY", request.param)
+    """Both ways of finding the nucleus: among the likeliest tokens, and among all if these do not reach its mass."""
+    monkeypatch.setattr(decoding, "LIKELIEST", request.param)
+
+
+def truncated(weights: torch.Tensor, top_p: torch.Tensor) -> torch.Tensor:
+    """Weights in the nucleus; 0 for the others."""
+    return weights * decoding._nucleus(weights, top_p)
 
 
 both_ways = pytest.mark.usefixtures("way")
@@ -46,7 +52,7 @@ def on_grid(logits: list[float], temperature: float, top_p: float, points: int) 
     tokens = choose_tokens(
         torch.tensor([logits]).expand(points, -1),
         torch.full((points,), temperature),
-        None if top_p == 1 else torch.full((points,), top_p, dtype=torch.float64),
+        torch.full((points,), top_p, dtype=torch.float64),
         draws,
     )
     counts = torch.bincount(tokens, minlength=len(logits))
@@ -95,7 +101,7 @@ def test_top_p_keeps_the_token_that_reaches_it() -> None:
 @pytest.mark.parametrize("draw", [0.0, 0.5, 1 - 2**-53])
 def test_impossible_tokens_are_never_drawn(draw: float) -> None:
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
-    for top_p in (None, torch.tensor([0.999], dtype=torch.float64)):
+    for top_p in (torch.tensor([mass], dtype=torch.float64) for mass in (1.0, 0.999)):
         token = choose_tokens(logits, torch.ones(1), top_p, torch.tensor([draw], dtype=torch.float64))
         assert token.item() in {1, 3}
 
@@ -110,12 +116,12 @@ def test_many_tokens_and_many_ties(digits: int, spread: float) -> None:
     logits = torch.randn((rows, size), generator=generator).mul(spread).round(decimals=digits)
     logits[:, ::7] = -math.inf
     top_p = torch.rand(rows, dtype=torch.float64, generator=generator)
-    truncated = decoding._nucleus(torch.softmax(logits, dim=-1), top_p)
+    nucleus = truncated(torch.softmax(logits, dim=-1), top_p)
     for row in range(rows):
         expected = torch.tensor(reference(logits[row].tolist(), 1.0, top_p[row].item()))
-        differing = (truncated[row] > 0) != (expected > 0)
+        differing = (nucleus[row] > 0) != (expected > 0)
         assert differing.sum() <= 1, "at most the one at the edge, by rounding"
-        assert truncated[row][truncated[row] > 0].double().sum() >= top_p[row] - 1e-6
+        assert nucleus[row].double().sum() >= top_p[row] - 1e-6
 
 
 NOISE = torch.randn(600, generator=torch.Generator().manual_seed(3))
@@ -149,23 +155,15 @@ def test_the_nucleus_is_the_one_of_exact_arithmetic(shape: str) -> None:
                 expected[place] = weights[place]
             mass += Fraction(weights[place].item())
         rows = torch.stack([weights, weights.flip(0), weights])
-        truncated = decoding._nucleus(rows, torch.tensor([top_p, 0.3, top_p], dtype=torch.float64))
-        assert torch.equal(truncated[0], expected), top_p
-        assert torch.equal(truncated[2], expected), top_p
-
-
-def test_only_a_large_vocabulary_is_not_sorted(monkeypatch: pytest.MonkeyPatch) -> None:
-    sizes: list[int] = []
-    monkeypatch.setattr(decoding, "_truncate", lambda row, _: sizes.append(len(row)))
-    for size in (4095, 4096):
-        decoding._nucleus(torch.ones((1, size)), torch.tensor([0.5], dtype=torch.float64))
-    assert sizes == [4096]
+        nucleus = truncated(rows, torch.tensor([top_p, 0.3, top_p], dtype=torch.float64))
+        assert torch.equal(nucleus[0], expected), top_p
+        assert torch.equal(nucleus[2], expected), top_p
 
 
 @both_ways
 def test_all_is_kept_where_rounding_leaves_less_than_top_p() -> None:
     weights = torch.full((1, 64), 0.9 / 64)
-    assert torch.equal(decoding._nucleus(weights.clone(), torch.tensor([0.95], dtype=torch.float64)), weights)
+    assert torch.equal(truncated(weights, torch.tensor([0.95], dtype=torch.float64)), weights)
 
 
 @both_ways
@@ -189,26 +187,8 @@ def test_nan_stays_in_its_row() -> None:
     assert (chosen[0][0], chosen[0][2]) == (chosen[1][0], chosen[1][2])
 
 
-class Constant:
-    """A "model" whose next-token logits never change; it has no cache to speak of."""
-
-    config = SimpleNamespace(model_type="constant")
-
-    def __call__(self, **inputs: Any) -> Any:
-        return self.forward(**inputs)
-
-    def forward(self, input_ids: Any, **_: object) -> object:
-        logits = torch.tensor(LOGITS).expand(*input_ids.shape, -1)
-        return type("Output", (), {"logits": logits})()
-
-
-class Chain(Constant):
-    """A "model" whose next-token logits depend on the last token alone."""
-
-    table = torch.randn((5, 5), generator=torch.Generator().manual_seed(2))
-
-    def forward(self, input_ids: Any, **_: object) -> object:
-        return SimpleNamespace(logits=self.table[input_ids])
+def decoded(model: Any, rows: list[Row]) -> list[Any]:
+    return Decoder(plain(model), [[1, 2, 3]], rows, [0] * len(rows)).run()
 
 
 def test_a_row_does_not_depend_on_others_that_end_earlier() -> None:
@@ -218,15 +198,15 @@ def test_a_row_does_not_depend_on_others_that_end_earlier() -> None:
     for last in range(3):
         lengths = [24 - place if place % 3 == last else 13 - place for place in range(12)]
         rows = [Row(length, *kinds[place % 3], draws[place]) for place, length in enumerate(lengths)]
+        together = [result.ids for result in decoded(tiny_model(), rows)]
+        assert together == [decoded(tiny_model(), [row])[0].ids for row in rows]
 
-        def decoded(some: list[Row]) -> list[list[int]]:
-            start = torch.tensor([LOGITS]).repeat(len(some), 1)
-            prefix = CachedPrefix(
-                Chain(), SimpleNamespace(layers=[]), start, None, torch.zeros(len(some), dtype=torch.long)
-            )
-            return [result.ids for result in Decoder(prefix, some, end_ids=frozenset()).run()]
 
-        assert decoded(rows) == [decoded([row])[0] for row in rows]
+def constant_model() -> Any:
+    """A model of five tokens whose next-token logits never change."""
+    model = LlamaForCausalLM(LlamaConfig(**{**COMMON, "vocab_size": 5, "num_hidden_layers": 1})).eval()
+    vars(model.lm_head)["forward"] = lambda hidden: torch.tensor(LOGITS).expand(*hidden.shape[:2], -1)
+    return model
 
 
 @pytest.mark.parametrize(("temperature", "top_p"), [(1.0, 1.0), (0.7, 0.9)])
@@ -237,11 +217,7 @@ def test_drawn_frequencies_are_within_binomial_bounds(temperature: float, top_p:
     five of a case: the false-alarm rate. The seeds are fixed, so the outcome does not change between runs.
     """
     rows, length, band = 400, 100, 0.0145
-    draws = uniforms(11, rows, length)
-    prefix = CachedPrefix(
-        Constant(), None, torch.tensor([LOGITS]).repeat(rows, 1), None, torch.zeros(rows, dtype=torch.long)
-    )
-    results = Decoder(prefix, [Row(length, temperature, top_p, draw) for draw in draws], end_ids=frozenset()).run()
+    results = decoded(constant_model(), [Row(length, temperature, top_p, draw) for draw in uniforms(11, rows, length)])
     tokens = [token for result in results for token in result.ids]
     assert len(tokens) == rows * length
     for token, expected in enumerate(reference(LOGITS, temperature, top_p)):
@@ -257,9 +233,8 @@ def test_drawn_frequencies_are_within_binomial_bounds(temperature: float, top_p:
 def test_logprobs_are_untempered() -> None:
     """For all T and top_p the log-probability is log softmax of the raw logits."""
     norm = math.log(sum(map(math.exp, LOGITS)))
-    prefix = CachedPrefix(Constant(), None, torch.tensor([LOGITS]).repeat(3, 1), None, torch.zeros(3, dtype=torch.long))
     rows = [Row(50), *(Row(50, 0.3, 0.8, draw) for draw in uniforms(0, 2, 50))]
-    for result in Decoder(prefix, rows, end_ids=frozenset()).run():
+    for result in decoded(constant_model(), rows):
         assert result.logprobs == pytest.approx([LOGITS[token] - norm for token in result.ids], abs=1e-6)
 
 

@@ -14,7 +14,7 @@ from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTraine
 
 import examples.tiny_model
 from integrations._local.loading import special_ids, wrap
-from integrations._local.tokens import DecodedText, Detokenizer, StopDetector, TextStream
+from integrations._local.tokens import DecodedText, Detokenizer, TextStream
 from tests.integrations.conftest import byte_tokenizer
 
 HIDDEN = frozenset(byte_tokenizer().all_special_ids)
@@ -77,18 +77,6 @@ def test_a_beginning_of_a_stop_string_is_held_back_and_then_shown() -> None:
     assert stream.close() == ""
 
 
-@given(TEXTS, st.sampled_from([("STOP",), ("\n",), ("no", "😀")]))
-@settings(max_examples=60)
-def test_the_watch_sees_a_stop_string_when_it_is_complete(text: str, stops: tuple[str, ...]) -> None:
-    watch, ids = StopDetector(detokenizer(), stops), ids_of(text)
-    for count, token in enumerate(ids, start=1):
-        detected = watch.push(token)
-        complete = any(stop in detokenizer().decode(ids[:count]) for stop in stops)
-        assert detected == complete
-        if detected:
-            break
-
-
 def test_a_token_that_reaches_into_the_stop_keeps_its_part_before_it() -> None:
     """ " the" ... "e" begins inside the token "the": it stays as "th", with its log-probability."""
     ids = ids_of("yes the")
@@ -148,11 +136,11 @@ TOKENIZERS: dict[str, Any] = {"bytes": byte_tokenizer(), "embedded": EMBEDDED, "
 def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple[DecodedText, str]:
     """The answer of a model that writes these tokens, and what a reader of its stream has seen in the end."""
     text = Detokenizer(tokenizer, special_ids(tokenizer))
-    detector, stream, tokens, shown = StopDetector(text, stops), TextStream(text, stops), list[int](), ""
+    stream, tokens, shown = TextStream(text, stops), list[int](), ""
     for token in ids:
         tokens.append(token)
         shown += stream.push(token)
-        if detector.push(token):
+        if any(stop in text.decode(tokens) for stop in stops):
             break
     answer = text.answer(tokens, [-1.0] * len(tokens), ended=True, stops=stops, pieces=True)
     return answer, shown + stream.close()

@@ -133,12 +133,12 @@ def tiny_family(model_type: str, **settings: Any) -> Any:
 
 PAGE = Path(__file__).parents[3] / "docs" / "local-models.md"
 MARKS = "<!-- families: python -m tests.integrations.local.tiny_families -->\n", "<!-- end of families -->\n"
-IDS = [(37 * place) % (VOCABULARY - 20) + 10 for place in range(15)]
+IDS = [(37 * place) % (VOCABULARY - 20) + 10 for place in range(16)]
 """Tokens for the check."""
 OUTCOMES = {
     "exact": "exact",
     "one request at a time": "one request at a time",
-    "no options": "no options of several tokens",
+    "one answer at a time": "one answer at a time",
     "no cache": "refused: the forward pass takes no cache",
     "not causal": "refused: a later token changes the probabilities of earlier ones",
     "differ": "refused: the cache leads to other log-probabilities",
