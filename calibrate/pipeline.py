@@ -29,7 +29,7 @@ from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_es
 from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
 
 from .data.collect import package_versions
-from .data.column_store import open_records
+from .data.columns import open_records
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader

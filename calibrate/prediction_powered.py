@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special, stats
+from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -26,7 +26,7 @@ from .pipeline import fit_artifact, part_header
 from .rules.certificate import fewest_accepted, interval
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.apart import refuse_overlap
-from .scoring.metrics import ks_two_sample
+from .scoring.metrics import fisher_exact, ks_two_sample
 from .scoring.scores import Scored, arrays, refuse_failed
 from .thresholds import fit
 from .thresholds.fitting import DEFAULT_DELTA, check_items, check_open_unit
@@ -216,8 +216,8 @@ def selection_p(judge: ArrayLike, sampled: ArrayLike) -> float:
         sampled: Whether people labelled the answer, shape (n,).
     """
     wrong, looked = np.asarray(judge, dtype=np.bool_), np.asarray(sampled, dtype=np.bool_)
-    table = np.array([[np.sum(wrong & part), np.sum(~wrong & part)] for part in (looked, ~looked)], dtype=np.int64)
-    return float(stats.fisher_exact(table).pvalue)
+    at_people, elsewhere = (wrong[part] for part in (looked, ~looked))
+    return fisher_exact(int(at_people.sum()), at_people.size, int(elsewhere.sum()), elsewhere.size)
 
 
 def group_unlike_sample(groups: Sequence[str], sampled: NDArray[np.bool_]) -> str | None:

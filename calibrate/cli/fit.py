@@ -14,7 +14,7 @@ from guardrail.errors import UsageError
 from guardrail.gate import Scope
 from guardrail.notebook import percent
 
-from ..data.column_store import in_memory
+from ..data.columns import in_memory
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split

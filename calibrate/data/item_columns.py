@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -40,7 +40,7 @@ class ItemColumns:
 
     @classmethod
     def of(cls, rows: Iterable[Any], key: str) -> ItemColumns:
-        """From records, or what `calibrate.data.column_build` decodes of their lines, which has the same fields."""
+        """From records, or what `calibrate.data.columns` decodes of their lines, which has the same fields."""
         pairs = [(row.items.get(key), row.item_labels.get(key)) for row in rows]
         flat = [item for items, _ in pairs if items is not None for item in items]
         right = [label for _, labels in pairs if labels is not None for label in labels.right]
@@ -93,47 +93,6 @@ class ItemColumns:
             paths=self.paths,
         )
 
-    # -- Parquet -------------------------------------------------------------------------------------------------------
-
-    def to_arrow(self, pa: Any, key: str) -> dict[str, Any]:
-        """Columns of pyarrow by name: lists, with null for an answer that was not measured, or has no labels."""
-
-        def lists(size: Counts, values: Any) -> Any:
-            offsets = np.append(0, np.cumsum(np.maximum(size, 0)))
-            return pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), pa.array(values), mask=pa.array(size < 0))
-
-        return {
-            f"{key}:uncertainty": lists(self.size, self.uncertainty),
-            f"{key}:path": lists(self.size, pa.array(self.paths, pa.string()).take(pa.array(self.path))),
-            f"{key}:absent": lists(self.size, self.absent),
-            f"{key}:right": lists(self.labels, self.right),
-            f"{key}:reference": pa.array(self.reference, pa.int32()),
-        }
-
-    @classmethod
-    def of_parquet(cls, file: Any, key: str) -> ItemColumns:
-        """From the columns of a Parquet file; one that lacks them has no answer with items."""
-        n = file.metadata.num_rows
-        if f"{key}:uncertainty" not in file.schema_arrow.names:
-            none = np.full(n, -1, dtype=np.int64)
-            return replace(cls.of((), key), size=none, labels=none, reference=none)
-
-        def read(name: str) -> Any:
-            return file.read([f"{key}:{name}"], use_threads=False).column(0).combine_chunks()
-
-        uncertainty, right = read("uncertainty"), read("right")
-        path = read("path").flatten().dictionary_encode("encode")
-        return cls(
-            size=_lengths(uncertainty),
-            labels=_lengths(right),
-            reference=_array(read("reference"), np.int64),
-            uncertainty=_array(uncertainty.flatten(), np.float64),
-            absent=_array(read("absent").flatten(), np.bool_),
-            path=_array(path.indices, np.int64),
-            right=_array(right.flatten(), np.int8),
-            paths=tuple(path.dictionary.to_pylist()),
-        )
-
 
 def lists_of(size: Counts, values: NDArray[Any]) -> list[NDArray[Any]]:
     """A flat array as lists of these sizes; a negative size is no entry."""
@@ -150,11 +109,3 @@ def ragged_places(size: Counts, chosen: Counts) -> Counts:
 
 def _integers(values: Iterable[int]) -> Counts:
     return np.fromiter(values, dtype=np.int64)
-
-
-def _lengths(lists: Any) -> Counts:
-    return _array(lists.value_lengths().fill_null(-1), np.int64)
-
-
-def _array(values: Any, dtype: Any) -> NDArray[Any]:
-    return np.asarray(values.to_numpy(zero_copy_only=False), dtype=dtype)

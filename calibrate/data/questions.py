@@ -34,8 +34,6 @@ __all__ = [
     "read_questions",
     "read_rows",
     "reference_label",
-    "row_digest",
-    "rows_fingerprint",
     "slot_names",
 ]
 
@@ -130,24 +128,6 @@ def fingerprint(questions: Iterable[Question]) -> str:
     for question in sorted(questions, key=lambda q: q.id):
         digest.update(canonical_json(question.model_dump(), compact=False).encode())
         digest.update(b"\n")
-    return digest.hexdigest()
-
-
-def row_digest(question: Question) -> bytes:
-    """First 16 bytes of SHA-256 over the canonical row of a question."""
-    return hashlib.sha256(canonical_json(question.model_dump()).encode()).digest()[:16]
-
-
-def question_digest(question: Question) -> bytes:
-    """First 8 bytes of SHA-256 over id and what is asked: ids are often row numbers, and a text may be asked twice."""
-    return hashlib.sha256(canonical_json([question.id, question.asked]).encode()).digest()[:8]
-
-
-def rows_fingerprint(rows: Iterable[bytes]) -> str:
-    """SHA-256 over sorted `row_digest` of questions, one behind the other: `fingerprint` without texts in memory."""
-    digest = hashlib.sha256()
-    for some in rows:
-        digest.update(some)
     return digest.hexdigest()
 
 

@@ -32,7 +32,7 @@ def refuse_other_lengths(record: Any) -> None:
     """Refuse labels of items that are not as many as the items.
 
     Args:
-        record: A record, or what `calibrate.data.column_build` decodes of its line, which has the same fields.
+        record: A record, or what `calibrate.data.columns` decodes of its line, which has the same fields.
 
     Raises:
         ValueError: The numbers are named.

@@ -7,8 +7,6 @@ from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import connected_components
 
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json
@@ -106,13 +104,23 @@ def _question_codes(table: RecordTable) -> NDArray[np.int64]:
 def _units(table: RecordTable, groups: Groups) -> tuple[Places, int]:
     """Number of the unit that each item belongs to, and how many there are: items, or clusters, joined by questions."""
     unit_of, n_units = table.units("group" if groups == "cluster" else "id")
-    distinct, code = np.unique(_question_codes(table), return_inverse=True)
-    if distinct.size == len(table):
+    _, code, count = np.unique(_question_codes(table), return_inverse=True, return_counts=True)
+    shared = np.flatnonzero(count[code] > 1)
+    if not shared.size:
         return unit_of, n_units
-    ones = np.ones(len(table), dtype=np.int8)
-    edges = coo_array((ones, (unit_of, n_units + code)), shape=(n_units + distinct.size,) * 2)
-    _, joined = connected_components(edges, directed=False)
-    units, unit_of = np.unique(joined[unit_of], return_inverse=True)
+    joined = list(range(n_units))  # a unit's first one with the same question, and so on; its own place ends the chain
+
+    def first_of(unit: int) -> int:
+        while joined[unit] != unit:
+            joined[unit] = joined[joined[unit]]  # shorter for the next search
+            unit = joined[unit]
+        return unit
+
+    asked_by: dict[int, int] = {}
+    for question, unit in zip(code[shared].tolist(), unit_of[shared].tolist(), strict=True):
+        one, other = first_of(asked_by.setdefault(question, unit)), first_of(unit)
+        joined[max(one, other)] = min(one, other)
+    units, unit_of = np.unique([first_of(unit) for unit in unit_of.tolist()], return_inverse=True)
     return unit_of, units.size
 
 

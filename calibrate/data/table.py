@@ -1,17 +1,18 @@
 """Records as a table: whole records by position, and what is known of all of them as arrays.
 
-`table_of` makes one of any sequence of records. A record file has one already (`RecordFile.records`): of records in
-memory, or of the columns beside a large file (`calibrate.data.column_store`). Callers need not know which.
+`table_of` makes one of any sequence of records. A large record file (`calibrate.data.columns`) has one whose columns
+stand in a file beside it, and whose records are read one by one. Callers need not know which.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+import math
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from hashlib import blake2b, sha256
-from itertools import chain
-from typing import Any, Literal, SupportsIndex, overload
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import cache
+from hashlib import sha256
+from json.encoder import encode_basestring
+from typing import Any, Literal, Protocol, SupportsIndex, overload
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -21,10 +22,10 @@ from guardrail.plain_json import canonical_json
 from guardrail.sampling.replies import is_cut
 
 from .item_columns import ItemColumns
-from .questions import fingerprint, question_digest, row_digest, rows_fingerprint
+from .questions import Question, fingerprint
 from .record import Record, was_looked_at
 
-__all__ = ["AnswerKind", "Codes", "Places", "RecordTable", "RecordsInMemory", "among", "table_of"]
+__all__ = ["AnswerKind", "Codes", "Places", "RecordTable", "Source", "among", "columns_of", "table_of"]
 
 AnswerKind = Literal["texts", "JSON objects", "tool calls"]
 """Form of a primary answer."""
@@ -36,17 +37,6 @@ DRAWN, SOUND, ENDED, CUT, LOOKED_AT, FAILED = (1 << bit for bit in range(6))
 it was cut off; a missing label was not for want of looking (`was_looked_at`); drawing failed for a cause that does not
 depend on the question."""
 
-DTYPES: dict[str, DTypeLike] = {
-    "label": np.int8,
-    "flags": np.uint8,
-    "kind": np.uint8,
-    "id_hash": np.uint64,
-    "question": np.uint64,
-    "asked": np.uint64,
-    "key": np.uint64,
-}
-"""Columns of numbers that every table has."""
-
 _MOST_PAIRS = 1_000
 """Contradicting pairs that are compared by their texts."""
 
@@ -54,89 +44,201 @@ Places = NDArray[np.int64]
 Codes = NDArray[np.int32]
 
 
-class RecordTable(Sequence[Record], ABC):
+class Source(Protocol):
+    """Where the records of a table and their columns come from."""
+
+    def __len__(self) -> int: ...
+
+    def record(self, place: int) -> Record:
+        """The record at a place."""
+        ...
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `columns_of`; one of scores that no record has is all -inf."""
+        ...
+
+    def texts(self, name: Literal["id", "group", "turns"]) -> list[str | None]:
+        """A field of each record."""
+        ...
+
+    def score_keys(self) -> set[str]:
+        """Keys of the scores that some record may have."""
+        ...
+
+    def items(self, key: str) -> ItemColumns:
+        """The items of answers under a key, and their labels."""
+        ...
+
+
+class _InMemory:
+    """Records in memory; each column is computed when it is first asked for."""
+
+    def __init__(self, records: Sequence[Record]) -> None:
+        self._records = tuple(records)
+        self._columns: dict[str, NDArray[Any]] = {}
+
+    def __len__(self) -> int:
+        return len(self._records)
+
+    def record(self, place: int) -> Record:
+        return self._records[place]
+
+    def column(self, name: str) -> NDArray[Any]:
+        if name not in self._columns:
+            self._columns[name] = columns_of(self._records, [name])[name]
+        return self._columns[name]
+
+    def texts(self, name: Literal["id", "group", "turns"]) -> list[str | None]:
+        return [getattr(record, name) for record in self._records]
+
+    def score_keys(self) -> set[str]:
+        return {key for record in self._records for key in record.scores}
+
+    def items(self, key: str) -> ItemColumns:
+        return ItemColumns.of(self._records, key)
+
+
+class RecordTable(Sequence[Record]):
     """Records in order; arrays have an entry for each.
 
     Hashes have 64 bits, so that two of ten million records share one by chance with probability 3e-6. Wherever a
     shared hash would refuse something, the records themselves are compared.
     """
 
-    __slots__ = ()
+    __slots__ = ("_selected", "sources")
+
+    def __init__(self, sources: Sequence[Source], selected: Places | None = None) -> None:
+        self.sources = tuple(sources)
+        self._selected = selected
+        """Places in all sources together; None for all of them."""
+
+    def __len__(self) -> int:
+        return sum(map(len, self.sources)) if self._selected is None else self._selected.size
 
     @overload
     def __getitem__(self, index: SupportsIndex) -> Record: ...
     @overload
     def __getitem__(self, index: slice) -> RecordTable: ...
-    @abstractmethod
-    def __getitem__(self, index: SupportsIndex | slice) -> Record | RecordTable: ...
+    def __getitem__(self, index: SupportsIndex | slice) -> Record | RecordTable:
+        if isinstance(index, slice):
+            return self.take(np.arange(len(self))[index])
+        place = index.__index__()
+        if not -len(self) <= place < len(self):
+            raise IndexError(place)
+        return next(iter(self.take(np.array([place % len(self)]))))
 
-    @abstractmethod
+    def __iter__(self) -> Iterator[Record]:
+        ends = np.cumsum([len(source) for source in self.sources])
+        places = np.arange(len(self)) if self._selected is None else self._selected
+        numbers = np.searchsorted(ends, places, side="right")
+        for number, place in zip(numbers.tolist(), places.tolist(), strict=True):
+            source = self.sources[number]
+            yield source.record(place - int(ends[number]) + len(source))
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Sequence) or len(other) != len(self):
+            return False
+        return all(mine == theirs for mine, theirs in zip(self, other, strict=True))
+
+    __hash__ = None  # type: ignore[assignment]  # equality reads all records
+
     def take(self, places: NDArray[Any]) -> RecordTable:
         """The records at these positions, or those that a mask selects."""
+        chosen = np.flatnonzero(places) if places.dtype == np.bool_ else places
+        return RecordTable(self.sources, chosen if self._selected is None else self._selected[chosen])
 
-    @abstractmethod
     def joined(self, others: Sequence[RecordTable]) -> RecordTable:
         """These records and those of other tables behind them."""
+        tables = [self, *others]
+        sources = [source for table in tables for source in table.sources]
+        if all(table._selected is None for table in tables):
+            return RecordTable(sources)
+        sizes = [sum(map(len, table.sources)) for table in tables]
+        places = [np.arange(len(table)) if table._selected is None else table._selected for table in tables]
+        starts = np.cumsum([0, *sizes[:-1]]).tolist()
+        return RecordTable(sources, np.concatenate([some + start for some, start in zip(places, starts, strict=True)]))
+
+    def column(self, name: str) -> NDArray[Any]:
+        """A column of `columns_of`."""
+        columns = [source.column(name) for source in self.sources]
+        whole = columns[0] if len(columns) == 1 else np.concatenate(columns or [columns_of((), [name])[name]])
+        return whole if self._selected is None else whole[self._selected]
+
+    def _texts(self, name: Literal["id", "group", "turns"]) -> list[Any]:
+        texts = [text for source in self.sources for text in source.texts(name)]
+        return texts if self._selected is None else [texts[place] for place in self._selected.tolist()]
 
     @property
-    @abstractmethod
-    def ids(self) -> Sequence[str]:
+    def ids(self) -> list[str]:
         """Id of each record."""
+        return self._texts("id")
 
     @property
-    @abstractmethod
-    def groups(self) -> Sequence[str | None]:
+    def groups(self) -> list[str | None]:
         """Group of each record."""
+        return self._texts("group")
 
-    @abstractmethod
-    def numbers(self, name: str) -> NDArray[Any]:
-        """A column of `DTYPES`."""
+    def coded(self, name: Literal["id", "group", "turns"]) -> tuple[Codes, list[str | None]]:
+        """A column of texts: the number of its text for each record, and the texts in order of appearance."""
+        number: dict[str | None, int] = {}
+        codes = [number.setdefault(text, len(number)) for text in self._texts(name)]
+        return np.array(codes, dtype=np.int32), list(number)
 
-    @abstractmethod
-    def coded(self, name: Literal["group", "turns"]) -> tuple[Codes, list[str | None]]:
-        """A column whose texts repeat: the number of its text for each record, and the texts in order of appearance."""
+    def units(self, name: Literal["id", "group"]) -> tuple[Places, int]:
+        """Number of each record's text among the distinct texts of a column, sorted, and how many there are."""
+        places, texts = self.coded(name)
+        rank = np.empty(len(texts), dtype=np.int64)
+        rank[sorted(range(len(texts)), key=lambda i: str(texts[i]))] = np.arange(len(texts))
+        return rank[places], len(texts)
 
-    @abstractmethod
     def scores(self, key: str) -> NDArray[np.float64]:
         """Scores of an estimator; NaN without one."""
+        values = self.column(f"score:{key}")
+        return np.where(np.isfinite(values), values, np.nan)
 
-    @abstractmethod
     def scored(self, key: str) -> NDArray[np.bool_]:
         """Which records an estimator looked at, whether or not it could measure them."""
+        return ~np.isneginf(self.column(f"score:{key}"))
 
-    @abstractmethod
     def failed(self, key: str | None = None) -> NDArray[np.bool_]:
         """Which records have no score because a server, a rate limit or a time-out failed.
 
         Args:
             key: Of the score; None for the answers alone.
         """
+        failed: NDArray[np.bool_] = (self.flags() & FAILED) != 0
+        return failed if key is None else failed | np.isposinf(self.column(f"score:{key}"))
 
-    @abstractmethod
     def score_keys(self) -> set[str]:
         """Keys of the estimators that looked at some record."""
+        keys = {key for source in self.sources for key in source.score_keys()}
+        return {key for key in keys if self.scored(key).any()}
 
-    @abstractmethod
     def items(self, key: str) -> ItemColumns:
         """The items of answers under a key, and their labels."""
+        columns = ItemColumns.joined([source.items(key) for source in self.sources])
+        return columns if self._selected is None else columns.take(self._selected)
 
-    @abstractmethod
     def fingerprint(self) -> str:
-        """`calibrate.data.questions.rows_fingerprint` of the questions."""
+        """SHA-256 over the sorted digests of the questions, so that the order of the records does not matter."""
+        rows = self.column("row")
+        order = np.lexsort((rows[:, 1], rows[:, 0]))
+        return sha256(rows[order].astype(">u8").tobytes()).hexdigest()
 
-    @abstractmethod
     def questions_sha256(self) -> str:
-        """Fingerprint of the questions for the header of a file."""
+        """Fingerprint of the questions for the header of a file: a pool of large files is not stored, so `row` does."""
+        if all(isinstance(source, _InMemory) for source in self.sources):
+            return fingerprint(record.to_question() for record in self)
+        return self.fingerprint()
 
     def labels(self) -> NDArray[np.int8]:
         """1 for a right answer, 0 for a wrong one, -1 without a label, also where it is undecided."""
-        return self.numbers("label")
+        return self.column("label")
 
     def undecided(self) -> NDArray[np.bool_]:
         """Which records are undecided; see `Record.is_undecided`."""
         mask: NDArray[np.bool_] = (self.labels() < 0) & ((self.flags() & LOOKED_AT) != 0)
-        # The form of an answer takes longer than all else here, and most files have nothing undecided.
-        return mask & (self.numbers("kind") > 0) if mask.any() else mask
+        return mask & (self.column("kind") > 0)
 
     def counted_labels(self) -> NDArray[np.int8]:
         """Labels with undecided answers as wrong ones: dropping them would leave out the answers that err most."""
@@ -144,19 +246,19 @@ class RecordTable(Sequence[Record], ABC):
 
     def flags(self) -> NDArray[np.uint8]:
         """The bits `DRAWN` to `FAILED`."""
-        return self.numbers("flags")
+        return self.column("flags")
 
     def id_hashes(self) -> NDArray[np.uint64]:
-        """First 8 bytes of SHA-256 over the id."""
-        return self.numbers("id_hash")
+        """Hash of the id."""
+        return self.column("id_hash")
 
     def question_hashes(self) -> NDArray[np.uint64]:
-        """`calibrate.data.questions.question_digest` of the question."""
-        return self.numbers("question")
+        """Hash of id and question: ids are often row numbers, and a text may be asked twice."""
+        return self.id_hashes() ^ self.asked_hashes()
 
     def asked_hashes(self) -> NDArray[np.uint64]:
         """Hash of `Question.asked`, which leaves out the id."""
-        return self.numbers("asked")
+        return self.column("asked")
 
     def usable(self, key: str) -> NDArray[np.bool_]:
         """Which records have a score and a label; undecided answers count as wrong."""
@@ -169,19 +271,9 @@ class RecordTable(Sequence[Record], ABC):
 
     def kinds(self) -> Counter[AnswerKind]:
         """Number of primary answers of each form, the form of the first answer first."""
-        code, first, count = np.unique(self.numbers("kind"), return_index=True, return_counts=True)
+        code, first, count = np.unique(self.column("kind"), return_index=True, return_counts=True)
         ordered = [(KINDS[code[i]], int(count[i])) for i in np.argsort(first).tolist()]
         return Counter({kind: n for kind, n in ordered if kind is not None})
-
-    def units(self, name: Literal["id", "group"]) -> tuple[Places, int]:
-        """Number of each record's text among the distinct texts of a column, sorted, and how many there are."""
-        if name == "id":
-            places, texts = _coded(self.ids)
-        else:
-            places, texts = self.coded(name)
-        rank = np.empty(len(texts), dtype=np.int64)
-        rank[sorted(range(len(texts)), key=lambda i: str(texts[i]))] = np.arange(len(texts))
-        return rank[places], len(texts)
 
     def first_of_groups(self) -> Places:
         """Positions of one record of each group in order, the one whose id has the smallest hash."""
@@ -192,10 +284,12 @@ class RecordTable(Sequence[Record], ABC):
 
     def repeated(self) -> tuple[int, int] | None:
         """Positions of the first record whose id an earlier one has, the earlier one first; None if all ids differ."""
-        pairs = _equal_pairs(self.id_hashes())
-        places = np.unique(pairs)
-        name_of = dict(zip(places.tolist(), self.take(places).ids if places.size else (), strict=True))
-        return next(((a, b) for a, b in pairs.tolist() if name_of[a] == name_of[b]), None)
+        places = _with_equals(self.id_hashes())
+        first: dict[str, int] = {}
+        for place, record in zip(places.tolist(), self.take(places), strict=True):
+            if first.setdefault(record.id, place) != place:
+                return first[record.id], place
+        return None
 
     def both_ways(self) -> tuple[Places, int]:
         """Pairs of records with one question and answer and different labels: `calibrate.data.labels.contradictions`.
@@ -203,102 +297,23 @@ class RecordTable(Sequence[Record], ABC):
         Returns:
             Positions of up to a thousand pairs by the later record, shape (pairs, 2), and the number of all.
         """
-        hashes = self.numbers("key")
+        hashes, labels = self.asked_hashes() ^ self.column("answer"), self.labels()
         places = _with_equals(hashes)
-        right = self.labels()[places]
-        places, right = places[right >= 0], right[right >= 0]
-        if not places.size:
-            return np.empty((0, 2), dtype=np.int64), 0
-        order = np.argsort(hashes[places], kind="stable")
-        ranked_hashes = hashes[places][order]
-        start = np.flatnonzero(np.concatenate(([True], ranked_hashes[1:] != ranked_hashes[:-1])))
-        run = np.repeat(np.arange(start.size), np.diff(np.append(start, ranked_hashes.size)))
-        ranked, far = right[order], ranked_hashes.size
-        # Places within `known` of the first wrong and the first right record of each run; `far` if the run lacks it.
-        firsts = np.stack([np.minimum.reduceat(np.where(ranked == label, order, far), start) for label in (0, 1)])
-        other = firsts[1 - ranked.astype(np.int64), run]
-        later = np.flatnonzero(other < order)
-        shown = later[np.argsort(order[later])][:_MOST_PAIRS]
-        return np.stack([places[other[shown]], places[order[shown]]], axis=1), later.size
-
-
-class RecordsInMemory(tuple[Record, ...], RecordTable):
-    """A tuple of records; each column is computed when it is asked for."""
-
-    __slots__ = ()
-
-    @overload
-    def __getitem__(self, index: SupportsIndex) -> Record: ...
-    @overload
-    def __getitem__(self, index: slice) -> RecordsInMemory: ...
-    def __getitem__(self, index: SupportsIndex | slice) -> Record | RecordsInMemory:
-        if isinstance(index, slice):
-            return RecordsInMemory(super().__getitem__(index))
-        return super().__getitem__(index)
-
-    def take(self, places: NDArray[Any]) -> RecordsInMemory:
-        """The records at these positions, or those that a mask selects."""
-        chosen = np.flatnonzero(places) if places.dtype == np.bool_ else places
-        return RecordsInMemory(self[place] for place in chosen.tolist())
-
-    def joined(self, others: Sequence[RecordTable]) -> RecordTable:
-        """These records and those of other tables behind them, in memory."""
-        return RecordsInMemory(chain(self, *others))
-
-    @property
-    def ids(self) -> tuple[str, ...]:
-        """Id of each record."""
-        return tuple(record.id for record in self)
-
-    @property
-    def groups(self) -> tuple[str | None, ...]:
-        """Group of each record."""
-        return tuple(record.group for record in self)
-
-    def numbers(self, name: str) -> NDArray[Any]:
-        """A column of `DTYPES`."""
-        number_of = _NUMBER_OF[name]
-        return np.array([number_of(record) for record in self], dtype=DTYPES[name])
-
-    def coded(self, name: Literal["group", "turns"]) -> tuple[Codes, list[str | None]]:
-        """A column whose texts repeat: the number of its text for each record, and the texts in order of appearance."""
-        return _coded(getattr(record, name) for record in self)
-
-    def scores(self, key: str) -> NDArray[np.float64]:
-        """Scores of an estimator; NaN without one."""
-        scores = (record.scores.get(key) for record in self)
-        values = [np.nan if score is None or score.value is None else score.value for score in scores]
-        return np.array(values, dtype=np.float64)
-
-    def scored(self, key: str) -> NDArray[np.bool_]:
-        """Which records an estimator looked at, whether or not it could measure them."""
-        return np.array([key in record.scores for record in self], dtype=np.bool_)
-
-    def failed(self, key: str | None = None) -> NDArray[np.bool_]:
-        """Which records have no score because a server, a rate limit or a time-out failed."""
-        failed = [record.may_be_drawn_again or failed_score(record.scores.get(key or "")) for record in self]
-        return np.array(failed, dtype=np.bool_)
-
-    def score_keys(self) -> set[str]:
-        """Keys of the estimators that looked at some record."""
-        return {key for record in self for key in record.scores}
-
-    def items(self, key: str) -> ItemColumns:
-        """The items of answers under a key, and their labels."""
-        return ItemColumns.of(self, key)
-
-    def fingerprint(self) -> str:
-        """`calibrate.data.questions.rows_fingerprint` of the questions."""
-        return rows_fingerprint(sorted(row_digest(record.to_question()) for record in self))
-
-    def questions_sha256(self) -> str:
-        """`calibrate.data.questions.fingerprint` of the questions."""
-        return fingerprint(record.to_question() for record in self)
+        # By hash the first place of a wrong and of a right answer: what contradicts a later answer.
+        first: dict[tuple[int, int], int] = {}
+        pairs: list[tuple[int, int]] = []
+        for place, code, label in zip(places.tolist(), hashes[places].tolist(), labels[places].tolist(), strict=True):
+            if label < 0:
+                continue
+            first.setdefault((code, label), place)
+            if (code, 1 - label) in first:
+                pairs.append((first[code, 1 - label], place))
+        return np.array(pairs[:_MOST_PAIRS], dtype=np.int64).reshape(-1, 2), len(pairs)
 
 
 def table_of(records: Sequence[Record]) -> RecordTable:
     """The records as a table; a table is returned unchanged."""
-    return records if isinstance(records, RecordTable) else RecordsInMemory(records)
+    return records if isinstance(records, RecordTable) else RecordTable([_InMemory(records)])
 
 
 def among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
@@ -312,23 +327,6 @@ def among(values: NDArray[Any], known: NDArray[Any]) -> NDArray[np.bool_]:
     return mask
 
 
-def _coded(texts: Iterable[str | None]) -> tuple[Codes, list[str | None]]:
-    number: dict[str | None, int] = {}
-    codes = [number.setdefault(text, len(number)) for text in texts]
-    return np.array(codes, dtype=np.int32), list(number)
-
-
-def _equal_pairs(hashes: NDArray[np.uint64]) -> Places:
-    """Pairs of the first place of a hash that repeats and each later one, shape (pairs, 2), by the later place."""
-    places = _with_equals(hashes)
-    first: dict[int, int] = {}
-    pairs = [
-        (first.setdefault(value, place), place)
-        for value, place in zip(hashes[places].tolist(), places.tolist(), strict=True)
-    ]
-    return np.array([pair for pair in pairs if pair[0] != pair[1]], dtype=np.int64).reshape(-1, 2)
-
-
 def _with_equals(values: NDArray[np.uint64]) -> Places:
     """Places of the values that occur more than once."""
     ranked = np.sort(values)
@@ -336,28 +334,36 @@ def _with_equals(values: NDArray[np.uint64]) -> Places:
     return np.flatnonzero(among(values, twice)) if twice.size else np.empty(0, dtype=np.int64)
 
 
-# -- Columns of one record; also of what `calibrate.data.column_build` decodes of a line, which has the same fields ----
+# -- The columns: of records, or of what `calibrate.data.columns` decodes of their lines, which has the same fields ----
 
 
-def asked_text(row: Any) -> str:
-    """One text for equal `Question.asked`; that of a question with no options and tools needs no JSON."""
-    if row.options is None and row.tools is None:
-        return str(row.question.strip())
-    tools = None if row.tools is None else sorted(map(canonical_json, row.tools))
-    return "\0" + canonical_json([row.question.strip(), row.options, tools])
+def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, NDArray[Any]]:
+    """Columns by name, with an entry for each row.
+
+    Args:
+        rows: Records.
+        names: Of `NUMBERS` and `DIGESTS`, or "score:KEY". A column of scores has NaN where the score could not be measured, infinity
+            where a server failed, and -infinity where the estimator did not look at the record.
+    """
+    columns: dict[str, NDArray[Any]] = {}
+    for name in names:
+        if name.startswith("score:"):
+            key = name.removeprefix("score:")
+            columns[name] = np.array([_stored(row.scores.get(key)) for row in rows], dtype=np.float64)
+        elif name in NUMBERS:
+            dtype, number_of = NUMBERS[name]
+            columns[name] = np.array([number_of(row) for row in rows], dtype=dtype)
+        else:
+            size, text_of = DIGESTS[name]
+            digests = b"".join([sha256(text_of(row).encode()).digest()[:size] for row in rows])
+            whole = np.frombuffer(digests, dtype=">u8").astype(np.uint64)
+            columns[name] = whole if size == 8 else whole.reshape(-1, size // 8)
+    return columns
 
 
-def answered_text(primary: Any) -> str:
-    """One text for equal answers, as `calibrate.data.labels.contradictions` compares them."""
-    if not primary.tool_calls:
-        return f"\0{primary.text.strip()}\0"
-    calls = [{"name": call.name, "arguments": call.arguments} for call in primary.tool_calls]
-    return f"\0{primary.text.strip()}\0{canonical_json(calls)}"
-
-
-def flags_of(row: Any) -> int:
+def _flags(row: Any) -> int:
     """The bits `DRAWN` to `FAILED`."""
-    bits = LOOKED_AT if was_looked_at(row.label_detail) else 0
+    bits = LOOKED_AT if row.label_detail and was_looked_at(row.label_detail) else 0
     if row.drawn is None:
         return bits
     problem = row.drawn.problem
@@ -365,16 +371,12 @@ def flags_of(row: Any) -> int:
     return bits if row.drawn.primary is None else bits | _ending(row.drawn.primary.finish_reason)
 
 
+@cache  # there are few reasons, and many records
 def _ending(reason: str | None) -> int:
     return 0 if reason is None else ENDED | CUT if is_cut(reason) else ENDED
 
 
-def failed_score(score: Any) -> bool:
-    """Whether a score is missing for a cause that does not depend on the question."""
-    return score is not None and score.reason is not None and not score.reason.depends_on_question
-
-
-def kind_of(row: Any) -> int:
+def _kind(row: Any) -> int:
     """The form of the primary answer, as a code of `KINDS`."""
     primary = None if row.drawn is None else row.drawn.primary
     if primary is None:
@@ -388,21 +390,55 @@ def kind_of(row: Any) -> int:
         return 1
 
 
-def _key(record: Record) -> int:
-    primary = None if record.drawn is None else record.drawn.primary
-    return _short_hash(asked_text(record) + ("" if primary is None else answered_text(primary)))
+def _asked(row: Any) -> str:
+    """One text for equal `Question.asked`; that of a question with no options and tools needs no JSON."""
+    if row.options is None and row.tools is None:
+        return str(row.question.strip())
+    tools = None if row.tools is None else sorted(map(canonical_json, row.tools))
+    return "\0" + canonical_json([row.question.strip(), row.options, tools])
 
 
-def _short_hash(text: str) -> int:
-    return int.from_bytes(blake2b(text.encode(), digest_size=8).digest())
+def _answered(row: Any) -> str:
+    """One text for equal answers, as `calibrate.data.labels.contradictions` compares them."""
+    primary = None if row.drawn is None else row.drawn.primary
+    if primary is None:
+        return ""
+    calls = [{"name": call.name, "arguments": call.arguments} for call in primary.tool_calls]
+    return f"\0{primary.text.strip()}\0{canonical_json(calls) if calls else ''}"
 
 
-_NUMBER_OF: dict[str, Callable[[Record], int]] = {
-    "label": lambda record: -1 if record.correct is None else record.correct,
-    "flags": flags_of,
-    "kind": kind_of,
-    "id_hash": lambda record: int.from_bytes(sha256(record.id.encode()).digest()[:8]),
-    "question": lambda record: int.from_bytes(question_digest(record.to_question())),
-    "asked": lambda record: _short_hash(asked_text(record)),
-    "key": _key,
+def _row(row: Any) -> str:
+    """The canonical JSON of the question; with text and references alone it is spelled here, several times as fast."""
+    if row.options is not None or row.slots is not None or row.tools is not None or row.rejected:
+        question = Question(**{name: getattr(row, name) for name in Question.model_fields})
+        return canonical_json(question.model_dump())
+    group = "null" if row.group is None else encode_basestring(row.group)
+    references = ",".join(map(encode_basestring, row.references))
+    return (
+        f'{{"group":{group},"id":{encode_basestring(row.id)},"options":null,'
+        f'"question":{encode_basestring(row.question)},"references":[{references}]}}'
+    )
+
+
+def _stored(score: Any) -> float:
+    if score is None:
+        return -math.inf
+    if score.value is not None:
+        return float(score.value)
+    return math.nan if score.reason is None or score.reason.depends_on_question else math.inf
+
+
+NUMBERS: dict[str, tuple[DTypeLike, Callable[[Any], int]]] = {
+    "label": (np.int8, lambda row: -1 if row.correct is None else row.correct),
+    "flags": (np.uint8, _flags),
+    "kind": (np.uint8, _kind),
 }
+"""Columns of numbers that every table has, with the number of a record."""
+
+DIGESTS: dict[str, tuple[int, Callable[[Any], str]]] = {
+    "id_hash": (8, lambda row: str(row.id)),
+    "asked": (8, _asked),
+    "answer": (8, _answered),
+    "row": (16, _row),
+}
+"""Columns of digests that every table has: the first bytes of SHA-256 over a text, in words of 64 bits."""

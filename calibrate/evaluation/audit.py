@@ -33,7 +33,7 @@ from ..pipeline import (
 )
 from ..rules.certificate import tail, upper_bound
 from ..scoring.apart import refuse_overlap
-from ..scoring.metrics import ks_two_sample
+from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
 from ..thresholds.fitting import check_open_unit
 from ..thresholds.registry import RULES, certifies
@@ -243,7 +243,7 @@ def audit(
         at_calibration=before,
         error_p=None
         if not before.n_accepted or not judged
-        else fisher(before.n_errors, before.n_accepted, errors, judged),
+        else fisher_exact(before.n_errors, before.n_accepted, errors, judged),
         base_error_p=_base_error_p(artifact, values, label),
         anytime=anytime,
         shift=_shift(artifact, values[~np.isnan(values)], int(np.count_nonzero(accepted))),
@@ -301,7 +301,7 @@ def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[n
     """P-value of a difference in the share of wrong answers, over records with a score within the artifact's scope."""
     labels = label[artifact.outcome.scope.covers(values) & (label >= 0)]
     before = artifact.calibration.error
-    return fisher(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
+    return fisher_exact(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
 
 
 def audit_counts(
@@ -507,7 +507,7 @@ def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift
         n_accepted = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
     if n_accepted or artifact.threshold is not None:
         share = n_accepted / before.size
-        acceptance_p = fisher(n_accepted, before.size, accepted, values.size)
+        acceptance_p = fisher_exact(n_accepted, before.size, accepted, values.size)
     return Shift(
         calibration=share,
         fresh=accepted / values.size,
@@ -516,13 +516,6 @@ def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift
         ks_p=ks_p,
         within=within,
     )
-
-
-def fisher(a: int, n: int, b: int, m: int) -> float:
-    """Two-sided p-value of Fisher's exact test for a of n against b of m."""
-    from scipy import stats  # slow to import, and needed nowhere else on the command line
-
-    return float(stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue)
 
 
 def _seen_before(artifact: CalibrationArtifact, values: Reals) -> tuple[int, int]:

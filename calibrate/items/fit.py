@@ -18,7 +18,7 @@ from guardrail.items.spec import ItemFigures, ItemScores, ItemsThreshold
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 
 from ..data.collect import package_versions
-from ..data.column_store import open_records
+from ..data.columns import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import all_grouped, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of

@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from calibrate.cascade import fit_cascade
 from calibrate.cli import app
-from calibrate.data import column_store
-from calibrate.data.column_store import open_records
+from calibrate.data import columns
+from calibrate.data.columns import open_records
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.data.table import table_of
 from calibrate.dataframe import Records
@@ -99,7 +99,7 @@ def test_columns_of_large_files_know_what_failed(
 ) -> None:
     path = tmp_path / "r.jsonl"
     write_records(path, failed.header, unmeasured(failed, Unmeasured.REFUSED, [7]).records)
-    monkeypatch.setattr(column_store, "LARGE", 0)
+    monkeypatch.setattr(columns, "LARGE", 0)
     large, small = open_records(path).records, read_records(path).records
     assert type(large) is not type(small)
     assert np.flatnonzero(large.failed(KEY)).tolist() == np.flatnonzero(small.failed(KEY)).tolist() == [5, 50, 150]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,12 +14,12 @@ from guardrail.errors import UsageError, require
 from guardrail.files import refuse_special, sqlite_path
 from guardrail.notebook import percent
 
-from ...data.column_store import open_each
+from ...data.columns import open_each
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
-from ...evaluation.audit import DIFFERENT, fisher
+from ...evaluation.audit import DIFFERENT
 from ...scope import waiting_of
-from ...scoring.metrics import ks_two_sample
+from ...scoring.metrics import fisher_exact, ks_two_sample
 from ...scoring.scores import labels_of
 from .terminal import console, errors, print_line
 
@@ -74,8 +73,8 @@ def _same_file(a: Path, b: Path) -> bool:
 
 
 def open_files(paths: Sequence[Path]) -> list[RecordFile]:
-    """Open record files; all cores build the columns of large ones where they are missing."""
-    return open_each(paths, shown=lambda title: bar(console, title, "parts"), workers=os.cpu_count() or 1)
+    """Open record files; the columns of large ones are made where they are missing."""
+    return open_each(paths, shown=lambda title: bar(console, title, "bytes"))
 
 
 def open_pool(paths: Sequence[Path]) -> RecordFile:
@@ -124,7 +123,7 @@ def _unlike_labels(own: NDArray[np.int8], others: NDArray[np.int8]) -> tuple[flo
     if not min(own.size, others.size):
         return 1.0, ""
     wrong, of_others = (int(np.count_nonzero(labels == 0)) for labels in (own, others))
-    p = fisher(wrong, own.size, of_others, others.size)
+    p = fisher_exact(wrong, own.size, of_others, others.size)
     return p, f"{percent(wrong / own.size)} of its answers are wrong, {percent(of_others / others.size)} there"
 
 

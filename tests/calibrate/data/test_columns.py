@@ -20,8 +20,8 @@ from hypothesis import strategies as st
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.correctness.registry import structured_advice
-from calibrate.data import column_build, column_store
-from calibrate.data.column_store import ColumnRecords, open_records
+from calibrate.data import column_build, columns
+from calibrate.data.columns import ColumnRecords, open_records
 from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.labels import contradictions, refuse_contradictions
 from calibrate.data.questions import question_digest, row_digest, rows_fingerprint
@@ -59,9 +59,9 @@ GROUPS: tuple[Groups, ...] = ("category", "cluster")
 
 @pytest.fixture(autouse=True)
 def _small_is_large(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_store, "LARGE", 0)
+    monkeypatch.setattr(columns, "LARGE", 0)
     monkeypatch.setattr(column_build, "_BATCH", 5_000)  # several reads, which end within a line
-    monkeypatch.setattr(column_store, "_PIECE", 7)
+    monkeypatch.setattr(columns, "_PIECE", 7)
 
 
 def in_columns(path: Path) -> tuple[RecordFile, ColumnRecords]:
@@ -361,7 +361,7 @@ def test_a_full_disk_costs_time_and_no_result(records_path: Path, monkeypatch: p
     with pytest.warns(UserWarning, match="cannot be written .*No space left on device.*whole records are read"):
         assert open_records(records_path) == plain
     monkeypatch.undo()
-    monkeypatch.setattr(column_store, "LARGE", 0)
+    monkeypatch.setattr(columns, "LARGE", 0)
     assert_read(records_path, KEY)
 
 
@@ -383,7 +383,7 @@ def test_an_open_file_stays_what_it_was_when_the_log_is_replaced(records_path: P
 def test_small_files_and_files_without_the_extra_are_read_as_before(
     records_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(column_store, "find_spec", lambda name: None)
+    monkeypatch.setattr(columns, "find_spec", lambda name: None)
     assert open_records(records_path) == read_records(records_path)
     monkeypatch.undo()
     assert open_records(records_path) == read_records(records_path)
@@ -515,7 +515,7 @@ def test_columns_that_were_read_do_not_stay_in_memory(records_path: Path) -> Non
 @pytest.mark.parametrize("few", [1, 10**6])
 def test_columns_of_some_records_are_theirs(records_path: Path, monkeypatch: pytest.MonkeyPatch, few: int) -> None:
     monkeypatch.setattr(column_build, "RANGE", records_path.stat().st_size // 5)
-    monkeypatch.setattr(column_store, "_FEW", few)  # all of them are few, or none
+    monkeypatch.setattr(columns, "_FEW", few)  # all of them are few, or none
     _, records = in_columns(records_path)
     assert len(records.logs[0].parts) > 3
     whole = list(records)
