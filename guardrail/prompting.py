@@ -10,7 +10,7 @@ import copy
 import re
 import unicodedata
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.messages import (
     AIMessage,
@@ -21,12 +21,14 @@ from langchain_core.messages import (
     SystemMessage,
     ToolMessage,
 )
-from langchain_core.prompts import ChatPromptTemplate
 from pydantic import Field, field_validator, model_validator
 
 from .errors import ArtifactMismatchError, UsageError
 from .plain_json import BLANK, INVISIBLE
 from .types import Bindings, Frozen, ToolCall, canonical_calls
+
+if TYPE_CHECKING:
+    from langchain_core.prompts import ChatPromptTemplate
 
 __all__ = [
     "ONE_QUESTION",
@@ -255,6 +257,8 @@ class PromptWrapping(Frozen):
 
         human = ("human", escaped(self.template, "question", *self.slots))
         system = [] if self.system is None else [("system", escaped(self.system, *self.slots))]
+        from langchain_core.prompts import ChatPromptTemplate  # slow to import, and seldom needed
+
         return ChatPromptTemplate.from_messages([*system, human])
 
     def check(self, messages: Sequence[BaseMessage], options: Sequence[str] | None = None) -> None:

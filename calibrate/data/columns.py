@@ -93,6 +93,8 @@ class _Log:
         self.path, self._stream, self._columns = path, stream, columns
         self._offsets = columns["offset"]
         weakref.finalize(self, stream.close)
+        if not isinstance(columns, dict):
+            weakref.finalize(self, columns.close)
 
     def __len__(self) -> int:
         return len(self._offsets)
@@ -142,13 +144,13 @@ def _open(path: Path, shown: Shown) -> RecordFile:
         if not first:
             raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
         header = parse_header(path, first)
+        if header.scope.is_drawn:  # a sample for people to label is small, and its draw is checked by whole records
+            stream.close()
+            return read_records(path)
         columns = _columns(path, stream, header, shown)
     except BaseException:
         stream.close()
         raise
-    if header.scope.is_drawn:  # a sample for people to label is small, and its draw is checked by whole records
-        stream.close()
-        return read_records(path)
     records = RecordTable([_Log(path, stream, columns)])
     twice = records.repeated()
     if twice is not None:
@@ -167,10 +169,12 @@ def _columns(path: Path, stream: IO[bytes], header: RecordHeader, shown: Shown) 
     kept = path.with_name(f"{path.name}.columns.npz")
     try:
         columns = np.load(kept)
-        if str(columns["stamp"]) == stamp:
+    except (OSError, ValueError, EOFError):  # none there, or not made by this module
+        columns = None
+    if columns is not None:
+        if str(columns.get("stamp")) == stamp:
             return columns
-    except (OSError, ValueError, KeyError, EOFError):  # none there, or not made by this module
-        pass
+        columns.close()
     with shown(f"columns of {path.name}") as progress:
         columns = _made(path, stream, header, lambda done: progress(done, max(status.st_size, 1)))
     columns["stamp"] = np.array(stamp)

@@ -342,8 +342,8 @@ def columns_of(rows: Sequence[Any], names: Iterable[str]) -> dict[str, NDArray[A
 
     Args:
         rows: Records.
-        names: Of `NUMBERS` and `DIGESTS`, or "score:KEY". A column of scores has NaN where the score could not be measured, infinity
-            where a server failed, and -infinity where the estimator did not look at the record.
+        names: Of `NUMBERS` and `DIGESTS`, or "score:KEY". A column of scores has NaN where the score could not be
+            measured, infinity where a server failed, and -infinity where the estimator did not look at the record.
     """
     columns: dict[str, NDArray[Any]] = {}
     for name in names:

@@ -301,7 +301,9 @@ def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[n
     """P-value of a difference in the share of wrong answers, over records with a score within the artifact's scope."""
     labels = label[artifact.outcome.scope.covers(values) & (label >= 0)]
     before = artifact.calibration.error
-    return fisher_exact(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
+    return (
+        fisher_exact(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
+    )
 
 
 def audit_counts(

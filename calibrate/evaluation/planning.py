@@ -10,7 +10,6 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 from scipy import special
-from scipy.optimize import brentq, isotonic_regression
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -465,6 +464,8 @@ class Binormal:
         # above.
         if self.gap <= 0:
             return 0.0
+        from scipy.optimize import brentq  # slow to import
+
         # Normal tails beyond 37 standard deviations are 0 or 1 in double precision.
         low, high = -37.0, 37.0 + self.gap
         if self.scer(low) >= alpha:
@@ -473,6 +474,8 @@ class Binormal:
 
     def error_probabilities(self, scores: NDArray[np.float64]) -> NDArray[np.float64]:
         """P(wrong) at each score, if these scores rank questions as this population's do: by their quantiles."""
+        from scipy.optimize import brentq
+
         _, place, count = np.unique(scores, return_inverse=True, return_counts=True)
         # Ties share the middle of their block, so no score lies at 0 or 1, where no quantile exists.
         quantiles = (np.cumsum(count) - count / 2) / scores.size
@@ -631,6 +634,8 @@ def error_probabilities(
     Tied scores are one point, weighted by their number: their order in the file plays no part. A pilot of a hundred
     questions is enough to compare scopes; its labels must not be used for the fit again.
     """
+    from scipy.optimize import isotonic_regression
+
     values, place, count = np.unique(pilot_scores, return_inverse=True, return_counts=True)
     fitted = isotonic_regression(np.bincount(place, weights=pilot_errors) / count, weights=count).x
     at = np.clip(np.searchsorted(values, scores, side="right") - 1, 0, values.size - 1)

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -29,6 +28,9 @@ from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
 from .observers import Observers, as_observers
 from .structured import TRANSPORT
+
+if TYPE_CHECKING:
+    from langchain_core.prompts import ChatPromptTemplate
 
 __all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
 

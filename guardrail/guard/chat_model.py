@@ -8,13 +8,12 @@ from dataclasses import replace
 from functools import partial
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
-from langchain_core.prompts import ChatPromptTemplate
 from langchain_core.runnables import Runnable, RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
@@ -48,6 +47,9 @@ from .messages import accepted_answer, chat_result
 from .observers import Observers, as_observers
 from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
+
+if TYPE_CHECKING:
+    from langchain_core.prompts import ChatPromptTemplate
 
 __all__ = ["Guardrail"]
 

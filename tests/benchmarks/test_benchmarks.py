@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import sys
-from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu_sampling, sampling, scale, sidecar
+from benchmarks import gpu_sampling, sampling
 from tests.integrations.conftest import tiny_model
 
 
@@ -19,18 +18,6 @@ def test_the_gpu_benchmark_runs_on_small_models(capsys: pytest.CaptureFixture[st
         assert row["share_of_bound"] == pytest.approx(row["bound_ms"] / row["step_ms"])
         assert row["tokens_per_second"] == pytest.approx(10 / row["step_ms"] * 1e3)
     assert len(capsys.readouterr().out.splitlines()) == 3
-
-
-def test_ways_to_build_columns_read_one_log(tmp_path: Path) -> None:
-    pytest.importorskip("msgspec")
-    parquet = pytest.importorskip("pyarrow.parquet")
-    log = tmp_path / "records.jsonl"
-    scale.write_log(log, 50, seed=1, workers=1)
-    for way in ("ours", "pyarrow"):
-        (tmp_path / way).mkdir()
-        sidecar.WAYS[way](log, tmp_path / way)
-        (built,) = (tmp_path / way).glob("**/*.parquet")
-        assert parquet.read_table(built)["id"].to_pylist() == [f"1-{i}" for i in range(50)]
 
 
 def test_the_command_line_of_the_gpu_benchmark(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from calibrate.cascade import matched
 from calibrate.data.labels import refuse_contradictions
-from calibrate.data.questions import row_digest
 from calibrate.data.records import Record, RecordFile
 from calibrate.data.split import one_per_cluster, split
 from calibrate.evaluation.audit import audit
@@ -23,6 +22,7 @@ from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
+from guardrail.plain_json import canonical_json
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.types import Uncertainty
@@ -43,7 +43,10 @@ def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: Cal
     assert artifact.correctness == header.correctness
     assert artifact.data.name == "questions.jsonl"
     assert (artifact.data.n_questions, artifact.data.n_used) == (240, 240)
-    rows = sorted(row_digest(record.to_question()) for record in labelled.records)
+    rows = sorted(
+        hashlib.sha256(canonical_json(record.to_question().model_dump()).encode()).digest()[:16]
+        for record in labelled.records
+    )
     assert artifact.data.sha256 == hashlib.sha256(b"".join(rows)).hexdigest()
     assert artifact.calibration.group is None  # a category is not a cluster
 

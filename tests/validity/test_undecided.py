@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from calibrate.data.record import Record
-from calibrate.data.table import RecordsInMemory
+from calibrate.data.table import RecordTable, table_of
 from calibrate.scoring.scores import arrays
 from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 ALPHA, DELTA, RUNS, N, FALSE_ALARM = 0.1, 0.1, 100, 800, 1e-4
 SIZE = 4000
-Population = tuple[RecordsInMemory, NDArray[np.bool_]]
+Population = tuple[RecordTable, NDArray[np.bool_]]
 DRAWN = SampleSet(question="?", primary=Sample(text="an answer"))
 
 
@@ -37,17 +37,19 @@ def population() -> Population:
     u = (np.arange(SIZE) + 0.5) / SIZE
     wrong = rng.random(SIZE) < 0.02 + 0.3 * u
     undecided = np.where(wrong, rng.random(SIZE) < 0.7, rng.random(SIZE) < 0.01)
-    records = RecordsInMemory(
-        Record(
-            id=str(i),
-            question="?",
-            references=("a reference",),
-            drawn=DRAWN,
-            scores={"score": Uncertainty(value=u[i], unit="nats", estimator="score")},
-            correct=None if undecided[i] else not wrong[i],
-            label_detail="no sentence states a reference" if undecided[i] else "",
-        )
-        for i in range(SIZE)
+    records = table_of(
+        [
+            Record(
+                id=str(i),
+                question="?",
+                references=("a reference",),
+                drawn=DRAWN,
+                scores={"score": Uncertainty(value=u[i], unit="nats", estimator="score")},
+                correct=None if undecided[i] else not wrong[i],
+                label_detail="no sentence states a reference" if undecided[i] else "",
+            )
+            for i in range(SIZE)
+        ]
     )
     return records, wrong
 

@@ -15,8 +15,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli.frame.app import app
-from calibrate.data import column_build, column_store
-from calibrate.data.column_store import ColumnRecords, open_records
+from calibrate.data import columns
+from calibrate.data.columns import open_records
 from calibrate.data.item_columns import ItemColumns
 from calibrate.data.record import ItemLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
@@ -31,7 +31,6 @@ from guardrail.items.measure import items_measure
 from tests.calibrate.items.cards import invoices, record_file
 
 pytest.importorskip("msgspec")
-pytest.importorskip("pyarrow")
 
 KEY = "items_json"
 
@@ -39,8 +38,8 @@ KEY = "items_json"
 @contextmanager
 def by_columns(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(column_store, "LARGE", 0)
-        patch.setattr(column_build, "_BATCH", 5_000)  # several reads, which end within a line
+        patch.setattr(columns, "LARGE", 0)
+        patch.setattr(columns, "_BATCH", 5_000)  # several reads
         yield
 
 
@@ -82,9 +81,8 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def both(log: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[RecordFile, RecordFile]:
     """The file by its records and by its columns."""
     with by_columns(monkeypatch):
-        columns = open_records(log)
-    assert isinstance(columns.records, ColumnRecords)
-    return read_records(log), columns
+        by_column = open_records(log)
+    return read_records(log), by_column
 
 
 def listed(columns: ItemColumns) -> dict[str, Any]:

@@ -6,8 +6,18 @@ import math
 
 import numpy as np
 import pytest
+from scipy import stats
 
-from calibrate.scoring.metrics import acceptance, aurc, auroc, excess_aurc, power, risk_coverage_curve, scer
+from calibrate.scoring.metrics import (
+    acceptance,
+    aurc,
+    auroc,
+    excess_aurc,
+    fisher_exact,
+    power,
+    risk_coverage_curve,
+    scer,
+)
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 
@@ -77,3 +87,18 @@ def test_the_perfect_area_is_near_its_approximation() -> None:
     u = np.arange(5000.0)
     e = (u >= 4000).astype(int)
     assert aurc(u, e) == pytest.approx(0.2 + 0.8 * math.log(0.8), abs=2e-4)
+
+
+def test_fishers_exact_test_is_that_of_scipy() -> None:
+    """A wrong p-value would miss labels that were chosen by looking, or an acceptance that has changed."""
+    for a, n, b, m in (
+        (0, 5, 5, 5),
+        (3, 10, 4, 12),
+        (10, 10, 0, 10),
+        (0, 3, 0, 4),
+        (7, 100, 3, 100),
+        (40, 900, 9, 100),
+    ):
+        expected = stats.fisher_exact(np.array([[a, n - a], [b, m - b]])).pvalue
+        assert fisher_exact(a, n, b, m) == pytest.approx(expected, rel=1e-9)
+    assert fisher_exact(0, 5, 5, 5) == pytest.approx(2 / 252)  # one of 252 tables, and its mirror image
