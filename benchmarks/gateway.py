@@ -593,7 +593,6 @@ async def soak(
             "reviews": str(folder / "reviews.db"),
             "remember": 5,
             "stream_hold": 0.02,
-            "keep_alive": 0.02,
         }
         served = stack.enter_context(gateway(folder, url, n=4, timeout=2.0, **more))
 

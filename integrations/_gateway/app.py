@@ -7,7 +7,7 @@ import hashlib
 import json
 import logging
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -63,9 +63,10 @@ ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, RELOAD, TICKETS, "/metrics", "/
 LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
-MINUTE = 60.0
 TICK = 1.0
 """Seconds between two looks whether a canary is due."""
+KEEP_ALIVE = 15.0
+"""Seconds between the comments that keep a stream open until its verdict."""
 LOOK = 0.05
 """Seconds between two looks how late the event loop is."""
 SMOOTHING = 0.2
@@ -117,9 +118,7 @@ class Gateway:
         self._looks = asyncio.Semaphore(LOOKS)
         self._reads = asyncio.Semaphore(1)
         self._lag = 0.0
-        self._busy: Counter[str | None] = Counter()
-        self._replies: Counter[str | None] = Counter()
-        self._recent: dict[str, deque[float]] = {}
+        self._busy: Counter[str] = Counter()
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self._load(self.config)
@@ -392,13 +391,6 @@ class Gateway:
         key = self.config.key_of(headers.get("x-guardrail-key") or _bearer(headers) or headers.get("api-key"))
         if key is None:
             raise _unauthorized("The API key is missing or unknown.")
-        if key.requests_per_minute is not None and request.scope["path"] not in ("/metrics", "/readyz"):
-            recent, now = self._recent.setdefault(key.name, deque()), time.monotonic()
-            while recent and recent[0] <= now - MINUTE:
-                recent.popleft()
-            if len(recent) >= key.requests_per_minute:
-                raise _limited("Too many requests for this key.", int(recent[0] + MINUTE - now) + 1)
-            recent.append(now)
         return key
 
     def _alias(self, name: str, key: Key | None) -> ServedAlias:
@@ -447,7 +439,6 @@ class Gateway:
             raise invalid("model", why, "model_not_named")
         alias = self.aliases[model if model in named else next(iter(named))]
         credential = self._credential(alias, request)
-        request.gateway.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
         self.metrics.count("passed_through", alias.name, named[alias.name])
         if body is not None and body.get("model") == alias.name:  # which the upstream knows by another name
             content = alias.forwarding.renamed(body)
@@ -462,15 +453,10 @@ class Gateway:
         declared, content = request.headers.get("content-length", "0"), bytearray()
         if not declared.isdecimal() or int(declared) > self.config.max_body:
             raise too_large
-        try:
-            async with asyncio.timeout(self.config.body_timeout):
-                async for part in request.stream():
-                    content += part
-                    if len(content) > self.config.max_body:
-                        raise too_large
-        except TimeoutError:
-            late = f"The body did not arrive within {self.config.body_timeout:g} s."
-            raise ApiError(408, late, "request_timeout", headers=CLOSE) from None
+        async for part in request.stream():
+            content += part
+            if len(content) > self.config.max_body:
+                raise too_large
         return bytes(content)
 
     def _refuse_long(self, content: bytes) -> None:
@@ -501,7 +487,6 @@ class Gateway:
         alias = self._alias(body["model"], key)
         credential, once = self._credential(alias, request), headers.get("idempotency-key")
         if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            request.gateway.over.enter_context(self._counted(self._replies, key, self.config.max_passing))
             response = await observing.respond(request, content, body, credential, dialect)
             request.gateway.mask = alias.mask(credential, response.status_code)
             return response
@@ -568,7 +553,7 @@ class Gateway:
         """The stream of a request whose verdict is late: comments keep the connection open until then."""
         while not task.done():
             yield b": keep-alive\n\n"
-            await asyncio.wait({task}, timeout=self.config.keep_alive)
+            await asyncio.wait({task}, timeout=KEEP_ALIVE)
         yield reply(late=True)
 
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
@@ -576,7 +561,7 @@ class Gateway:
         try:
             if self._lag > self.config.max_lag:  # all would wait for seconds; most clients try again by themselves
                 return OVERLOADED
-            with self._counted(self._busy, key, self.config.max_concurrency):
+            with self._counted(key):
                 result = await alias.answer(asking)
             self._note(alias, asking, result)
             return result
@@ -603,24 +588,18 @@ class Gateway:
         return unavailable("The gateway cannot reach its store.", "store_unavailable")
 
     @contextmanager
-    def _counted(self, under_way: Counter[str | None], key: Key | None, most: int) -> Iterator[None]:
-        """Count a request as under way; an `ApiError` above a limit.
-
-        A key without a limit of its own may have as many requests under way as are then free for others, so that one
-        key never keeps the rest out (dynamic threshold, Choudhury and Hahne 1998).
-        """
-        name, own = (None, None) if key is None else (key.name, key.max_concurrency)
-        free = most - under_way.total()
-        if free <= 0:
+    def _counted(self, key: Key | None) -> Iterator[None]:
+        """Count a question as under way; an `ApiError` above a limit."""
+        name, own = ("", None) if key is None else (key.name, key.max_concurrency)
+        if self._busy.total() >= self.config.max_concurrency:
             raise OVERLOADED
-        of_key = self._busy[name] + self._replies[name]
-        if (own is not None and of_key >= own) or (key is not None and own is None and under_way[name] >= free):
+        if own is not None and self._busy[name] >= own:
             raise _limited("Too many requests of this key are under way.", 2)
-        under_way[name] += 1
+        self._busy[name] += 1
         try:
             yield
         finally:
-            under_way[name] -= 1
+            self._busy[name] -= 1
 
 
 def _not_served(path: str, method: str) -> ApiError:

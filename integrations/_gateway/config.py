@@ -256,9 +256,7 @@ class Key(Frozen):
     segment: str | None = None
     """Segment of its questions, for artifacts with a threshold for each segment."""
     max_concurrency: int | None = Field(default=None, ge=1)
-    """Requests of this key under way at once. None for its share: no more than are still free for the other keys."""
-    requests_per_minute: int | None = Field(default=None, ge=1)
-    """Requests of this key in any minute."""
+    """Questions of this key under way at once; None for no limit beside that of the gateway."""
     upstream_key: SecretStr | None = None
     """Key that is sent upstream for this client."""
 
@@ -288,20 +286,14 @@ class Config(Frozen):
     max_values: int = Field(default=50_000, ge=1)
     """JSON values of a request: reading more of them would keep other clients waiting. Paths of ``pass_through`` take
     eight times as many, for lists of tokens."""
-    body_timeout: float = Field(default=60.0, gt=0)
-    """Seconds until the body of a request must be complete."""
     max_connections: int = Field(default=2000, ge=1)
     """Open connections, idle ones included, from which on requests get 503. A proxy in front limits each client's."""
     max_concurrency: int = Field(default=64, ge=1)
     """Questions of all clients that are measured at once."""
     max_lag: float = Field(default=0.1, gt=0)
     """Seconds by which the process may run late before new questions get 503: a question takes several such turns."""
-    max_passing: int = Field(default=1000, ge=1)
-    """Replies of all clients that pass through at once."""
     stream_hold: float = Field(default=10.0, ge=0)
     """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
-    keep_alive: float = Field(default=15.0, gt=0)
-    """Seconds between the keep-alive comments of a stream that waits for its verdict."""
     remember: float = Field(default=600.0, ge=0)
     """Seconds for which draws and verdicts are remembered: the same prompt gets the same verdict."""
     remember_bytes: int = Field(default=256 * 2**20, ge=1)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
 import json
-import math
 import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping, Sequence
@@ -23,7 +21,7 @@ from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import ONE_QUESTION, turns_of
 from guardrail.sampling.effects import run
-from guardrail.sampling.replies import end_of, is_whole, read_reply
+from guardrail.sampling.replies import end_of, read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
@@ -49,10 +47,8 @@ REASONS = DRAWING | {*Unmeasured, "history", "messages", "n", "prompt", "respons
 """Names that may stand for a reason why an answer is not measured."""
 MOST_REASONS = 100
 """Different reasons that are counted."""
-MOST_SHAPES = 1000
-"""Different shapes of requests that are counted."""
-SHORTEST = 64
-"""The smallest token limit that is proposed."""
+MOST_SETTINGS = 1000
+"""Different settings of requests that are counted."""
 
 
 class Passed(NamedTuple):
@@ -79,7 +75,7 @@ class Observing:
     def __init__(self, alias: ServedAlias, health: Health) -> None:
         self.alias, self._health, self._lock = alias, health, threading.Lock()
         self._reasons: Counter[tuple[str, str]] = Counter()
-        self._shapes = Shapes()
+        self._settings_seen: Counter[Settings] = Counter()
         if alias.plan is not None:
             refuse_majority(alias.plan, f"observe the answers of models.{alias.name}")
         limits = self._settings = alias.config.observe
@@ -103,12 +99,19 @@ class Observing:
             return dict(self._reasons)
 
     def summary(self) -> dict[str, Any]:
-        """Counts of this alias, the reasons of what was not measured, and the shapes of its requests."""
+        """Counts of this alias, the reasons of what was not measured, and the most frequent settings of its requests.
+
+        ``plan`` is an ``observe.plan`` for the most frequent ones.
+        """
         row, plan, fates = self.queue.observed, self.alias.plan, dict[str, dict[str, int]]()
         for (fate, reason), number in self.reasons.items():
             fates.setdefault(fate, {})[reason] = number
-        shapes = {} if plan is None else self._shapes.summary(plan)
-        more = {"reasons": fates, "shapes": shapes, "warnings": self._health.lines(self.alias.name)}
+        with self._lock:
+            settings, total = self._settings_seen.most_common(10), self._settings_seen.total()
+        listed = [{"share": round(number / total, 4), **each._asdict()} for each, number in settings]
+        more: dict[str, Any] = {"reasons": fates, "requests": listed, "warnings": self._health.lines(self.alias.name)}
+        if plan is not None and settings:
+            more["plan"] = settings[0][0].plan(plan.n)
         return {**asdict(row), "acceptance": row.acceptance, **more}
 
     # -- passing through -----------------------------------------------------------------------------------------------
@@ -168,12 +171,12 @@ class Observing:
 
     def measure(self, passed: Passed, message: AIMessage, answer: Sample) -> str:
         """Measure one served answer; returns the field of `Observed` that it counts under, "" if it is lost."""
-        alias, plan, usage = self.alias, self.alias.plan, message.usage_metadata
+        alias, plan = self.alias, self.alias.plan
         assert plan is not None, "only aliases with a plan choose answers"
-        shape, changes, fate, drawn = Shape.of(passed.body), alias.changes, "not_comparable", None
+        sent, changes, fate, drawn = Settings.of(passed.body), alias.changes, "not_comparable", None
         try:
             body = passed.dialect.read(passed.body, plan)  # refuses what continues a stored response
-            shape = Shape.of(body)
+            sent = Settings.of(body)
             messages = messages_of(body)
             causes: Sequence[str] = self._unlike(body, message, plan)
             if not causes:
@@ -181,12 +184,12 @@ class Observing:
         except ApiError as error:  # tools or a format other than the calibrated ones
             causes = [error.param or error.code or ""]
         except GuardrailError:  # a prompt or turns other than the calibrated ones
-            causes = ["history" if shape.history else "prompt"]
+            causes = ["history" if sent.history else "prompt"]
         if causes:
             self._missed(fate, causes)
-        ended = usage is not None and is_whole(answer.finish_reason, calls=bool(answer.tool_calls))
-        tokens = usage["output_tokens"] if usage and ended else None
-        self._shapes.add(shape, tokens, comparable=fate != "not_comparable")
+        with self._lock:
+            if sent in self._settings_seen or len(self._settings_seen) < MOST_SETTINGS:
+                self._settings_seen[sent] += 1
         records = self._settings.records
         if drawn is not None and self._records and records and chosen(passed.name, records.rate, salt="label"):
             before, _, after = self._prompt.template.partition("{question}")
@@ -288,130 +291,53 @@ async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect)
     return message
 
 
-# -- shapes of requests, and the configuration under which most of them could be measured ----------------------------
+# -- settings of requests, for a plan that could measure them ---------------------------------------------------------
 
 
-class Shape(NamedTuple):
-    """The parts of a request that decide whether its answer can be compared; no text of the prompt."""
+class Settings(NamedTuple):
+    """The settings of a request that decide whether its answer can be compared; no text of the prompt."""
 
-    system_prompt: tuple[int, str] | None
-    """Length and digest of the system prompt; None without one."""
+    temperature: Any
+    """As sent; None if it is left out, which is OpenAI's default of 1."""
+    top_p: Any
+    max_tokens: Any
+    system_prompt: bool
     history: bool
     """Whether there is more than one message besides the system prompt."""
-    tools: tuple[int, str] | None
-    """Number and digest of the tools; None without tools."""
-    json: tuple[str, str] | None
-    """Type and digest of the answer format; None for text."""
-    temperature: float | None
-    """As sent; None if it is left out, which is OpenAI's default of 1."""
-    top_p: float | None
-    max_tokens: int | None
+    tools: bool
+    json: str | None
+    """Type of the answer format; None for text."""
 
     @classmethod
-    def of(cls, body: Mapping[str, Any]) -> Shape:
-        """The shape of a chat completion's request."""
+    def of(cls, body: Mapping[str, Any]) -> Settings:
+        """The settings of a chat completion's request."""
         listed = [each for each in body.get("messages") or () if isinstance(each, Mapping)]
-        first = [each.get("content") for each in listed if each.get("role") in ("system", "developer")]
-        tools, form = body.get("tools"), body.get("response_format")
+        system = sum(each.get("role") in ("system", "developer") for each in listed)
+        form = body.get("response_format")
         kind = form.get("type") if isinstance(form, Mapping) else None
-        limit = body.get("max_completion_tokens", body.get("max_tokens"))
         return cls(
-            (len(str(first[0])), _digest(first)) if first else None,
-            len(listed) - len(first) > 1,
-            (len(tools), _digest(tools)) if isinstance(tools, Sequence) and tools else None,
-            (str(kind)[:20], _digest(form)) if kind in ("json_object", "json_schema") else None,
-            _number(body.get("temperature")),
-            _number(body.get("top_p")),
-            _number(limit),
+            temperature=_number(body.get("temperature")),
+            top_p=_number(body.get("top_p")),
+            max_tokens=_number(body.get("max_completion_tokens", body.get("max_tokens"))),
+            system_prompt=system > 0,
+            history=len(listed) - system > 1,
+            tools=bool(body.get("tools")),
+            json=kind if kind in ("json_object", "json_schema") else None,
         )
 
-
-class Shapes:
-    """Counts of the shapes of requests; shared by threads."""
-
-    def __init__(self) -> None:
-        self._lock, self._counts, self._longest = threading.Lock(), Counter[Shape](), dict[Shape, float]()
-        self._comparable = 0
-
-    def add(self, shape: Shape, tokens: int | None, *, comparable: bool) -> None:
-        """Count a request with the length of its answer (None: unknown, or cut off), and whether it is measured now."""
-        with self._lock:
-            if shape in self._counts or len(self._counts) < MOST_SHAPES:
-                self._counts[shape] += 1
-                self._comparable += comparable
-                self._longest[shape] = max(self._longest.get(shape, 0), math.inf if tokens is None else tokens)
-
-    def summary(self, plan: SamplingPlan) -> dict[str, Any]:
-        """The share of each property, and the configuration, with the plan's n, that matches most requests.
-
-        It is the plan itself unless another one matches more.
-        """
-        with self._lock:
-            counts, longest, comparable = self._counts.copy(), self._longest.copy(), self._comparable
-        shown: dict[str, Any] = {"requests": (total := counts.total())}
-        if not total:
-            return shown
-        for name in ("system_prompt", "history", "json", "tools"):
-            having = sum(number for shape, number in counts.items() if getattr(shape, name))
-            shown[name] = round(having / total, 4)
-        for name in ("temperature", "top_p", "max_tokens"):
-            values = Counter[str]()
-            for shape, number in counts.items():
-                value = getattr(shape, name)
-                values["absent" if value is None else f"{value:g}"] += number
-            shown[name] = {value: round(number / total, 4) for value, number in values.most_common(10)}
-        if matched := _matched(counts, longest):
-            ((best, number),) = matched.most_common(1)
-            present = f"# as it is now\nobserve:\n  plan: {plan.model_dump_json(exclude_defaults=True)}\n"
-            text = _yaml(best, plan) if number > comparable else present
-            shown["matching"] = {"share": round(max(number, comparable) / total, 4), "yaml": text}
-        return shown
-
-
-def _matched(counts: Counter[Shape], longest: Mapping[Shape, float]) -> Counter[Shape]:
-    """Number of requests by the configuration, as a shape with all settings, that would measure them."""
-    # A limit that requests have, or one that no answer has reached.
-    sent = Counter({shape.max_tokens: number for shape, number in counts.items() if shape.max_tokens})
-    most = max((int(tokens) for tokens in longest.values() if math.isfinite(tokens)), default=0)
-    limits = dict.fromkeys([*(limit for limit, _ in sent.most_common(10)), max(SHORTEST, 1 << most.bit_length())])
-    matched = Counter[Shape]()
-    for shape, number in counts.items():
-        default: Any = {name: 1.0 for name in ("temperature", "top_p") if getattr(shape, name) is None}  # OpenAI's
-        sampled = shape._replace(**default)
-        for limit in () if shape.history else limits:
-            # An answer that ended by itself is the same under any limit that it does not reach.
-            matches = shape.max_tokens == limit or longest[shape] <= limit
-            matched[sampled._replace(max_tokens=limit)] += number * matches
-    return matched
-
-
-def _yaml(shape: Shape, plan: SamplingPlan) -> str:
-    """The configuration for requests of this shape; what the client's texts must fill in is a comment."""
-    temperature, top_p = shape.temperature, shape.top_p
-    settings: dict[str, Any] = {
-        "n": plan.n,
-        "primary": "sampled" if temperature else "greedy",
-        "temperature": temperature or plan.temperature,
-        "top_p": top_p if temperature else plan.top_p,
-        "max_tokens": shape.max_tokens,
-    }
-    notes = []
-    if shape.json is not None and shape.json[0] == "json_object":
-        settings["bindings"] = {"response_format": {"type": "json_object"}}
-    elif shape.json is not None:
-        notes.append("# plan.bindings.response_format: the request's response_format, as it is sent")
-    if shape.tools is not None:
-        notes.append(f"# plan.bindings.tools: the request's {shape.tools[0]} tools, as they are sent")
-    if shape.system_prompt is not None:
-        length, digest = shape.system_prompt
-        notes.append(f"# prompt: {{system: the system prompt of {length} characters, SHA-256 {digest}}}")
-    return "\n".join(["observe:", f"  plan: {json.dumps(settings)}", *(f"  {line}" for line in notes)]) + "\n"
+    def plan(self, n: int) -> dict[str, Any]:
+        """The ``observe.plan`` whose primary answer is drawn with these settings."""
+        temperature = 1.0 if self.temperature is None else self.temperature
+        plan: dict[str, Any] = {
+            "n": n,
+            "primary": "sampled" if temperature else "greedy",
+            "temperature": temperature or 1.0,
+        }
+        more: dict[str, Any] = {"top_p": 1.0 if self.top_p is None else self.top_p, "max_tokens": self.max_tokens}
+        if self.json == "json_object":
+            more["bindings"] = {"response_format": {"type": self.json}}
+        return plan | {name: value for name, value in more.items() if value is not None}
 
 
 def _number(value: Any) -> Any:
     return value if isinstance(value, int | float) else None
-
-
-def _digest(value: Any) -> str:
-    text = value[0] if isinstance(value, list) and value and isinstance(value[0], str) else json.dumps(value)
-    return hashlib.sha256(str(text).encode("utf-8", "surrogatepass")).hexdigest()[:12]

@@ -19,6 +19,7 @@ import httpx
 import openai
 import pytest
 import uvicorn
+from starlette.testclient import TestClient
 
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.testing import make_artifact
@@ -31,6 +32,7 @@ SURE, UNSURE = "sure?", "unsure?"
 ANSWERS = {SURE: ["Paris"], UNSURE: ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
 PLAIN = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
 """For clients of the loopback: reading the certificates of the system takes longer than most tests."""
+LOCAL = "http://127.0.0.1"
 MODEL = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:1/v1", api_key="unused")
 
 
@@ -46,20 +48,37 @@ def cascade() -> CascadeArtifact:
 
 
 class Served:
-    """A gateway that serves, with clients for it."""
+    """A gateway that serves in this process, with clients for it; on a socket once `url` is read, which comes first."""
 
-    def __init__(self, gateway: Gateway, running: Running, stack: ExitStack) -> None:
-        self.gateway, self.url, self._stack = gateway, running.url, stack
-        self.server, self.thread = running.server, running.thread
-        url = self.url
-        self.http = stack.enter_context(httpx.Client(base_url=url, timeout=30, verify=PLAIN))
+    def __init__(self, gateway: Gateway, stack: ExitStack) -> None:
+        self.gateway, self._stack = gateway, stack
+        self._running: Running | None = None
+        self._http: httpx.Client | None = None
+
+    @property
+    def running(self) -> Running:
+        """The server on a socket: for clients that leave, read slowly, or are not Python's."""
+        if self._running is None:
+            assert self._http is None, "read `url` before the first request"
+            self._running = self._stack.enter_context(running(self.gateway))
+        return self._running
+
+    @property
+    def url(self) -> str:
+        return self.running.url
+
+    @property
+    def http(self) -> httpx.Client:
+        if self._http is None:
+            client: Any = TestClient(self.gateway, LOCAL, raise_server_exceptions=False)
+            if self._running is not None:
+                client = httpx.Client(base_url=self.url, timeout=30, verify=PLAIN)
+            self._http = self._stack.enter_context(client)
+        return self._http
 
     def openai(self, key: str = "any", **settings: Any) -> openai.OpenAI:
-        http = openai.DefaultHttpxClient(verify=PLAIN)
-        client = openai.OpenAI(
-            base_url=f"{self.url}/v1", api_key=key, http_client=http, **{"max_retries": 0, **settings}
-        )
-        return self._stack.enter_context(client)
+        settings = {"max_retries": 0, "http_client": self.http, **settings}
+        return openai.OpenAI(base_url=f"{self.http.base_url}".rstrip("/") + "/v1", api_key=key, **settings)
 
     def ask(
         self, question: str = SURE, headers: Mapping[str, str | bytes] | None = None, **fields: Any
@@ -71,7 +90,7 @@ class Served:
         return self.http.post("/v1/chat/completions", json=body, headers=sent)
 
     def leave(self, question: str, when: Callable[[], None]) -> None:
-        """Ask, close the connection at a certain moment, and wait until the gateway has seen it."""
+        """Ask, close the connection at a certain moment, and wait until the gateway has seen it. On a socket alone."""
         address = httpx.URL(self.url)
         body = json.dumps({"model": "support", "messages": [{"role": "user", "content": question}]})
         head = "POST /v1/chat/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
@@ -175,6 +194,6 @@ def serve(endpoint: Held, tmp_path: Path) -> Iterator[Serve]:
             }
             models = {"support": fields, **more}
             gateway = Gateway(Config.checked({"version": 1, "models": models, "drain": 5, **settings}, "test"))
-            return Served(gateway, stack.enter_context(running(gateway)), stack)
+            return Served(gateway, stack)
 
         yield start

@@ -44,6 +44,7 @@ def start(serve: Serve, questions: Path, **more: Any) -> tuple[Served, Canary]:
     """A gateway whose canary has asked its first round by itself and then only asks when it is told to."""
     alias = {"canary": {"questions": questions, "every": "1h"}, **more.pop("alias", {})}
     served = serve(alias, **more)
+    assert served.http  # it serves
     canary = canary_of(served)
     end = time.monotonic() + 20
     while not (canary.due > time.monotonic() and canary.due < math.inf) and time.monotonic() < end:

@@ -26,7 +26,7 @@ WHOLE = """\
 version: 1
 port: ${PORT:-8700}
 keys:
-  - {name: ann, sha256: KEYHASH, models: [support], requests_per_minute: 60}
+  - {name: ann, sha256: KEYHASH, models: [support], max_concurrency: 8}
 models:
   support:
     upstream: {url: https://models.example/v1, model: m, key: "${UPSTREAM_KEY}"}

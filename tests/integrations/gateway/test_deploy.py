@@ -285,10 +285,10 @@ def test_what_runs_is_finished_and_remembered_when_it_stops(serve: Serve, endpoi
     reviews = str(tmp_path / "reviews.db")
     served = serve(reviews=reviews)
     served.leave(SURE, lambda: endpoint.wait_for(5))
-    served.server.should_exit = True
+    served.running.server.should_exit = True
     endpoint.released.set()
-    served.thread.join(20)
-    assert not served.thread.is_alive()
+    served.running.thread.join(20)
+    assert not served.running.thread.is_alive()
     assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]
     assert endpoint.requests == 5
 
@@ -300,9 +300,9 @@ def test_after_the_grace_time_what_runs_is_stopped_and_free_for_others(
     reviews = str(tmp_path / "reviews.db")
     served = serve(reviews=reviews, drain=0)
     served.leave(SURE, lambda: endpoint.wait_for(5))
-    served.server.should_exit = True
-    served.thread.join(20)
-    assert not served.thread.is_alive()
+    served.running.server.should_exit = True
+    served.running.thread.join(20)
+    assert not served.running.thread.is_alive()
     endpoint.released.set()
     assert serve(reviews=reviews).ask(headers=AGAIN).json()["guardrail"]["accepted"]
     assert endpoint.requests == 10

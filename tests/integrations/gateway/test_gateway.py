@@ -426,9 +426,11 @@ def test_a_client_that_leaves_may_stop_the_calls(serve: Serve, endpoint: Held) -
 # -- streams that wait -------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_that_waits_is_kept_alive(serve: Serve, endpoint: Held) -> None:
+def test_a_stream_that_waits_is_kept_alive(serve: Serve, endpoint: Held, monkeypatch: pytest.MonkeyPatch) -> None:
     endpoint.holding = True
-    served = serve(stream_hold=0, keep_alive=0.05)
+    monkeypatch.setattr("integrations._gateway.app.KEEP_ALIVE", 0.05)
+    served = serve(stream_hold=0)
+    assert served.url
     body = {**request_fields(UNSURE), "stream": True}
     with served.http.stream("POST", "/v1/chat/completions", json=body) as reply:
         lines = reply.iter_lines()
@@ -468,7 +470,7 @@ def test_readiness_states_the_promises_to_callers_that_may_use_the_model(serve: 
 
 
 def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
-    ann, row = key_named("ann", models=["support"], requests_per_minute=3)
+    ann, row = key_named("ann", models=["support"])
     bob, other = key_named("bob", models=[], upstream_key="sk-of-bob")
     cat, third = key_named("cat", upstream_key="sk-of-cat")
     observed = {"seen": {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}}
@@ -476,7 +478,7 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     for key, names in ((cat, ["seen"]), (bob, [])):
         assert list(served.http.get("/guardrail/v1/observed", headers={"api-key": key}).json()) == names
         page = served.http.get("/metrics", headers={"api-key": key}).text
-        for path in ["/metrics", "/readyz"] * 2:  # they do not count against the requests of a minute
+        for path in ("/metrics", "/readyz"):
             assert served.http.get(path, headers={"api-key": ann}).status_code == 200
         assert ('model="seen"' in page) == bool(names)
         assert "guardrail_http_requests_total{" in page  # of no model
@@ -492,8 +494,6 @@ def test_keys_models_and_limits(serve: Serve, endpoint: Held) -> None:
     for header in ({"api-key": ann}, {"x-guardrail-key": ann}, {"authorization": f"Bearer {ann}"}):
         assert served.ask(headers=header).status_code == 200
         assert endpoint.headers[-1]["authorization"] == "Bearer sk-upstream"
-    limited = served.ask(headers={"api-key": ann})
-    assert (limited.status_code, int(limited.headers["retry-after"]) > 0) == (429, True)
 
 
 def test_a_forwarded_key_goes_upstream_and_the_gateways_own_never_does(serve: Serve, endpoint: Held) -> None:
@@ -711,7 +711,7 @@ def test_a_decision_that_quotes_our_key_is_masked(serve: Serve, endpoint: Held, 
 
 
 def test_what_is_not_a_ticket_of_the_gateway(serve: Serve, tmp_path: Path) -> None:
-    limited, row = key_named("ann", requests_per_minute=16)
+    limited, row = key_named("ann")
     served = serve({"on_abstain": "ticket"}, reviews=str(tmp_path / "reviews.db"), keys=[row])
 
     def about(ticket: str, method: str = "GET") -> tuple[int, str]:
@@ -739,7 +739,6 @@ def test_what_is_not_a_ticket_of_the_gateway(serve: Serve, tmp_path: Path) -> No
     assert about(number, "POST") == (404, "unknown_endpoint")
     assert about(number, "HEAD") == (404, "")
     assert about(number, "DELETE") == (404, "unknown_endpoint")
-    assert about(number) == (429, "rate_limit_exceeded")
 
 
 def test_a_ticket_that_nobody_decides_any_more(serve: Serve, tmp_path: Path) -> None:

@@ -9,9 +9,8 @@ import pytest
 
 from guardrail.review.errors import StoreUnavailableError
 from guardrail.types import SamplingPlan
-from integrations._gateway.config import Config
 from integrations._gateway.health import AGAIN, IN_A_ROW, LASTS, Health
-from integrations._gateway.observing import Shape, Shapes
+from integrations._gateway.observing import Settings
 from integrations._openai.clients import EndpointState
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 from tests.integrations.gateway.test_observing import COLLECT, GREEDY, counts, observing
@@ -282,7 +281,10 @@ def test_observing_says_why_nothing_is_measured(serve: Serve, endpoint: Held, ca
     assert counts(served).not_comparable == 4
     row = served.http.get("/guardrail/v1/observed").json()["m"]
     assert row["reasons"] == {"not_comparable": {"other_field+temperature": 3, "response_format": 1}}
-    assert (row["shapes"]["json"], row["shapes"]["temperature"]["0"]) == (0.25, 0.75)
+    assert [(sent["share"], sent["temperature"], sent["json"]) for sent in row["requests"]] == [
+        (0.75, 0, None),
+        (0.25, 1, "json_object"),
+    ]
     page = served.http.get("/metrics").text
     assert 'fate="not_comparable",model="m",reason="other_field+temperature"} 3.0' in page
     assert "unheard_of" not in page
@@ -302,80 +304,34 @@ def test_unmeasured_answers_have_their_reason(serve: Serve, endpoint: Held, capl
     assert any("could not be measured (degenerate_samples)" in line for line in warnings_in(caplog))
 
 
-def test_the_proposed_configuration_is_valid_and_matches() -> None:
-    shapes, secret = Shapes(), "the secret prompt"
-    common: dict[str, Any] = {
-        "messages": [{"role": "system", "content": secret}, {"role": "user", "content": "q"}],
-        "temperature": 0.3,
-        "response_format": {"type": "json_object"},
-    }
-    for _ in range(3):
-        shapes.add(Shape.of(common), 90, comparable=False)
-    more = [*common["messages"], {"role": "user", "content": "more"}]
-    shapes.add(Shape.of({**common, "messages": more}), 90, comparable=False)
-    summary = shapes.summary(SamplingPlan(n=7))
-    assert (summary["requests"], summary["system_prompt"], summary["history"], summary["json"]) == (4, 1.0, 0.25, 1.0)
-    assert summary["matching"]["share"] == 0.75
-    proposed = summary["matching"]["yaml"]
-    assert secret not in proposed
-    import yaml
-
-    alias = {"upstream": {"url": "http://127.0.0.1:1/v1", "model": "m"}, "mode": "observe", **yaml.safe_load(proposed)}
-    plan = Config.checked({"version": 1, "models": {"m": alias}}, "test").models["m"].observe.plan
-    assert plan is not None
-    assert plan.bindings is not None
-    assert (plan.n, plan.temperature, plan.max_tokens) == (7, 0.3, 128)
-    assert plan.bindings.response_format == {"type": "json_object"}
-
-
-def test_the_proposed_configuration_matches_most_and_never_less_than_the_present_one() -> None:
-    plan, question = SamplingPlan(n=10, max_tokens=16), {"messages": [{"role": "user", "content": "q"}]}
-
-    def matching(*requests: tuple[dict[str, Any], int | None], comparable: int) -> tuple[float, str]:
-        shapes = Shapes()
-        for place, (sent, tokens) in enumerate(requests):
-            shapes.add(Shape.of({**question, **sent}), tokens, comparable=place < comparable)
-        shown = shapes.summary(plan)["matching"]
-        return shown["share"], shown["yaml"]
-
-    greedy, limited, warm = {"temperature": 0}, {"temperature": 0, "max_tokens": 16}, {"temperature": 0.2}
-    share, text = matching((greedy, 3), (limited, 3), ({}, 3), (warm, 3), comparable=2)
-    assert (share, text.splitlines()[0]) == (0.5, "# as it is now")  # equal to the best other one
-    assert '"max_tokens":16' in text
-    share, text = matching(({}, 3), (greedy, 3), (limited, 3), ({"temperature": 1.0}, 90), ({}, 3), comparable=2)
-    assert share == 0.6  # a temperature that is left out is OpenAI's default
-    assert '"temperature": 1.0, "top_p": 1.0, "max_tokens": 128' in text
-    share, text = matching(({**warm, "max_tokens": 50}, None), ({**warm, "max_tokens": 60}, 50), comparable=0)
-    assert (share, '"max_tokens": 50' in text) == (1.0, True)  # one was cut off there, the other ended by itself
-
-
-def test_after_the_proposed_configuration_an_ordinary_app_is_measured(serve: Serve, endpoint: Held) -> None:
-    """The loop of an operator: requests do not match, the YAML is pasted with the system prompt, and they do."""
-    import yaml
-
+def test_with_the_proposed_plan_an_ordinary_app_is_measured(serve: Serve, endpoint: Held) -> None:
+    """The loop of an operator: requests do not match, the plan is pasted with the system prompt, and they do."""
     system, question = {"role": "system", "content": "You are a support agent."}, {"role": "user", "content": SURE}
-    ordinary: dict[str, Any] = {"model": "m", "messages": [system, question], "temperature": 0.7}
-    others: list[dict[str, Any]] = [
-        {**ordinary, "response_format": {"type": "json_object"}},
-        {
-            **ordinary,
-            "messages": [*ordinary["messages"], {"role": "assistant", "content": "a"}, ordinary["messages"][1]],
-        },
-        {**ordinary, "temperature": 0.2},
-    ]
+    ordinary: dict[str, Any] = {"model": "m", "messages": [system, question], "temperature": 0.7, "max_tokens": 50}
+    conversation = [*ordinary["messages"], {"role": "assistant", "content": "a"}, question]
+    others = [{**ordinary, "messages": conversation}, {**ordinary, "temperature": 0.2}]
 
     def asked(**observe: Any) -> Any:
         served = observing(serve, endpoint, artifact=False, **observe)
         for body in (*[ordinary] * 3, *others):
             assert served.http.post("/v1/chat/completions", json=body).status_code == 200
-        return counts(served), served.http.get("/guardrail/v1/observed").json()["m"]["shapes"]["matching"]
+        return counts(served), served.http.get("/guardrail/v1/observed").json()["m"]
 
-    before, matching = asked(plan=COLLECT)
-    assert (before.not_comparable, before.collected, matching["share"]) == (6, 0, 0.5)
-    proposed = yaml.safe_load(matching["yaml"])["observe"]
-    assert "prompt: {system: the system prompt of 24 characters" in matching["yaml"]
-    after, _ = asked(**proposed, prompt={"system": system["content"]})
-    assert (after.not_comparable, after.collected) == (3, 3)
+    before, shown = asked(plan=COLLECT)
+    assert (before.not_comparable, before.collected) == (5, 0)
+    most = shown["requests"][0]
+    assert (most["share"], most["temperature"], most["system_prompt"], most["history"]) == (0.6, 0.7, True, False)
+    assert shown["plan"] == {"n": 4, "primary": "sampled", "temperature": 0.7, "top_p": 1.0, "max_tokens": 50}
+    assert system["content"] not in str(shown)
+    after, _ = asked(plan=shown["plan"], prompt={"system": system["content"]})
+    assert (after.not_comparable, after.collected) == (2, 3)
+
+
+def test_the_proposed_plan_of_greedy_and_of_formatted_answers() -> None:
+    greedy = Settings.of({"temperature": 0, "response_format": {"type": "json_object"}}).plan(7)
+    assert SamplingPlan(**greedy).primary == "greedy"
+    assert greedy["bindings"] == {"response_format": {"type": "json_object"}}
+    assert "max_tokens" not in greedy, "the plan's own limit"
 
 
 def test_a_held_answer_is_one_line_in_the_log_without_a_prompt(

@@ -5,15 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import socket
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
 import pytest
 
 from integrations._gateway.protocol import ApiError, has_more_values, read_body
-from tests.integrations.gateway.conftest import SURE, Held, Serve
-from tests.integrations.gateway.test_gateway import key_named
+from tests.integrations.gateway.conftest import SURE, Serve
 
 MANY: list[tuple[str, Any]] = [
     ("messages", [{"role": "user", "content": "x"}] * 2049),
@@ -84,18 +82,6 @@ def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
     assert sum(off_loop) == 2  # parsed, and converted
 
 
-def test_a_body_that_does_not_come_ends(serve: Serve) -> None:
-    served = serve(body_timeout=0.05)
-    address = httpx.URL(served.url)
-    head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
-    with socket.create_connection((address.host, address.port or 80), timeout=20) as client:
-        client.sendall(head + b"Content-Length: 100\r\n\r\n{")
-        reply = b"".join(iter(lambda: client.recv(4096), b""))  # until the gateway closes the connection
-    assert reply.startswith(b"HTTP/1.1 408")
-    assert b"request_timeout" in reply
-    assert b"\r\nconnection: close" in reply.lower()
-
-
 def test_two_lengths_of_one_body_close_the_connection(serve: Serve) -> None:
     address = httpx.URL(serve().url)
     head = b"POST /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -103,36 +89,3 @@ def test_two_lengths_of_one_body_close_the_connection(serve: Serve) -> None:
         client.sendall(head + b"Content-Length: 5\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n")
         reply = b"".join(iter(lambda: client.recv(4096), b""))
     assert reply.startswith(b"HTTP/1.1 400")
-
-
-def test_one_key_leaves_room_for_the_others(serve: Serve, endpoint: Held) -> None:
-    """Of eight questions at once, one key has four; the next key still gets its own."""
-    keys = [key_named(name) for name in ("greedy", "modest")]
-    served = serve(keys=[entry for _, entry in keys], max_concurrency=8)
-    endpoint.holding = True
-    greedy = [{"authorization": f"Bearer {keys[0][0]}"}] * 5
-    with ThreadPoolExecutor(6) as pool:
-        asked = [pool.submit(served.ask, f"{number}?", head) for number, head in enumerate(greedy[:4])]
-        endpoint.wait_for(4 * 5)
-        refused = served.ask("5?", greedy[4])
-        assert (refused.status_code, refused.json()["error"]["code"]) == (429, "rate_limit_exceeded")
-        modest = pool.submit(served.ask, SURE, {"authorization": f"Bearer {keys[1][0]}"})
-        endpoint.wait_for(5)
-        endpoint.released.set()
-        assert [reply.result().status_code for reply in (*asked, modest)] == [200] * 5
-
-
-def test_the_limit_of_a_key_counts_what_passes_through(serve: Serve, endpoint: Held) -> None:
-    key, entry = key_named("ann", max_concurrency=1)
-    upstream = {"url": endpoint.url, "model": "m", "key": "sk-upstream"}
-    served = serve(keys=[entry], more={"m": {"upstream": upstream, "mode": "observe"}})
-    endpoint.holding = True
-    head = {"authorization": f"Bearer {key}"}
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(served.ask, SURE, head, model="m")
-        endpoint.wait_for(1)
-        assert served.ask(SURE, head, model="m").status_code == 429
-        assert served.ask(SURE, head).status_code == 429
-        endpoint.released.set()
-        assert first.result().status_code == 200
-    assert served.ask(SURE, head, model="m").status_code == 200

@@ -196,7 +196,7 @@ def test_images_are_refused_unless_they_were_calibrated(serve: Serve, endpoint: 
 
 
 def test_errors_have_anthropics_form_and_keys_its_header(serve: Serve, endpoint: Held) -> None:
-    key, entry = key_named("ann", models=["support"], requests_per_minute=3)
+    key, entry = key_named("ann", models=["support"])
     served = serve({"on_abstain": "error"}, keys=[entry])
     assert ask(served).json() == {
         "type": "error",
@@ -213,9 +213,6 @@ def test_errors_have_anthropics_form_and_keys_its_header(serve: Serve, endpoint:
     endpoint.mode = "500"
     failed = ask(served, "other", headers=headers)
     assert (failed.status_code, failed.json()["error"]["type"]) == (503, "overloaded_error")
-    limited = ask(served, headers=headers)
-    assert (limited.status_code, limited.json()["error"]["type"]) == (429, "rate_limit_error")
-    assert limited.headers["retry-after"]
 
 
 def test_an_error_after_a_stream_began_is_an_event(serve: Serve, endpoint: Held) -> None:

@@ -125,6 +125,7 @@ def test_an_upstream_without_a_key_and_headers_beyond_ascii(
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     alias = {"upstream": {"url": endpoint.url, "model": "m"}, "mode": "observe"}
     served = serve({"artifact": None, **alias})
+    assert served.url  # bytes of headers need a socket
     reply = served.ask(headers={"openai-project": "Café".encode()})
     assert reply.status_code == 200
     assert "authorization" not in endpoint.headers[0]
@@ -156,6 +157,7 @@ def test_a_reply_that_breaks_off_does_so_for_the_client_and_takes_one_line_of_lo
     serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
 ) -> None:
     served = observing(serve, endpoint)
+    assert served.url  # only a connection can break off
     endpoint.mode = "cut"
     with pytest.raises(httpx.RemoteProtocolError):
         served.http.post("/v1/chat/completions", json={"messages": [{"role": "user", "content": SURE}], **GREEDY})

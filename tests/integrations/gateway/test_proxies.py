@@ -103,7 +103,7 @@ def test_answers_and_streams_pass_the_documented_proxy(
 ) -> None:
     if shutil.which(proxy.__name__) is None or shutil.which("openssl") is None:
         pytest.skip(f"{proxy.__name__} is not installed")
-    served = serve(stream_hold=0, keep_alive=0.05, allowed_hosts=[SITE])
+    served = serve(stream_hold=0, allowed_hosts=[SITE])
     port = free_port()
     with proxied(proxy(tmp_path, served.url.removeprefix("http://"), port), tmp_path, port) as client:
         extensions = {"sni_hostname": SITE}
