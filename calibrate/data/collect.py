@@ -24,6 +24,7 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
 from guardrail.sampling.batches import takes_batches
 from guardrail.sampling.follow_ups import NO_SCORERS, Scoring
+from guardrail.sampling.limits import bounded
 from guardrail.sampling.native import is_native
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.prober import probe as probe_endpoint
@@ -134,7 +135,8 @@ def collect_records(
         raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
     header = header_for(questions, model, plan, prompt, name)
     if probe == "auto" and (batches is None or batches.submits):
-        header = header.model_copy(update={"probe": _probed(model, plan)})
+        with bounded(max_concurrency):
+            header = header.model_copy(update={"probe": _probed(model, plan)})
     means = _Means(batch_size or BATCH_SIZE, max_concurrency, batches, engine)
     with open_writer(path, header, drop_failed=True) as (writer, existing):
         done = {record.id for record in existing.records}

@@ -274,8 +274,10 @@ def _remember(entry: _Known, logprobs: bool, report: ProbeReport) -> None:
 def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
     try:
         if isinstance(model, Probeable):
-            reply: ProbeReply = yield _answer(model, call)
-            return _both(reply, (yield _answer(model, replace(call, n=1)))) if wants_alone(call, reply) else reply
+            with ExitStack() as slots:
+                yield take_slot(slots)
+                reply: ProbeReply = yield _answer(model, call)
+                return _both(reply, (yield _answer(model, replace(call, n=1)))) if wants_alone(call, reply) else reply
         params = _params(model, call)
         with ExitStack() as slots:
             yield take_slot(slots)

@@ -174,13 +174,17 @@ def only_readable(drawn: SampleSet) -> SampleSet:
         return drawn
     detail = f"{len(faults)} of {len(drawn.samples) + (drawn.primary is not None)} replies are unreadable: {faults[0]}"
     whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
+    faulty = [sample for sample, fault in zip(drawn.samples, sample_faults, strict=True) if fault is not None]
+    if drawn.primary is not None and primary_fault is not None:
+        faulty.append(drawn.primary)
+    of_the_server = all(_letters(sample.finish_reason or "") in _BROKEN_OFF for sample in faulty)
     return drawn.model_copy(
         update={
             "primary": drawn.primary if primary_fault is None else None,
             "samples": tuple(
                 sample for sample, fault in zip(drawn.samples, sample_faults, strict=True) if fault is None
             ),
-            "problem": _unreadable(drawn),
+            "problem": drawn.problem or Unmeasured.MODEL_FAILED if of_the_server else _unreadable(drawn),
             "problem_detail": whole_detail,
         }
     )

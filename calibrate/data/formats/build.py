@@ -168,7 +168,8 @@ class Builder:
 
     def _part(self, drawn: SampleSet) -> Missing | None:
         """The reason why a score of the answer does not count: a guard would not give it out."""
-        if drawn.problem is Unmeasured.UNREADABLE:
+        broke_off = drawn.problem is Unmeasured.MODEL_FAILED and drawn.primary is not None
+        if drawn.problem is not None and (broke_off or drawn.problem is Unmeasured.UNREADABLE):
             return Missing(drawn.problem, drawn.problem_detail)
         cut = self.cut_off == "abstain" and drawn.primary is not None and is_cut(drawn.primary.finish_reason)
         return Missing(Unmeasured.CUT_OFF, "the answer was cut off") if cut else None

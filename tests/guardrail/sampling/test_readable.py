@@ -232,7 +232,9 @@ def test_a_sample_that_broke_off_is_missing_also_from_a_native_sampler() -> None
     """Half a sample would agree or disagree with whole answers as chance wants it."""
     good, broken = Sample(text="Lima", finish_reason="stop"), Sample(text="Lim", finish_reason="error")
     readable = only_readable(SampleSet(question="q", primary=good, samples=(good, broken)))
-    assert (readable.samples, readable.problem) == ((good,), Unmeasured.UNREADABLE)
+    assert (readable.samples, readable.problem) == ((good,), Unmeasured.MODEL_FAILED)
+    odd = Sample(text="Lim", finish_reason="pause_turn")
+    assert only_readable(SampleSet(question="q", primary=odd, samples=(broken,))).problem is Unmeasured.UNREADABLE
 
 
 def test_the_vote_of_samples_without_an_end_is_not_given_out() -> None:

@@ -104,6 +104,9 @@ def test_the_limit_of_a_collection_holds(endpoint: Counting, tmp_path: Path) -> 
     plan = SamplingPlan(n=5, cut_off="abstain")
     collect_records(questions, chat(endpoint), plan, tmp_path / "r.jsonl", max_concurrency=MOST, probe="off")
     assert (endpoint.most, endpoint.requests) == (MOST, 36)
+    endpoint.most = 0
+    collect_records(questions[:1], chat(endpoint), plan, tmp_path / "probed.jsonl", max_concurrency=2)
+    assert endpoint.most == 2  # the four calls of the probe, too
 
 
 def test_time_that_a_request_waits_for_its_turn_does_not_count(endpoint: Counting) -> None:
