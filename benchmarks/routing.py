@@ -1,6 +1,6 @@
 """Two models as one system against each alone, on recorded scores: `python -m benchmarks.routing FOLDER --png FILE`.
 
-For every pair of models, alpha and rule: 1,000 questions to calibrate, the rest to test, over random splits that all
+For every pair of models and alpha: 1,000 questions to calibrate, the rest to test, over random splits that all
 rules share. "Calls" is the share of test questions that the large model is asked, over splits with an answer.
 """
 
@@ -17,10 +17,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from calibrate.thresholds import fit
-from calibrate.thresholds.stages import fit_stages
+from calibrate.rules.cascade import Policy, certified_cascade
+from calibrate.rules.certificate import certified
+from calibrate.rules.counts import Feasible
 from guardrail.gate import accepts
-from guardrail.outcome import Feasible
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 CALIBRATION = 1_000
@@ -44,7 +44,6 @@ class Line:
 
     pair: str
     alpha: float
-    rule: str
     system: str
     acceptance: float
     error: float
@@ -88,18 +87,17 @@ def mmlu_pro(folder: Path, small: str, large: str, column: str = "logit_confiden
     return Pair(name, np.array(scores), np.array(errors))
 
 
-def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
-    """Return the lines of the three systems at one alpha and with one kind of rule."""
-    single = {"lec_joint": "lec", "certified": "certified"}[rule]
+def compare(pair: Pair, alpha: float, splits: int) -> list[Line]:
+    """Return the lines of the three systems at one alpha, each certified (delta .1)."""
     results: dict[str, list[tuple[float, float, float]]] = {system: [] for system in SYSTEMS}
     for split in range(splits):
         order = np.random.default_rng(split).permutation(len(pair.error))
         fitted, test = order[:CALIBRATION], order[CALIBRATION:]
         u, error = pair.uncertainty[fitted], pair.error[fitted]
-        joint = fit_stages(u, error, alpha=alpha, rule=rule)
-        pairs = {"cascade": [-np.inf if stage.threshold is None else stage.threshold for stage in joint.stages]}
+        joint = certified_cascade(u, error, alpha)
+        pairs = {"cascade": list(joint.thresholds) if isinstance(joint, Policy) else [-np.inf, -np.inf]}
         for stage, system in enumerate(SYSTEMS[:2]):
-            alone = fit(u[:, stage], error[:, stage], alpha=alpha, rule=single)
+            alone = certified(u[:, stage], error[:, stage], alpha)
             pairs[system] = [-np.inf, -np.inf]
             pairs[system][stage] = alone.threshold if isinstance(alone, Feasible) else -np.inf
         for system, thresholds in pairs.items():
@@ -108,7 +106,6 @@ def compare(pair: Pair, alpha: float, rule: str, splits: int) -> list[Line]:
         Line(
             pair.name,
             alpha,
-            rule,
             system,
             float(np.mean([share for share, _, _ in rows])),
             float(sum(wrong for _, wrong, _ in rows) / max(1e-12, sum(share for share, _, _ in rows))),
@@ -135,8 +132,8 @@ def _tested(
 def shown(lines: Sequence[Line]) -> str:
     """Return a table in Markdown."""
     head = (
-        "| models | rule | alpha | small alone | large alone | cascade | calls to the large model |\n"
-        "|---|---|---|---|---|---|---|\n"
+        "| models | alpha | small alone | large alone | cascade | calls to the large model |\n"
+        "|---|---|---|---|---|---|\n"
     )
     rows = []
     for i in range(0, len(lines), 3):
@@ -144,7 +141,7 @@ def shown(lines: Sequence[Line]) -> str:
         cells = [_cell(by_system[system]) for system in SYSTEMS]
         first = lines[i]
         calls = f"{100 * by_system['cascade'].calls:.0f} %"
-        rows.append(f"| {first.pair} | {first.rule} | {first.alpha:g} | {' | '.join(cells)} | {calls} |")
+        rows.append(f"| {first.pair} | {first.alpha:g} | {' | '.join(cells)} | {calls} |")
     return head + "\n".join(rows)
 
 
@@ -156,14 +153,13 @@ def _cell(line: Line) -> str:
 
 def draw(lines: Sequence[Line], path: Path) -> None:
     """Draw acceptance against calls to the large model, one panel per pair; a line joins the systems of one alpha."""
-    chosen = [line for line in lines if line.rule == "lec_joint"]
-    names = list(dict.fromkeys(line.pair for line in chosen))
+    names = list(dict.fromkeys(line.pair for line in lines))
     figure = Figure(figsize=(5.2 * len(names), 4.2), layout="constrained", facecolor="white")
     panels = np.atleast_1d(figure.subplots(1, len(names), sharey=True))
     for axes, name in zip(panels, names, strict=True):
         label_at = -np.inf
         for alpha in ALPHAS:
-            own = {line.system: line for line in chosen if line.pair == name and line.alpha == alpha}
+            own = {line.system: line for line in lines if line.pair == name and line.alpha == alpha}
             ordered = sorted(own.values(), key=lambda line: line.calls)
             axes.plot(
                 [100 * line.calls for line in ordered],
@@ -197,13 +193,7 @@ def main() -> None:
     parser.add_argument("--png", type=Path, default=None)
     arguments = parser.parse_args()
     pairs = [mmbench(arguments.folder), mmlu_pro(arguments.folder, "gpt-4o-mini-2024-07-18", "gpt-4.1")]
-    lines = [
-        line
-        for pair in pairs
-        for rule in ("lec_joint", "certified")
-        for alpha in ALPHAS
-        for line in compare(pair, alpha, rule, arguments.splits)
-    ]
+    lines = [line for pair in pairs for alpha in ALPHAS for line in compare(pair, alpha, arguments.splits)]
     print(shown(lines))
     if arguments.png is not None:
         draw(lines, arguments.png)

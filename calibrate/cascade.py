@@ -16,23 +16,27 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.errors import UsageError
+from guardrail.gate import accepts
 from guardrail.guard.cascade import GOES_ON
-from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+from guardrail.notebook import sure
+from guardrail.outcome import CERTIFIED, Feasible, Infeasible, InfeasibleReason
 from guardrail.types import Unmeasured
 
 from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .pipeline import fit_artifact
-from .rules.certificate import interval
+from .rules.cascade import RATIO, Policy, certified_cascade
+from .rules.certificate import SHARE, certified, fewest_accepted, interval
+from .rules.counts import Feasible as Certified
 from .scoring.apart import refuse_overlap
 from .scoring.scores import refuse_failed
 from .spec_syntax import estimator_flags
-from .thresholds.stages import fit_stages
+from .thresholds.fitting import DEFAULT_DELTA
 
-__all__ = ["Matched", "fit_cascade", "matched"]
+__all__ = ["Matched", "counts", "fit_cascade", "matched"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,13 +48,18 @@ class Matched:
         uncertainty: Shape (n, stages); +inf where a stage never answers: its uncertainty was not measured, or an
             earlier stage ends the question at run time (it could not decide, for another reason than `GOES_ON`).
         error: 1 where the stage's answer is wrong, shape (n, stages); 0 where it was not measured.
-        n_unmeasured: Questions beside these that no stage could measure.
+        last: Score and error of the last model where nobody is asked before it, each of shape (n,).
     """
 
     ids: tuple[str, ...]
     uncertainty: NDArray[np.float64]
     error: NDArray[np.int64]
-    n_unmeasured: int
+    last: tuple[NDArray[np.float64], NDArray[np.int64]]
+
+    @property
+    def n_unmeasured(self) -> int:
+        """Questions that no stage could measure; the system abstains on them."""
+        return int((~np.isfinite(self.uncertainty).any(axis=1)).sum())
 
 
 def fit_cascade(
@@ -58,24 +67,27 @@ def fit_cascade(
     *,
     alpha: float,
     estimators: Sequence[str],
-    rule: str = "lec_joint",
-    delta: float | None = None,
+    delta: float = DEFAULT_DELTA,
+    share: float = SHARE,
+    ratio: float = RATIO,
     groups: Groups = "category",
     part: Sequence[str] | None = None,
-    price: float | None = None,
     without_failed: bool = False,
 ) -> CascadeArtifact:
     """Calibrate several models as one system, from records of the same questions.
 
+    The thresholds of all stages lie on one path, which their scores fix without labels; exact tests walk it outward
+    (`calibrate.rules.cascade.certified_cascade`).
+
     Args:
         records: One scored and labelled record file a stage, cheapest model first.
-        alpha: Target error rate among the system's answers.
-        estimators: Key of the estimator of each stage.
-        rule: "lec_joint" or "certified"; see `thresholds.stages.fit_stages`.
-        delta: Failure probability, for ``certified``.
+        alpha: Target error rate among the system's answers, in (0, 1).
+        estimators: Key of the score of each stage.
+        delta: Failure probability, in (0, 1).
+        share: Share of the questions from which policies are tested, declared before labels are seen.
+        ratio: How far earlier stages go: their share of their own scores, per share of the last stage's. In [0, 1].
         groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
         part: Ids to fit on (a calibration part); default: all.
-        price: Answers you would give up for each call of a later stage that is saved; see `fit_stages`.
         without_failed: As for `calibrate.pipeline.fit_artifact`, at each stage.
 
     Raises:
@@ -94,7 +106,7 @@ def fit_cascade(
         spec = file.header.estimators.get(key)
         if spec is not None:
             refuse_overlap(spec, [record for record in file.records if record.id in used_ids], groups=groups)
-    outcome = fit_stages(pool.uncertainty, pool.error, alpha=alpha, rule=rule, delta=delta, price=price)
+    outcome = _outcome(pool, alpha, delta, share, ratio)
     stages = []
     for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
@@ -105,9 +117,80 @@ def fit_cascade(
         stages=tuple(stages),
         outcome=outcome,
         packages=package_versions(),
-        n_asked=len(pool.ids) + pool.n_unmeasured,
         n_unmeasured=pool.n_unmeasured,
         n_failed=n_failed,
+    )
+
+
+def counts(
+    uncertainty: NDArray[np.float64], error: NDArray[np.int64], thresholds: Sequence[float | None]
+) -> tuple[StageShare, ...]:
+    """What each stage answers of some questions, and how many of these answers are wrong.
+
+    Args:
+        uncertainty: Shape (n, stages), +inf where a stage never answers; as in `Matched`.
+        error: Shape (n, stages).
+        thresholds: One a stage; None where it never answers.
+    """
+    inside = np.column_stack(
+        [
+            np.zeros(len(scores), dtype=np.bool_) if threshold is None else accepts(scores, threshold)
+            for scores, threshold in zip(uncertainty.T, thresholds, strict=True)
+        ]
+    )
+    answering = np.where(inside.any(axis=1), inside.argmax(axis=1), -1)
+    return tuple(
+        StageShare(
+            threshold=threshold,
+            n_accepted=int((answering == stage).sum()),
+            n_errors=int(error[answering == stage, stage].sum()),
+        )
+        for stage, threshold in enumerate(thresholds)
+    )
+
+
+def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: float) -> CascadeOutcome:
+    """The loosest certified policy, or the reason why there is none; and the last model alone, certified alike."""
+    u, error = pool.uncertainty, pool.error
+    result = certified_cascade(u, error, alpha, delta, share=share, ratio=ratio)
+    alone = certified(*pool.last, alpha, delta, share=share)
+    thresholds: list[float | None] = [None] * u.shape[1]
+    reason, detail = None, ""
+    if isinstance(result, Policy):
+        thresholds = [None if threshold == -math.inf else threshold for threshold in result.thresholds]
+    elif fewest_accepted(0, alpha, delta) > result.n:
+        needed = int(fewest_accepted(0, alpha, delta))
+        reason = InfeasibleReason.TOO_FEW_ITEMS
+        detail = f"It takes {needed} questions without a single error at alpha = {alpha:g}; there are {result.n}."
+    else:
+        reason = InfeasibleReason.RISK_NEVER_LOW_ENOUGH
+        shares = ", ".join(f"{rate:.3g}" for rate in error.mean(axis=0))
+        detail = (
+            f"An error rate of {alpha:g} cannot be certified where the stages begin to answer; the stages by "
+            f"themselves err on {shares}."
+        )
+    stages = counts(u, error, thresholds)
+    k, e = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
+    return CascadeOutcome(
+        rule=CERTIFIED,
+        alpha=alpha,
+        delta=delta,
+        options={"share": share, "ratio": ratio},
+        n=len(u),
+        guarantee=(
+            f"With probability at least {sure(delta)} over calibrations the error rate among the system's answers is "
+            f"at most {alpha:g}, in finite samples, if questions are independent draws from the same source. The "
+            "thresholds lie on a path made of these questions' own scores, which is tested, not proved."
+        ),
+        stages=stages,
+        last_alone=(
+            StageShare(threshold=alone.threshold, n_accepted=alone.k, n_errors=alone.e)
+            if isinstance(alone, Certified)
+            else StageShare(threshold=None, n_accepted=0, n_errors=0)
+        ),
+        interval=interval(e, k) if k else None,
+        reason=reason,
+        detail=detail,
     )
 
 
@@ -120,9 +203,8 @@ def matched(
 ) -> Matched:
     """Scores and labels of the questions that all files have, matched by id.
 
-    Questions that no stage measured are left out (nothing can be accepted), as are those where a stage has a score but
-    no label. They are sorted by id: files lie in the order in which answers arrived, and the part that chooses the path
-    is drawn by place, so that the same answers would otherwise give another path after another collection.
+    Questions where a stage has a score but no label are left out. They are sorted by id, so that the order in which
+    answers arrived plays no part.
 
     Raises:
         UsageError: As `fit_cascade`.
@@ -142,22 +224,24 @@ def matched(
             )
     chosen_ids = {record.id for record in _chosen(first, groups, part)}
     by_id = [{record.id: record for record in file.records} for file in files]
-    ids, scores, errors, n_unmeasured = [], [], [], 0
+    ids, scores, errors, last = [], [], [], []
     for name in sorted(chosen_ids):
         row = _row([table[name] for table in by_id], estimators)
         values, wrong = zip(*row, strict=True)
+        alone = _item(by_id[-1][name], estimators[-1])
         # A stage that answers at run time but has no label here would drop out of the error count, so the question
         # goes.
-        measured = any(math.isfinite(value) for value in values)
-        n_unmeasured += not measured
-        if None in wrong or not measured:
+        if None in wrong or alone[1] is None:
             continue
         ids.append(name)
         scores.append(values)
         errors.append(wrong)
-    if not ids:
+        last.append(alone)
+    u = np.array(scores, dtype=np.float64)
+    if not np.isfinite(u).any():
         raise UsageError("no question has scores and labels in all files. Run `calibrate score` and `calibrate label`.")
-    return Matched(tuple(ids), np.array(scores, dtype=np.float64), np.array(errors, dtype=np.int64), n_unmeasured)
+    of_last = np.array(last, dtype=np.float64).T
+    return Matched(tuple(ids), u, np.array(errors, dtype=np.int64), (of_last[0], of_last[1].astype(np.int64)))
 
 
 def _chosen(file: RecordFile, groups: Groups, part: Sequence[str] | None) -> list[Record]:

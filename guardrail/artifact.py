@@ -621,6 +621,8 @@ class CascadeOutcome(Frozen):
     """The rule's promise about the whole system, with its assumptions, in one sentence."""
     stages: tuple[StageShare, ...]
     """One entry per stage; no stage has a threshold if the outcome is infeasible."""
+    last_alone: StageShare | None = None
+    """What the last model alone would answer of the same questions by the same rule, which is what a cascade costs."""
     interval: tuple[float, float] | None
     """95 % Clopper-Pearson interval of the error rate among accepted calibration answers. Post-selection: it describes
     these questions and is not a certificate. None if nothing is accepted."""
@@ -673,10 +675,8 @@ class CascadeArtifact(Persisted):
     """Versions of the packages that made it."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted."""
-    n_asked: int | None = None
-    """Questions with labels, and those that no stage could measure; None if each was measured."""
     n_unmeasured: int = 0
-    """Questions among them that no stage could measure. The system abstains on them."""
+    """Questions that no stage could measure; they count, and the system abstains on them."""
     n_failed: int = 0
     """Questions without a score because a server, a rate limit or a time-out failed, at the stage with the most."""
 
@@ -716,8 +716,7 @@ class CascadeArtifact(Persisted):
     @property
     def asked(self) -> Asked:
         """The questions that were asked for the calibration, which every share is of."""
-        n = self.n_asked or 1
-        return Asked(1 - self.n_unmeasured / n, self.n_failed / n, MOST_FAILED)
+        return Asked(1.0, self.n_failed / self.outcome.n, MOST_FAILED)
 
     @property
     def stops_nothing(self) -> bool:

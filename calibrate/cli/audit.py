@@ -28,6 +28,7 @@ from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import app
+from .frame.cascade import audit_stages, is_cascade
 from .frame.files import open_pool, read_pool, warn_undecided
 from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
@@ -48,7 +49,9 @@ def audit(
     records: Annotated[
         list[Path],
         typer.Option(
-            "--records", "-r", help="Fresh record file: collected like the calibration records. May be repeated."
+            "--records",
+            "-r",
+            help="Fresh record file: collected like the calibration records. May be repeated; a cascade: one a stage.",
         ),
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
@@ -97,6 +100,9 @@ def audit(
         _compare_scores(records, artifact, delta=level, estimator=estimator, as_json=as_json)
         return
     with _two_for_failures():
+        if is_cascade(artifact):
+            tested = audit_stages(records, artifact, level=level, target=at_most, anytime=anytime, as_json=as_json)
+            raise typer.Exit(int(tested.verdict == "refuted"))
         loaded = CalibrationArtifact.load(artifact)
         file = open_pool(records)
         if loaded.items is not None:

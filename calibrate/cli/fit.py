@@ -27,10 +27,13 @@ from ..report.sentences import (
     auroc_of,
     verdict_text,
 )
+from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
 from ..segments import BySegment
 from ..spec_syntax import parse_rule
+from ..thresholds.fitting import DEFAULT_DELTA
 from .frame.app import app
+from .frame.cascade import fit_stages
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .frame.items import FitItems, fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
@@ -254,12 +257,13 @@ def fit(
     ],
     *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
-    estimator: Annotated[
-        str | None,
+    estimators: Annotated[
+        list[str] | None,
         typer.Option(
             "--estimator",
             "-e",
-            help=f"{USUAL} auto: the one with the highest AUROC on 20 % of the questions, which the fit does not use.",
+            help=f"{USUAL} auto: the one with the highest AUROC on 20 % of the questions, which the fit does not use. "
+            "With --cascade one a stage, or one for all.",
         ),
     ] = None,
     rule: Annotated[
@@ -281,6 +285,12 @@ def fit(
         bool,
         typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
     ] = False,
+    cascade: Annotated[
+        bool,
+        typer.Option(
+            "--cascade", help="Each record file is a model, the cheapest first: fit their thresholds as one system."
+        ),
+    ] = False,
     testing: _TestPart,
     segments: _Segments,
     human_labels: Annotated[
@@ -301,9 +311,26 @@ def fit(
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
 
     Example: calibrate fit records.jsonl --items json --alpha 0.05 --out artifact.json
+
+    Example: calibrate fit small.jsonl large.jsonl --cascade --alpha 0.1 --out cascade.json
     """
     groups: Groups = "cluster" if cluster_by_group else "category"
     target = _target(alpha)
+    if cascade:
+        fit_stages(
+            records,
+            out,
+            alpha=_number(target),
+            estimators=estimators or (),
+            delta=DEFAULT_DELTA if delta is None else delta,
+            share=SHARE if share is None else share,
+            cluster_by_group=cluster_by_group,
+            without_failed=without_failed,
+        )
+        return
+    if len(estimators or ()) > 1:
+        raise UsageError(f"give one score, got {len(estimators or ())}. Several are for --cascade, one a stage.")
+    estimator = estimators[0] if estimators else None
     if by_items.items is not None:
         refuse_with_items(
             estimator=estimator,

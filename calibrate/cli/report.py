@@ -21,6 +21,7 @@ from ..report import compare_rules, parts_of, sentences, write_report
 from ..scoring.names import stored_key
 from ..thresholds.registry import rule_names
 from .frame.app import app
+from .frame.cascade import is_cascade, say_cascade
 from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.items import report_by_items, say_items
 from .frame.next_commands import fit_flags, fresh_command, listed
@@ -61,6 +62,9 @@ def report(
 
     Example: calibrate report artifact.json
     """
+    if len(records) == 1 and is_cascade(records[0]):
+        say_cascade(records[0], as_json=as_json)
+        return
     if len(records) == 1 and records[0].suffix == ".json":
         _say(CalibrationArtifact.load(records[0]), as_json=as_json)
         return
@@ -71,6 +75,8 @@ def report(
     # A browser shows a file without a suffix as text, or saves it.
     out = out if out.suffix or out.exists() else out.with_suffix(".html")  # what exists is refused, or written again
     keep_inputs([*records, artifact, *(test or ())], [out])
+    if is_cascade(artifact):
+        raise UsageError(f"a cascade has no page. Say it in words: calibrate report {listed([artifact])}")
     loaded = CalibrationArtifact.load(artifact)
     if loaded.items is not None:
         report_by_items(records, artifact, loaded, out, test or ())

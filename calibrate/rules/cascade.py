@@ -16,7 +16,10 @@ from guardrail.errors import UsageError
 from .certificate import SHARE, walk_of_tests
 from .counts import Floats, Infeasible, Ints, items
 
-__all__ = ["Policy", "certified_cascade", "matched_path", "path_counts"]
+__all__ = ["RATIO", "Policy", "certified_cascade", "matched_path", "path_counts"]
+
+RATIO = 0.5
+"""How far earlier stages go: half the rank of the last stage's threshold among its own scores."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +34,7 @@ class Policy:
     bound: float
 
 
-def matched_path(u: ArrayLike, ratio: float = 0.5) -> Floats:
+def matched_path(u: ArrayLike, ratio: float = RATIO) -> Floats:
     """Policies from strict to loose by matched quantiles of the stages' scores; reads no label.
 
     At point i of n the last stage's threshold is the i-th smallest of its scores, and that of each earlier stage the
@@ -78,7 +81,7 @@ def certified_cascade(
     delta: float = 0.1,
     *,
     share: float = SHARE,
-    ratio: float = 0.5,
+    ratio: float = RATIO,
     path: Floats | None = None,
 ) -> Policy | Infeasible:
     """The loosest policy that `walk` reaches by exact tests: P(error rate of the system's answers > alpha) <= delta.

@@ -22,10 +22,6 @@ from guardrail.uncertainty import Estimator, make_estimator
 __all__ = ["Stage", "System", "fitted", "report", "system"]
 
 
-PRICE = 0.3
-"""Answers given up for each saved call of a later stage: the cheap stages are there to save those."""
-
-
 @dataclass(frozen=True, slots=True)
 class Stage:
     """A model of a cascade, and the score by which it answers.
@@ -61,7 +57,7 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
         header = file.header.model_copy(update={"correctness": rule.spec})
         files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn))
     keys = [estimator_key(stage.estimator) for stage in stages]
-    return fit_cascade(files, alpha=alpha, estimators=keys, rule="certified", price=PRICE)
+    return fit_cascade(files, alpha=alpha, estimators=keys)
 
 
 def system(stages: Sequence[Stage], artifact: CascadeArtifact, fallback: Any) -> Cascade:

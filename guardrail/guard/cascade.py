@@ -71,8 +71,8 @@ class Cascade(GuardedChatModel):
 
     Stage 1 answers iff its uncertainty is at most its threshold; if it is not certain, or its model has no answer to
     this question (`GOES_ON`), stage 2 is asked, and so on; if none is certain, the abstention path is taken. The error
-    rate among the answers of the whole system is what the artifact (`calibrate fit-cascade`) speaks of. Stages without
-    a threshold are not asked.
+    rate among the answers of the whole system is what the artifact (`calibrate fit --cascade`) speaks of. Stages
+    without a threshold are not asked.
 
     A stage that cannot decide for another reason (its model, endpoint or judge failed; its switch holds back) takes the
     whole system to the abstention path: the next one would get questions that its threshold was not calibrated for.

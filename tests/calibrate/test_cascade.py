@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -11,12 +10,13 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
-from calibrate.cascade import fit_cascade, matched
+from calibrate.cascade import counts, fit_cascade, matched
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
-from calibrate.rules.certificate import fewest_accepted, tail
+from calibrate.rules.cascade import Policy, certified_cascade
+from calibrate.rules.certificate import certified
+from calibrate.rules.counts import Feasible
 from calibrate.scoring.apart import training_of
-from calibrate.thresholds.stages import _start, _walked, fit_stages, path_of
 from guardrail.artifact import CascadeArtifact
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import GOES_ON, Cascade
@@ -29,144 +29,14 @@ NAME = "discrete_semantic_entropy"
 INF = float("inf")
 
 
-def population(n: int, seed: int, gap: float = 1.5) -> tuple[np.ndarray, np.ndarray]:
-    """Two models on the same questions: the second errs less; both are more often wrong where they are uncertain."""
-    rng = np.random.default_rng(seed)
-    hard = rng.normal(size=n)
-    u = hard[:, None] + rng.normal(size=(n, 2))
-    wrong = rng.random((n, 2)) < 1 / (1 + np.exp(np.array([1.0, 1.0 + gap]) - 1.5 * hard[:, None]))
-    return u, wrong.astype(np.int64)
-
-
-def by_thresholds(u: np.ndarray, error: np.ndarray, thresholds: list[float | None]) -> tuple[int, int, int]:
-    """Answers, wrong ones, and the calls of later stages that they save, one question at a time."""
-    answers = wrong = saved = 0
-    for scores, errors in zip(u, error, strict=True):
-        for stage, threshold in enumerate(thresholds):
-            if threshold is not None and scores[stage] <= threshold:
-                answers += 1
-                wrong += int(errors[stage])
-                saved += len(thresholds) - 1 - stage
-                break
-    return answers, wrong, saved
-
-
-def test_lec_joint_keeps_its_inequality_on_the_questions_that_did_not_choose_the_path() -> None:
-    u, error = population(600, 1)
-    outcome = fit_stages(u, error, alpha=0.15)
-    fitted = np.random.default_rng(0).permutation(600)[60:]
-    answers, wrong, first = by_thresholds(u[fitted], error[fitted], [stage.threshold for stage in outcome.stages])
-    assert (outcome.n_accepted, outcome.n_errors, outcome.stages[0].n_accepted) == (answers, wrong, first)
-    assert wrong - 0.15 * answers <= -1 + 1e-9
-    assert (outcome.n, outcome.options["design"], outcome.options["version"]) == (540, 60, 4)
-
-
-def test_a_price_buys_calls_with_answers() -> None:
-    u, error = population(600, 2)
-    free, dear = (fit_stages(u, error, alpha=0.15, price=price) for price in (0.0, 2.0))
-    assert dear.stages[0].n_accepted > free.stages[0].n_accepted
-    assert dear.n_accepted <= free.n_accepted
-    assert dear.n_errors - 0.15 * dear.n_accepted <= -1 + 1e-9
-
-
-def test_certified_counts_the_tested_part_and_states_its_path() -> None:
-    u, error = population(1_000, 3)
-    outcome = fit_stages(u, error, alpha=0.15, rule="certified")
-    assert outcome.feasible
-    assert outcome.n == 900
-    assert outcome.options["design"] == 100
-    assert outcome.delta == 0.1
-    tested = np.random.default_rng(0).permutation(1_000)[100:]
-    answers, wrong, _ = by_thresholds(u[tested], error[tested], [stage.threshold for stage in outcome.stages])
-    assert (outcome.n_accepted, outcome.n_errors) == (answers, wrong)
-
-
-def test_paths_are_set_by_scores_and_grow() -> None:
-    u, _ = population(200, 4)
-    for ratio in (0.0, 0.5, 1.0):
-        table = np.array(path_of(u, u[:, 1].max(), ratio))
-        assert (table[1:] >= table[:-1]).all()
-        assert table[-1, 1] == u[:, 1].max()
-        # quantiles by hand: the ratio-th share of the sorted scores of the first model
-        last = -INF if ratio == 0 else np.sort(u[:, 0])[int(ratio * 200) - 1]
-        assert table[-1, 0] == last
-        assert table[49, 1] == np.sort(u[:, 1])[49]
-
-
-def test_a_path_is_counted_as_one_question_at_a_time() -> None:
-    u, error = population(80, 8)
-    three, errors = np.column_stack([u, u[:, 0].round(1)]), np.column_stack([error, 1 - error[:, 0]])
-    three[:9, 1], three[5:12, 2], three[20:25, 0] = INF, INF, INF
-    largest = float(three[:, 2].max(initial=-INF, where=np.isfinite(three[:, 2])))
-    for ratio in (0.0, 0.5, 1.0):
-        path = path_of(three[40:], largest, ratio)
-        walk = _walked(three, errors, path)
-        expected = [by_thresholds(three, errors, [None if t == -INF else t for t in point]) for point in path]
-        assert list(zip(walk.answered, walk.wrong, walk.saved, strict=True)) == expected
-
-
-def test_three_stages() -> None:
-    u, error = population(1_000, 5)
-    three, errors = np.column_stack([u, u[:, 1]]), np.column_stack([error, error[:, 1]])
-    for rule in ("certified", "lec_joint"):
-        outcome = fit_stages(three, errors, alpha=0.2, rule=rule)
-        assert (len(outcome.stages), outcome.feasible) == (3, True)
-
-
-@pytest.mark.parametrize(
-    ("n", "alpha", "delta"),
-    [(100, 0.05, 0.05), (100, 0.1, 0.001), (250, 0.01, 0.1), (300, 0.02, 0.01), (500, 0.01, 0.05)],
-)
-def test_models_without_errors_are_certified(n: int, alpha: float, delta: float) -> None:
-    """An error-free run of ln delta / ln(1 - alpha) questions is enough; 59, 66, 230, 228 and 299 here."""
-    u, error = population(n, 9)
-    outcome = fit_stages(u, 0 * error, alpha=alpha, delta=delta, rule="certified")
-    assert outcome.feasible
-    assert outcome.n_accepted == outcome.n
-
-
-@pytest.mark.parametrize(("alpha", "delta"), [(0.15, 0.1), (0.1, 0.1), (0.1, 0.05), (0.05, 0.1), (0.02, 0.05)])
-@pytest.mark.parametrize("n", [350, 900, 4_000])
-def test_the_first_test_uses_more_than_half_of_delta(n: int, alpha: float, delta: float) -> None:
-    """Exactly: at an error rate of alpha everywhere, whether anything is accepted is decided by the first test."""
-    start = _start(n, alpha, delta)
-    levels = np.atleast_1d(tail(np.arange(start), np.full(start, start), alpha))
-    assert delta / 2 < max(level for level in levels if level <= delta)
-    assert start <= max(0.1 * n, int(fewest_accepted(0, alpha, delta))) + 1 + 1.5 / alpha
-
-
-def test_infeasible_says_why() -> None:
-    u, error = population(30, 6)
-    few = fit_stages(u, error * 0, alpha=0.01, rule="certified")
-    assert few.reason is InfeasibleReason.TOO_FEW_ITEMS
-    bad = fit_stages(*population(500, 6, gap=-3.0), alpha=0.01)
-    assert (bad.reason, bad.n_accepted, bad.interval) == (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, 0, None)
-    assert "by themselves err on 0." in bad.detail
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        (lambda u, e: (u[:, :1], e[:, :1]), "at least one question and two"),
-        (lambda u, e: (u * np.nan, e), r"uncertainty\[0, 0\] is nan"),
-        (lambda u, e: (u, e + 2), "must be 0"),
-    ],
-)
-def test_arrays_that_make_no_sense_are_refused(change: Callable[..., Any], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        fit_stages(*change(*population(20, 0)), alpha=0.1)
-
-
-def test_misuse_of_the_rules_is_refused() -> None:
-    u, error = population(60, 0)
-    with pytest.raises(UsageError, match="makes no statement with a delta"):
-        fit_stages(u, error, alpha=0.1, delta=0.1)
-    with pytest.raises(UsageError, match="unknown rule 'lec'"):
-        fit_stages(u, error, alpha=0.1, rule="lec")
-    with pytest.raises(UsageError, match="price must be"):
-        fit_stages(u, error, alpha=0.1, price=-1)
-    with pytest.raises(UsageError, match=r"Write 0\.1 for 10 %"):
-        fit_stages(u, error, alpha=10)
+def test_counts_by_hand() -> None:
+    """The first stage answers the 1st (right) and the 2nd (wrong), the second stage the 3rd, and nobody the 4th."""
+    u = np.array([[0.1, 0.1], [0.2, 0.1], [0.9, 0.3], [0.9, INF]])
+    error = np.array([[0, 1], [1, 0], [1, 0], [1, 0]])
+    first, second = counts(u, error, [0.2, 0.5])
+    assert (first.n_accepted, first.n_errors, second.n_accepted, second.n_errors) == (2, 1, 1, 0)
+    silent, alone = counts(u, error, [None, 0.1])
+    assert (silent.n_accepted, alone.n_accepted, alone.n_errors) == (0, 2, 1)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -240,9 +110,9 @@ def test_unmeasured_and_unlabelled_questions(labelled: RecordFile, reason: Unmea
         assert matches.uncertainty[0, 0] == INF  # the one without a score goes to the second stage, as at run time
         assert np.isfinite(matches.uncertainty[0, 1])
         return
-    assert (
-        "p0" not in matches.ids
-    )  # the one that the first stage could not decide is answered by nobody, as at run time
+    assert not np.isfinite(matches.uncertainty[0]).any()  # nobody answers it, as at run time, but it is one of the n
+    assert (matches.ids[0], matches.n_unmeasured) == ("p0", 1)
+    assert np.isfinite(matches.last[0][0])  # the last model alone would answer it
     turned = matched([large, small], [NAME, NAME])
     assert np.isfinite(turned.uncertainty[0, 0])
     assert turned.uncertainty[0, 1] == INF
@@ -288,6 +158,28 @@ def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
         fit_cascade(files, alpha=0.15, estimators=[NAME, NAME], groups=groups)
 
 
+def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(labelled: RecordFile) -> None:
+    files = [labelled, better(labelled)]
+    outcome = fit_cascade(files, alpha=0.2, estimators=[NAME, NAME]).outcome
+    pool = matched(files, [NAME, NAME])
+    policy, alone = certified_cascade(pool.uncertainty, pool.error, 0.2), certified(*pool.last, 0.2)
+    assert isinstance(policy, Policy)
+    assert isinstance(alone, Feasible)
+    assert [INF if stage.threshold is None else stage.threshold for stage in outcome.stages] == list(policy.thresholds)
+    assert (outcome.n, outcome.n_accepted, outcome.n_errors) == (policy.n, policy.k, policy.e)
+    assert outcome.last_alone is not None
+    assert (outcome.last_alone.threshold, outcome.last_alone.n_accepted) == (alone.threshold, alone.k)
+
+
+def test_infeasible_says_why(labelled: RecordFile) -> None:
+    few = fit_cascade([labelled] * 2, alpha=0.15, estimators=[NAME] * 2, part=[f"p{i}" for i in range(10)]).outcome
+    assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
+    assert "It takes 15 questions without a single error at alpha = 0.15; there are 10." in few.detail
+    bad = fit_cascade([labelled] * 2, alpha=0.01, estimators=[NAME] * 2).outcome
+    assert bad.reason in (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, InfeasibleReason.TOO_FEW_ITEMS)
+    assert not bad.feasible
+
+
 def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFile, tmp_path: Path) -> None:
     artifact = fit_cascade([labelled, better(labelled)], alpha=0.15, estimators=[NAME, NAME])
     assert artifact.outcome.feasible
@@ -323,7 +215,7 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
 
 def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
     names = [NAME, "sequence_nll", "semantic_entropy"]
-    artifact = fit_cascade([labelled] * 3, alpha=0.2, estimators=names, price=2.0)
+    artifact = fit_cascade([labelled] * 3, alpha=0.3, estimators=names)
     model = fakes.model()
     system = Cascade([model] * 3, artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
@@ -336,7 +228,7 @@ def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labe
         verdict = system.assess(record.question)
         assert (verdict.stage if verdict.accepted else None) == answering
         answered.add(answering)
-    assert answered == {3, None}  # the last stage answers, and where it is not certain nobody does
+    assert {1, 2} <= answered  # two of the stages answer
 
 
 def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
@@ -345,15 +237,50 @@ def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: Recor
     large, out = tmp_path / "large.jsonl", tmp_path / "cascade.json"
     improved = better(labelled)
     write_records(large, improved.header, improved.records)
-    arguments = ["fit-cascade", str(records_path), str(large), "-a", "0.15", "-e", NAME, "-o", str(out)]
+    arguments = ["fit", str(records_path), str(large), "--cascade", "-a", "0.15", "-e", NAME, "-o", str(out)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "better" in result.output
     loaded = CascadeArtifact.load(out)
-    assert loaded.outcome.rule == "lec_joint"
+    assert loaded.outcome.rule == "certified"
     assert read_records(large).header.model == loaded.stages[1].model
     refused = CliRunner().invoke(app, [*arguments, "-e", NAME, "-e", NAME])
     assert refused.exit_code == 2
+
+
+def test_audit_and_report_take_the_artifact_of_a_cascade(tmp_path: Path, labelled: RecordFile) -> None:
+    """Fitted on the first 160 questions, tested on the other 80; on answers that are all wrong it is refuted."""
+    from calibrate.data.records import write_records
+    from calibrate.pipeline import part_header
+
+    files = [labelled, better(labelled)]
+    artifact = fit_cascade(files, alpha=0.2, estimators=[NAME, NAME], part=[r.id for r in labelled.records[:160]])
+    out = artifact.save(tmp_path / "cascade.json")
+    records: list[str] = []
+    for number, file in enumerate(files):
+        fresh = file.records[160:]
+        write_records(tmp_path / f"{number}.jsonl", part_header(file.header, fresh), fresh)
+        records += ["--records", str(tmp_path / f"{number}.jsonl")]
+
+    def run(*arguments: str, code: int = 0) -> str:
+        result = CliRunner().invoke(app, list(arguments), env={"COLUMNS": "200"})
+        assert result.exit_code == code, result.output
+        return " ".join(result.output.replace("│", " ").split())
+
+    shown = json.loads(run("audit", *records, "--artifact", str(out), "--json"))
+    pool = matched([read_records(tmp_path / f"{number}.jsonl") for number in (0, 1)], [NAME, NAME])
+    by_hand = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
+    assert [stage["n_accepted"] for stage in shown["stages"]] == [stage.n_accepted for stage in by_hand]
+    assert shown["n_questions"] == 80
+    assert "answers of the system were wrong" in run("audit", *records, "--artifact", str(out))
+    assert "got 1 record files" in run("audit", *records[:2], "--artifact", str(out), code=2)
+    for number, file in enumerate(files):
+        wrong = [record.model_copy(update={"correct": False}) for record in file.records[160:]]
+        write_records(tmp_path / f"{number}.jsonl", part_header(file.header, wrong), wrong)
+    assert "The promise does not hold on these questions." in run("audit", *records, "--artifact", str(out), code=1)
+    assert "alone would answer" in run("report", str(out))
+    assert json.loads(run("report", str(out), "--json"))["kind"] == "cascade"
+    assert "a cascade has no page" in run("report", str(tmp_path / "0.jsonl"), "--artifact", str(out), code=2)
 
 
 def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
@@ -368,14 +295,14 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
         assert result.exit_code == code, result.output
         return result.output
 
-    both = ("fit-cascade", str(small), str(large))
+    both = ("fit", str(small), str(large), "--cascade")
     assert "have used" not in run(*both, "-a", "0.15")
-    shown = run(*both, "-a", "0.15", "--rule", "certified", "--delta", "0.2")
-    assert "2 fits have used these labels; whichever of them you use, its promise holds with 80 %" in shown
+    shown = run(*both, "-a", "0.15", "--delta", "0.2")
+    assert "2 fits have used these labels; whichever of them you use, its promise holds with 70 %" in shown
     loaded = CascadeArtifact.load(out)
     assert loaded.spent is not None
-    assert loaded.spent.delta == pytest.approx(0.2)
-    assert "with 80 % confidence" in " ".join(loaded.promises)
+    assert loaded.spent.delta == pytest.approx(0.1 + 0.2)
+    assert "with 70 % confidence" in " ".join(loaded.promises)
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
     assert "3 fits have used these labels" in run("fit", "--rule", "acrc", str(large), "-a", "0.15")
 

@@ -85,7 +85,7 @@ def test_a_fit_without_them_states_their_share_wherever_its_promise_stands(faile
     found = {each.check: each for each in doctor.examine(str(tmp_path / "a.json"))}["failed questions"]
     assert (found.status, found.detail[:5]) == ("warn", "1.2 %")
     cascade = fit_cascade([failed, failed], alpha=0.2, estimators=[KEY, KEY], without_failed=True)
-    assert (cascade.n_asked, cascade.n_unmeasured, cascade.n_failed) == (240, 3, 3)
+    assert (cascade.outcome.n, cascade.n_unmeasured, cascade.n_failed) == (240, 3, 3)
     assert "% of the questions asked for the calibration failed" in cascade.promises[0]
 
 

@@ -42,7 +42,6 @@ COMMANDS = {
     "sample": ("plan", "Draw what to label, where labels matter: at random from the share of the lowest scores."),
     "label": ("label", "Decide which primary answers are right, by a rule that is stored with the threshold."),
     "fit": ("fit", "Fit the threshold and write the artifact."),
-    "fit-cascade": ("cascade", "Fit the thresholds of several models together, from records of the same questions."),
     "evaluate": (
         "evaluate",
         "Compare rules, estimators and calibration sizes over many random splits. The model is not called.",

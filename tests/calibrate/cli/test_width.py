@@ -107,7 +107,7 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
         ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
         ("fit", path, "-a", "0.3", "-o", segmented, "-e", key, "--by", "group", "--test-fraction", "0.3"),
         ("report", segmented),
-        ("fit-cascade", path, large, "-a", "0.15", "-e", key, "-o", tmp_path / "c.json"),
+        ("fit", path, large, "--cascade", "-a", "0.15", "-e", key, "-o", tmp_path / "c.json"),
         ("plan", "-a", "0.1", "--accuracy", "0.8", "--auroc", "0.8", "--repetitions", "5"),
         ("plan", "-a", "0.1", "--records", path, "--pilot", path, "--labels", "40", "--repetitions", "5", "-e", key),
         ("evaluate", path, "-a", "0.15", "-e", "semantic_entropy", "--splits", "3"),
@@ -137,7 +137,7 @@ LONG_NAMES = {
     "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -e degree",
     "report": "report R --artifact A --test T --out OUT.html --splits 0",
     "sample": "sample --records U --n 40 -e degree -o OUT.jsonl",
-    "cascade": "fit-cascade R L -a 0.3 -e degree -o OUT",
+    "cascade": "fit R L --cascade -a 0.3 -e degree -o OUT",
 }
 
 
