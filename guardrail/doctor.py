@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import sys
 import time
@@ -46,6 +45,8 @@ __all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine",
 Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
+OLD = 180.0
+"""Days after which a calibration is worth a look."""
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -83,7 +84,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
     parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
-    parser.add_argument("--max-age-days", type=_days, default=180.0, help="warn about an older calibration")
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -94,7 +94,6 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.artifact,
         arguments.model,
         question=arguments.question,
-        max_age_days=arguments.max_age_days,
         scorer=arguments.scorer,
     ):
         findings.append(finding)
@@ -109,20 +108,11 @@ def run(arguments: argparse.Namespace) -> int:
     return int(failed)
 
 
-def _days(text: str | float) -> float:
-    days = float(text)
-    if not (math.isfinite(days) and days >= 0):
-        # argparse replaces the text of a ValueError by the function's name; this error keeps its text
-        raise argparse.ArgumentTypeError(f"must be a finite number of days, at least 0, got {text}")
-    return days
-
-
 def examine(
     path: str | None,
     model: Model | Sequence[Model] | None = None,
     *,
     question: str = QUESTION,
-    max_age_days: float = 180.0,
     scorer: Scorer | str | None = None,
 ) -> Iterator[Finding]:
     """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
@@ -131,16 +121,11 @@ def examine(
         path: The artifact's file, of a guard or of a cascade; None probes the models alone.
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
         question: The question that is asked to measure the cost of one.
-        max_age_days: An older calibration is worth a warning; finite and at least 0.
         scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
 
     Raises:
-        UsageError: ``max_age_days`` is not a number of days, or neither an artifact nor a model is named.
+        UsageError: Neither an artifact nor a model is named.
     """
-    try:
-        _days(max_age_days)
-    except argparse.ArgumentTypeError as error:
-        raise UsageError(f"max_age_days {error}.") from error
     models = [] if model is None else [model] if isinstance(model, str | BaseChatModel) else list(model)
     if path is None:
         if not models:
@@ -162,7 +147,7 @@ def examine(
     for promise in artifact.promises:
         yield Finding("promise", "ok", promise)
     yield from _asked(artifact)
-    yield _age(artifact, max_age_days)
+    yield _age(artifact)
     yield from _packages(artifact)
     yield from _shared_names()
     if models and len(models) != len(stages):
@@ -295,7 +280,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
 
-def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Finding:
+def _age(artifact: CalibrationArtifact | CascadeArtifact) -> Finding:
     try:
         created = datetime.fromisoformat(artifact.created)
         days = (datetime.now(UTC) - created).total_seconds() / 86_400
@@ -303,7 +288,7 @@ def _age(artifact: CalibrationArtifact | CascadeArtifact, limit: float) -> Findi
         return Finding("age", "warn", f"creation time {artifact.created!r} cannot be read", "calibrate again")
     if days < -1:  # clocks and time zones differ by less
         return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
-    if days > limit:
+    if days > OLD:
         return Finding("age", "warn", f"{days:.0f} days old", "audit it on fresh questions: `calibrate audit`")
     return Finding("age", "ok", f"{max(days, 0):.0f} days old")
 

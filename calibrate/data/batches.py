@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -34,7 +34,7 @@ MOST_BYTES = 190_000_000
 ATTEMPTS = 3
 """Batches in which a request is sent before its question fails."""
 AT_ONCE = 256
-"""Questions whose requests or sample sets are made at once."""
+"""Sample sets that are made at once."""
 
 
 class Batches:
@@ -102,35 +102,30 @@ class Batches:
             GuardrailError: The service did not run a batch.
         """
         ids = {_key(name): name for name in prompts}
-        grouped = self._grouped()
-        new = [name for key, name in ids.items() if key not in grouped]
-        self._start(new, prompts, model, plan)
-        grouped = self._grouped()
-        self._import(grouped)
-        left: dict[int, set[str]] = defaultdict(set)
-        for key in ids:
-            left[grouped[key]].add(key)
+        written = {key for names in self._asked().values() for key in names}
+        self._start({name: prompts[name] for key, name in ids.items() if key not in written}, model, plan)
+        asked = self._asked()
+        self._import(asked)
+        left = {group: names.keys() & ids.keys() for group, names in asked.items() if names.keys() & ids.keys()}
         changed, again = sorted(left), True
         while left:
             for group in changed:
-                requests, replies = self._asked(group), self._replies(group)
+                replies = self._replies(group)
                 final = len(self._attempts(group)) >= ATTEMPTS and self._open(group) is None and not again
                 ready = []
-                for key in [key for key in requests if key in left[group]]:
-                    by_name = {name: replies.get(f"{key}.{name}", _NEVER) for name in requests[key]}
-                    if final or not any(reply.may_pass for reply in by_name.values()):
-                        ready.append((key, by_name))
+                for key, names in asked[group].items():
+                    by_name = {name: replies.get(f"{key}.{name}", _NEVER) for name in names}
+                    if key in left[group] and (final or not any(reply.may_pass for reply in by_name.values())):
+                        ready.append((ids[key], by_name))
                 for start in range(0, len(ready), AT_ONCE):
-                    part = ready[start : start + AT_ONCE]
-                    names = [ids[key] for key, _ in part]
-                    given_sets = [answered for _, answered in part]
-                    drawn = batch_sample_sets(model, [prompts[name] for name in names], plan, given_sets)
-                    yield list(zip(names, drawn, strict=True))
-                left[group] -= {key for key, _ in ready}
-                if left[group] and self._open(group) is None:
-                    self._send_again(group, left[group], replies)
-                elif not left[group]:
+                    part = dict(ready[start : start + AT_ONCE])
+                    drawn = batch_sample_sets(model, [prompts[name] for name in part], plan, [*part.values()])
+                    yield list(zip(part, drawn, strict=True))
+                left[group] -= {_key(name) for name, _ in ready}
+                if not left[group]:
                     del left[group]
+                elif self._open(group) is None:
+                    self._send_again(group, left[group], replies)
             again = False
             if not self.submits:
                 return
@@ -138,35 +133,32 @@ class Batches:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _attempts(self, group: int) -> list[str]:
-        """Names of the attempts of a group, the first one first."""
-        paths = self.folder.glob(f"{group:04}-*.requests.jsonl")
-        return [f"{group:04}-{place}" for place in range(1, 1 + len(list(paths)))]
-
     def _path(self, attempt: str, kind: str) -> Path:
         return self.folder / f"{attempt}.{kind}"
+
+    def _attempts(self, group: int) -> list[str]:
+        """Names of the attempts of a group, the first one first."""
+        written = len(list(self.folder.glob(f"{group:04}-*.requests.jsonl")))
+        return [f"{group:04}-{place}" for place in range(1, 1 + written)]
 
     def _open(self, group: int) -> str | None:
         """The attempt whose replies are not there yet."""
         last = self._attempts(group)[-1]
         return None if self._path(last, "results.jsonl").exists() else last
 
-    def _grouped(self) -> dict[str, int]:
-        """The group of each question."""
-        group_of: dict[str, int] = {}
-        for path in sorted(self.folder.glob("*-1.requests.jsonl")):
-            with path.open("rb") as lines:
-                group_of |= {_custom(line)[0]: int(path.name.split("-")[0]) for line in lines}
-        return group_of
+    def _lines(self, group: int) -> list[bytes]:
+        """The requests of a group, as they were written first."""
+        return self._path(f"{group:04}-1", "requests.jsonl").read_bytes().splitlines(keepends=True)
 
-    def _asked(self, group: int) -> dict[str, list[str]]:
-        """Names of the requests of each question of a group."""
-        names_of: dict[str, list[str]] = {}
-        with self._path(f"{group:04}-1", "requests.jsonl").open("rb") as lines:
-            for line in lines:
+    def _asked(self) -> dict[int, dict[str, list[str]]]:
+        """Names of the requests of each question, by group."""
+        asked: dict[int, dict[str, list[str]]] = {}
+        for path in sorted(self.folder.glob("*-1.requests.jsonl")):
+            own = asked.setdefault(int(path.name[:4]), {})
+            for line in self._lines(int(path.name[:4])):
                 key, name = _custom(line)
-                names_of.setdefault(key, []).append(name)
-        return names_of
+                own.setdefault(key, []).append(name)
+        return asked
 
     def _replies(self, group: int) -> dict[str, BatchReply]:
         """The reply to each request of a group: the first final reply, else the last."""
@@ -178,50 +170,41 @@ class Batches:
                     reply_of[custom] = reply
         return reply_of
 
-    def _start(
-        self,
-        names: Sequence[str],
-        prompts: Mapping[str, Sequence[BaseMessage]],
-        model: BatchSampler,
-        plan: SamplingPlan,
-    ) -> None:
+    def _start(self, prompts: Mapping[str, Sequence[BaseMessage]], model: BatchSampler, plan: SamplingPlan) -> None:
         """Write the requests of questions that have none, in as many groups as the limits demand."""
-        if names:
-            batch_requests(model, [prompts[names[0]]], plan)  # refuses a plan before the folder is bound to it
-            self.folder.mkdir(parents=True, exist_ok=True)
-            atomic_write(self.folder / "collection.json", json.dumps({"format": 1, "sha256": self._digest}))
-        lines: list[bytes] = []
-        size, group = 0, 1 + max((int(path.name[:4]) for path in self.folder.glob("*-1.requests.jsonl")), default=0)
-        for start in range(0, len(names), AT_ONCE):
-            part = names[start : start + AT_ONCE]
-            for name, bodies in zip(part, batch_requests(model, [prompts[each] for each in part], plan), strict=True):
-                own = [_request(f"{_key(name)}.{request}", body) for request, body in bodies.items()]
-                if lines and (len(lines) + len(own) > self._most or size + sum(map(len, own)) > MOST_BYTES):
-                    atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
-                    lines, size, group = [], 0, group + 1
-                lines += own
-                size += sum(map(len, own))
+        group, lines, size = 1 + max(self._asked(), default=0), list[bytes](), 0
+        for name, messages in prompts.items():
+            (bodies,) = batch_requests(model, [messages], plan)  # refuses a plan before the folder is bound to it
+            if not lines:
+                self.folder.mkdir(parents=True, exist_ok=True)
+                atomic_write(self.folder / "collection.json", json.dumps({"format": 1, "sha256": self._digest}))
+            own = [_request(f"{_key(name)}.{request}", body) for request, body in bodies.items()]
+            added = sum(map(len, own))
+            if lines and (len(lines) + len(own) > self._most or size + added > MOST_BYTES):
+                atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
+                lines, size, group = [], 0, group + 1
+            lines += own
+            size += added
         if lines:
             atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
 
-    def _send_again(self, group: int, keys: set[str], replies: Mapping[str, BatchReply]) -> None:
+    def _send_again(self, group: int, keys: Set[str], replies: Mapping[str, BatchReply]) -> None:
         """Write the next attempt: the requests of these questions that have no final reply."""
-        with self._path(f"{group:04}-1", "requests.jsonl").open("rb") as lines:
-            unanswered = [
-                line
-                for line in lines
-                if _custom(line)[0] in keys
-                and ((reply := replies.get(".".join(_custom(line)))) is None or reply.may_pass)
-            ]
+        unanswered = [
+            line
+            for line in self._lines(group)
+            if _custom(line)[0] in keys and replies.get(".".join(_custom(line)), _NEVER).may_pass
+        ]
         attempt = f"{group:04}-{1 + len(self._attempts(group))}"
         atomic_write(self._path(attempt, "requests.jsonl"), unanswered, private=True)
 
-    def _import(self, grouped: Mapping[str, int]) -> None:
+    def _import(self, asked: Mapping[int, Mapping[str, Any]]) -> None:
         """Copy the lines of results files of other tools to the groups that they answer."""
+        group_of = {key: group for group, names in asked.items() for key in names}
         for path in self._results:
             by_group: dict[int, list[bytes]] = defaultdict(list)
             for custom, line, _ in _read_results(path):
-                if (group := grouped.get(custom.split(".")[0])) is not None:
+                if (group := group_of.get(custom.split(".")[0])) is not None:
                     by_group[group].append(line)
             if not by_group:
                 raise UsageError(f"{path} answers no request of {self.folder}. Give the results of the files there.")

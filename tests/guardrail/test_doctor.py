@@ -228,20 +228,6 @@ def test_code_that_would_end_the_process_is_a_finding(tmp_path: Path, capsys: py
     assert (finding.status, finding.detail) == ("fail", "SystemExit: no key")
 
 
-@pytest.mark.parametrize("days", ["nan", "inf", "-1", "soon"])
-def test_an_age_limit_that_limits_nothing_is_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], days: str
-) -> None:
-    path = saved(tmp_path, created="2020-01-01T00:00:00+00:00")
-    with pytest.raises(SystemExit) as ended:
-        main(["doctor", path, "--max-age-days", days])
-    assert ended.value.code == 2
-    assert "--max-age-days" in capsys.readouterr().err
-    if days != "soon":
-        with pytest.raises(UsageError, match="max_age_days must be a finite number of days"):
-            list(examine(path, max_age_days=float(days)))
-
-
 OTHER = ScriptedChat(name_of_model="large", script=MODEL.script)
 LARGE = "python:tests.guardrail.test_doctor:OTHER"
 
