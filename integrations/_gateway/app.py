@@ -69,8 +69,8 @@ KEEP_ALIVE = 15.0
 """Seconds between the comments that keep a stream open until its verdict."""
 LOOK = 0.05
 """Seconds between two looks how late the event loop is."""
-SMOOTHING = 0.2
-"""Weight of the last look: one large request is no overload."""
+LEAST_ROOM = 16
+"""Questions under way that are never too many."""
 STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 """Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
@@ -117,7 +117,8 @@ class Gateway:
         self._draws = self._memory(self.config)
         self._looks = asyncio.Semaphore(LOOKS)
         self._reads = asyncio.Semaphore(1)
-        self._lag = 0.0
+        self._room = float(self.config.max_concurrency)
+        """Questions that may be under way so that the event loop runs in time."""
         self._busy: Counter[str] = Counter()
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
@@ -256,12 +257,19 @@ class Gateway:
                 await asyncio.sleep(TICK)
 
     async def _watch_lag(self) -> None:
-        """Keep how late the event loop runs: behind it, all questions under way wait for each of their steps."""
+        """Lower the room for questions while the event loop runs late, and raise it step by step while it is in time.
+
+        A question takes about ten turns of the loop, and in each of them waits for all others. Questions that wait for
+        a slow model take no turn, so any number of them leaves the loop in time.
+        """
         loop = asyncio.get_running_loop()
         while True:
             due = loop.time() + LOOK
             await asyncio.sleep(LOOK)
-            self._lag += SMOOTHING * (loop.time() - due - self._lag)
+            if loop.time() - due > self.config.max_lag:
+                self._room = max(LEAST_ROOM, 0.9 * min(self._room, self._busy.total()))
+            else:
+                self._room = min(self._room + 1, self.config.max_concurrency)
 
     def drain(self) -> float:
         """Report that the gateway is no longer ready; returns the seconds in which running requests may finish."""
@@ -559,8 +567,6 @@ class Gateway:
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
         try:
-            if self._lag > self.config.max_lag:  # all would wait for seconds; most clients try again by themselves
-                return OVERLOADED
             with self._counted(key):
                 result = await alias.answer(asking)
             self._note(alias, asking, result)
@@ -591,7 +597,7 @@ class Gateway:
     def _counted(self, key: Key | None) -> Iterator[None]:
         """Count a question as under way; an `ApiError` above a limit."""
         name, own = ("", None) if key is None else (key.name, key.max_concurrency)
-        if self._busy.total() >= self.config.max_concurrency:
+        if self._busy.total() >= min(self._room, self.config.max_concurrency):
             raise OVERLOADED
         if own is not None and self._busy[name] >= own:
             raise _limited("Too many requests of this key are under way.", 2)

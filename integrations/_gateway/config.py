@@ -290,8 +290,9 @@ class Config(Frozen):
     """Open connections, idle ones included, from which on requests get 503. A proxy in front limits each client's."""
     max_concurrency: int = Field(default=64, ge=1)
     """Questions of all clients that are measured at once."""
-    max_lag: float = Field(default=0.1, gt=0)
-    """Seconds by which the process may run late before new questions get 503: a question takes several such turns."""
+    max_lag: float = Field(default=0.05, gt=0)
+    """Seconds by which the process may run late before fewer questions are let in (others get 503): a question takes
+    about ten such turns."""
     stream_hold: float = Field(default=10.0, ge=0)
     """Seconds for which a stream's status waits for the verdict; after that the stream begins, with keep-alives."""
     remember: float = Field(default=600.0, ge=0)
