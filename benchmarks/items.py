@@ -7,9 +7,9 @@ then as dependent as its questions are, and no more.
 
 The recorded answers of SmolLM2-135M-Instruct (examples/recorded/smollm2) are composed in the same way into records of
 three to six questions of any kind, each question in one record. The judge, the labels and alpha .25 are those of the
-demo of that model. As JSON, a value is the answer without the words of its question ("April", not "The month after
-March is April."); as a text, an item is one answer, a sentence in most cases. Such items are independent of each other
-but for the difficulty of their kinds: the items of an answer that a model writes at once depend on each other more.
+demo of that model. A value is the answer without the words of its question ("April", not "The month after March is
+April."). Such items are independent of each other but for the difficulty of their kinds: the items of an answer that a
+model writes at once depend on each other more.
 
 The calls are those of agents: transfers of the bank's stand-in model (examples/bank_agent), and with ``--calls FOLDER``
 calls that models made on the Berkeley Function-Calling Leaderboard, recorded in HuanzhiMao/BFCL-Result on GitHub, where
@@ -37,9 +37,8 @@ from numpy.typing import NDArray
 from calibrate.correctness import CorrectnessRule, make_rule
 from calibrate.data.questions import Question
 from calibrate.items.answers import cap_of_counts
-from calibrate.items.evaluate import compared_rules, simulate_items
-from calibrate.items.fit import ItemsRule
-from calibrate.items.rules import AnswerItems
+from calibrate.items.evaluate import plan_items
+from calibrate.items.rules import RULES, AnswerItems
 from calibrate.thresholds import fit
 from examples.bank_agent.calibration import COMPARED
 from examples.bank_agent.calibration import recorded as recorded_transfers
@@ -51,14 +50,12 @@ from examples.tiny_model.dice import Dice
 from examples.tiny_model.world import Fact, build_world
 from guardrail.items.json_fields import OtherDocument, document_of, json_spec, leaves
 from guardrail.items.measure import ItemsMeasure, items_measure
-from guardrail.judges import make_judge
 from guardrail.judges.json_value import read_json
 from guardrail.judges.text import asked_words, read
 from guardrail.outcome import Feasible
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.replies import part_of_an_answer
 from guardrail.types import Missing, Sample, SampleSet, ToolCall
-from guardrail.uncertainty.selfcheck import sentences
 
 TINY = Path(__file__).resolve().parent.parent / "examples" / "tiny_model"
 SAMPLES, TEMPERATURE, TOP_P = 10, 1.0, 0.95
@@ -288,41 +285,6 @@ def _value(answer: str, question: frozenset[str]) -> str:
     return " ".join(word for word in answer.split() if not question.issuperset(read(word).words)) or answer
 
 
-def labelled_by_people(path: Path) -> list[dict[str, Any]]:
-    """Return the answers of ChatGPT to questions of NQ-open, with the answers of four other systems as samples.
-
-    Args:
-        path: ``nq-human-labels.jsonl``: the questions, answers and labels of wangcunxiang/QA-Eval.
-    """
-    facts = []
-    for line in path.read_text(encoding="utf-8").splitlines():
-        row = json.loads(line)
-        own, *others = (row["answers"][name] for name in ("chatgpt", "fid", "gpt35", "gpt4", "newbing"))
-        if own["text"]:
-            facts.append(
-                {
-                    "questions": row["question"],
-                    "answers": own["text"],
-                    "samples": [other["text"] or "" for other in others],
-                    "wrong": int(own["correct"] is not True),
-                }
-            )
-    return facts
-
-
-def text_pool(name: str, rows: Sequence[dict[str, Any]]) -> Pool:
-    """Measure composed texts: an item is the answer to one question, supported by a sample whose answer is the same."""
-    judge, supported = make_judge("text"), []
-    for row in rows:
-        agree = [
-            judge.equivalent(question, [(answer, sample) for sample in samples])
-            for question, answer, samples in zip(row["questions"], row["answers"], row["samples"], strict=True)
-        ]
-        supported.append(np.array(agree, dtype=bool).T)
-    labels = [row["wrong"] for row in rows]
-    return _pool(name, supported, labels, max(map(len, labels)))
-
-
 # -- Recorded calls of agents ------------------------------------------------------------------------------------------
 
 
@@ -524,16 +486,9 @@ def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
     found = []
     for alpha in alphas:
         found.append(whole_answers(pool, alpha, calibrations))
-        rows = simulate_items(
-            pool.items,
-            rules=[*compared_rules("json"), ItemsRule("wrong_share", "item", start_share=0.5)],
-            alphas=[alpha],
-            n=N,
-            delta=DELTA,
-            calibrations=calibrations,
-        )
+        rows = plan_items(pool.items, rules=RULES, alpha=alpha, sizes=[N], delta=DELTA, repetitions=calibrations)
         found += [
-            Line(row.rule, alpha, row.right_kept or 0.0, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
+            Line(row.rule, alpha, row.right_kept, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
             for row in rows
         ]
     return found
@@ -548,14 +503,10 @@ def embedded_pools(questions: int, answers: Path) -> list[Pool]:
 
 
 def smollm2_pools() -> list[Pool]:
-    """Return the pools of recorded answers of SmolLM2: as JSON, and as a text."""
-    facts, pools = recorded_facts(), []
-    single = np.mean([len(sentences(fact["answers"])) == 1 for fact in facts])
-    print(f"SmolLM2, recorded: {len(facts)} answers, {single:.1%} of them are one sentence")
-    for name, some in (("SmolLM2", facts), ("SmolLM2, better kinds", of_better_kinds(facts))):
-        rows = composed_records(some)
-        pools += [json_pool(f"{name}, JSON", [as_values(row) for row in rows]), text_pool(f"{name}, text", rows)]
-    return pools
+    """Return the pools of recorded answers of SmolLM2, as JSON."""
+    facts = recorded_facts()
+    named = {"SmolLM2": facts, "SmolLM2, better kinds": of_better_kinds(facts)}
+    return [json_pool(name, list(map(as_values, composed_records(some)))) for name, some in named.items()]
 
 
 def main() -> None:
@@ -565,7 +516,6 @@ def main() -> None:
     parser.add_argument("--calls", type=Path, help="folder of recorded tool calls, see recorded_calls")
     parser.add_argument("--models", nargs="+", default=CALLING, help="models whose recorded calls are gated")
     parser.add_argument("--cap", type=int, help="cap of recorded calls")
-    parser.add_argument("--texts", type=Path, help="answers labelled by people, see labelled_by_people")
     parser.add_argument("--questions", type=int, default=600)
     parser.add_argument("--calibrations", type=int, default=250)
     parser.add_argument("--alpha", type=float, nargs="+", default=[0.05, 0.1, 0.25])
@@ -575,8 +525,6 @@ def main() -> None:
     pools += smollm2_pools() if "smollm2" in options.pools else []
     pools += [bank_pool(options.questions)] if "bank" in options.pools else []
     pools += recorded_calls(options.calls, options.models, options.cap) if options.calls else []
-    if options.texts:
-        pools.append(text_pool("answers labelled by people, text", composed_records(labelled_by_people(options.texts))))
     for pool in pools:
         _print(pool, lines(pool, options.alpha, options.calibrations), options.calibrations)
 

@@ -15,7 +15,7 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import RecordError, UsageError, require
-from guardrail.items.spec import Kind
+from guardrail.items.spec import ITEMS
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -99,13 +99,9 @@ class Records:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
-    def items(self, kind: Kind = "json") -> RecordItems:
-        """The items of the answers, with the same steps: ``records.items("json").score().label().fit(alpha=0.05)``.
-
-        Args:
-            kind: "json" (the fields of a document or of a tool call's arguments) or "sentences".
-        """
-        return RecordItems(self, kind)
+    def items(self) -> RecordItems:
+        """The fields of the answers, with the same steps: ``records.items().score().label().fit(alpha=0.05)``."""
+        return RecordItems(self)
 
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
@@ -347,7 +343,7 @@ class Records:
 
     def _refuse_unready(self) -> None:
         """Refuse to fit records without scores or labels, and name the call that makes them."""
-        if self.file.header.item_keys and not self.file.header.whole_answer_keys:
+        if ITEMS in self.file.header.estimators and not self.file.header.whole_answer_keys:
             raise UsageError(
                 "these records are scored by the items of answers, and whole answers are asked for: call "
                 "items().fit(alpha=...), or score() and label() first."
@@ -410,8 +406,7 @@ def from_frame(
     score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
     confidence: str | Sequence[str] = (),
     settings: ImportSettings | None = None,
-    items: Literal["json"] | None = None,
-    field: str | None = None,
+    items: bool = False,
 ) -> Records:
     """Records from logged generations: one row a question.
 
@@ -437,23 +432,19 @@ def from_frame(
             write the score as a `guardrail.scorer` and call `Records.score` with it.
         confidence: Columns with a confidence of your own in [0, 1] (higher is more certain); otherwise as ``score``.
         settings: How the answers were drawn and the questions asked; its columns are not read.
-        items: "json" if references, samples and answer are JSON documents (objects, or their texts).
-        field: With ``items``: column with the name or path of a field; each row has the values of one field, and rows
-            with the same id make an answer.
+        items: Whether references, samples and answer are JSON documents (objects, or their texts).
 
     Returns:
         The records, in the order of the rows.
 
     Raises:
-        UsageError: A missing column, a lazy frame, no rows, several models, or other items.
+        UsageError: A missing column, a lazy frame, no rows, or several models.
         RecordError: A malformed row, named by its number from 1.
         MissingDependencyError: narwhals is not installed (extra "calibrate").
     """
-    if items not in (None, "json"):
-        raise UsageError(f'items is "json" for documents and is left out for texts, got {items!r}.')
     settings = settings or ImportSettings()
     # In a document null is a value, so what is missing there stays NaN, and is refused.
-    inside = None if items is None else math.nan
+    inside = math.nan if items else None
     rows = [{name: _plain(value, inside=inside) for name, value in row.items()} for row in _rows(frame)]
     _refuse_one_column(rows)
     columns = {
@@ -481,10 +472,8 @@ def from_frame(
     mapped = replace(settings, columns=ColumnMap(columns, scores))
     numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
     try:
-        if items is None:
-            imported = import_rows(numbered, mapped, name="frame")
-        else:
-            imported = import_document_rows(numbered, mapped, field, name="frame")
+        reading = import_document_rows if items else import_rows
+        imported = reading(numbered, mapped, name="frame")
     except (RecordError, UsageError) as error:
         raise type(error)(_in_python(str(error))) from error
     file = imported.file

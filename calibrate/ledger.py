@@ -223,7 +223,7 @@ def _settings(artifact: CalibrationArtifact) -> list[object]:
         artifact.outcome.scope.cut,
         artifact.calibration.group is not None,
         None if segments is None else segments.model_dump(mode="json", exclude={"outcomes"}),
-        None if gate is None else gate.model_dump(mode="json", include={"spec", "per", "allowed", "bands", "cut"}),
+        None if gate is None else gate.model_dump(mode="json", include={"spec"}),
     ]
 
 

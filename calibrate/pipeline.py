@@ -20,8 +20,7 @@ from guardrail.artifact import (
 )
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.items.measure import follow_up_of
-from guardrail.items.spec import ItemsSpec
+from guardrail.items.spec import ITEMS
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
@@ -179,10 +178,10 @@ def fit_artifact(
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
-    if spec.name.startswith("items_"):
+    if spec.name == ITEMS:
         raise UsageError(
             f"{estimator} measures the items of answers, which have a gate of their own: calibrate fit {file.typed} "
-            f"--items {spec.name.removeprefix('items_')} --alpha {alpha:g}."
+            f"--items --alpha {alpha:g}."
         )
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, estimator)
@@ -447,9 +446,8 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
     if spec.name.startswith(SCORE):
         reads = spec.params["reads"]
         return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
-    if spec.name.startswith("items_"):
-        asked = follow_up_of(ItemsSpec.model_validate(spec.params))
-        return Needs(samples=True), set() if asked is None else {asked.name}
+    if spec.name == ITEMS:
+        return Needs(samples=True), set()
     if spec.name in list_estimators():
         needs = make_estimator(spec.name).needs
         return needs, set() if needs.follow_up is None else {needs.follow_up.name}

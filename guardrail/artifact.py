@@ -24,8 +24,7 @@ from pydantic import (
 from .errors import ArtifactMismatchError, UsageError
 from .files import Persisted
 from .gate import risk_coverage
-from .items.gate import mean_uncertainty
-from .items.spec import ItemsThreshold, too_many
+from .items.spec import ItemsThreshold, mean_uncertainty
 from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
 from .outcome import (
     CERTIFIED,
@@ -456,13 +455,12 @@ class CalibrationArtifact(Persisted):
         promise about all answers is also kept by silence.
         """
         if self.items is not None:
-            shown, broken, allowed = self.n_accepted, self.n_errors, self.items.allowed
+            shown, broken = self.n_accepted, self.n_errors
             share = f"{percent(self.acceptance)} of all questions"
             line = f"At calibration {shown} of {self.n_items} answers show something ({share})"
             if shown:
-                wrong = too_many(allowed)
-                line += f"; {broken} of these keep {wrong} ({percent(broken / shown)})"
-            return f"Promise in use ({self.items.rule}): {self.items.promise}{self.asked.failures}", f"{line}."
+                line += f"; {broken} of these keep a wrong item ({percent(broken / shown)})"
+            return f"Promise in use ({self.items.rule}): {self.outcome.promise}{self.asked.failures}", f"{line}."
         outcome, segments = self.outcome, self.segments
         delta, scope = outcome.delta or 0.0, ""
         if segments is not None:

@@ -177,12 +177,10 @@ def make_artifact(
         return artifact
     gate = ItemsThreshold(
         spec=measure.spec,
-        rule="none",
-        promise=outcome.guarantee,
+        rule="wrong_share",
         alpha=alpha,
-        delta=None,
+        delta=0.1,
         threshold=threshold,
-        per="item",
         scores=ItemScores(sizes=(1,), uncertainty=(threshold or 0.0,), wrong=(0,)),
     )
     return artifact.model_copy(update={"items": gate})

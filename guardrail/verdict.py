@@ -164,7 +164,7 @@ class Verdict(Frozen):
         content = self.model_dump(mode="json", exclude=_ANSWERS)
         if self.items:
             content["items"] = [item.shown(text=False) for item in self.items]
-            content["held_back"] = [item.named_place for item in self.held_back]
+            content["held_back"] = [item.shown_path for item in self.held_back]
         return content
 
 
@@ -287,7 +287,7 @@ def _answer(verdict: Verdict) -> str:
 def _part_line(item: ItemVerdict) -> str:
     share = "  -  " if item.uncertainty is None else f"{item.uncertainty:5.2f}"
     text = "(absent)" if item.absent else item.text
-    return f"{'kept' if item.kept else 'HELD'} {share}  {_line(item.place or '(all)')}  {_short(text)}"
+    return f"{'kept' if item.kept else 'HELD'} {share}  {_line(item.path or '(all)')}  {_short(text)}"
 
 
 def _arguments(arguments: dict[str, object]) -> str:

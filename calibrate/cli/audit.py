@@ -15,7 +15,7 @@ from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.items.gate import mean_uncertainty
+from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 from guardrail.monitor.drift import Reference
@@ -133,9 +133,8 @@ def _compare_scores(
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
         if loaded.items is not None:
-            file, key = measured_alike(loaded, file)
-            items = (record.items.get(key, ()) for record in file.records)
-            scores = [mean_uncertainty([item.uncertainty for item in some]) for some in items]
+            file, key = measured_alike(loaded, file), ITEMS
+            scores = [mean_uncertainty([item.uncertainty for item in record.items or ()]) for record in file.records]
         else:
             asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
             file, key = prepared(file, loaded, asked, labels=False)

@@ -129,8 +129,8 @@ def collect(
         print_line(
             f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of the "
             f"scores takes {POOL_FACTOR * 300 * 2} questions."
-            if drawing.items is None
+            if not drawing.items
             else f"{without} item by item: score them, and `calibrate label --cut` asks about the certain items only."
         )
-    by_items = "" if drawing.items is None else f" --items {drawing.items}"
+    by_items = " --items" if drawing.items else ""
     finish([out], f"calibrate score {listed([out])}{by_items}")

@@ -29,9 +29,9 @@ from ..spec_syntax import parse_rule, rule_text
 from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
-from .frame.items import evaluate_by_items, refuse_with_items, refuse_without_items
+from .frame.items import evaluate_by_items, refuse_with_items
 from .frame.next_commands import listed
-from .frame.options import CutOption, ItemsOption
+from .frame.options import ItemsOption
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -106,8 +106,7 @@ def evaluate(
     ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
-    items: ItemsOption = None,
-    cut: CutOption = None,
+    items: ItemsOption = False,
 ) -> None:
     """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
 
@@ -116,13 +115,12 @@ def evaluate(
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
     keep_inputs(records, [figure, rest, csv_path, json_path])
-    if items is not None:
+    if items:
         refuse_with_items(
             estimator=estimator, apart=apart, table=form, figure=figure, rest=rest, cluster_by_group=cluster_by_group
         )
         evaluate_by_items(
             records,
-            items,
             alphas=alpha or ALPHAS,
             rules=rule or (),
             delta=CERTIFICATE_DELTA if delta is None else delta,
@@ -131,10 +129,8 @@ def evaluate(
             seed=seed,
             csv_path=csv_path,
             json_path=json_path,
-            cut=cut,
         )
         return
-    refuse_without_items(cut=cut)
     files = open_files(records)
     for file in files:
         warn_undecided(file)

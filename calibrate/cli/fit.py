@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, Protocol
 
@@ -35,10 +35,10 @@ from ..thresholds.fitting import DEFAULT_DELTA
 from .frame.app import app
 from .frame.cascade import fit_stages
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
-from .frame.items import FitItems, fit_by_items, refuse_with_items, refuse_without_items
+from .frame.items import fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
-from .frame.options import USUAL, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
+from .frame.options import USUAL, ItemsOption, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
 from .frame.terminal import print_line
 from .frame.verdicts import (
     conclude,
@@ -302,7 +302,11 @@ def fit(
     trust_labels: Annotated[
         bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
     ] = False,
-    by_items: FitItems,
+    items: ItemsOption = False,
+    cap: Annotated[
+        int | None,
+        typer.Option(help="With --items: another cap than that of the items. Fix it before looking at labels.", min=1),
+    ] = None,
 ) -> None:
     """Fit the threshold and write the artifact.
 
@@ -310,7 +314,7 @@ def fit(
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
 
-    Example: calibrate fit records.jsonl --items json --alpha 0.05 --out artifact.json
+    Example: calibrate fit records.jsonl --items --alpha 0.05 --out artifact.json
 
     Example: calibrate fit small.jsonl large.jsonl --cascade --alpha 0.1 --out cascade.json
     """
@@ -331,7 +335,7 @@ def fit(
     if len(estimators or ()) > 1:
         raise UsageError(f"give one score, got {len(estimators or ())}. Several are for --cascade, one a stage.")
     estimator = estimators[0] if estimators else None
-    if by_items.items is not None:
+    if items:
         refuse_with_items(
             estimator=estimator,
             share=share,
@@ -342,11 +346,10 @@ def fit(
         fit_by_items(
             records,
             out,
-            by_items,
             alpha=_number(target),
             delta=delta,
             rule=rule,
-            band_delta=segments.segment_delta,
+            cap=cap,
             groups=groups,
             test_fraction=testing.test_fraction,
             test=testing.test or (),
@@ -354,7 +357,7 @@ def fit(
             without_failed=without_failed,
         )
         return
-    refuse_without_items(**{name: value for name, value in asdict(by_items).items() if name != "items"})
+    refuse_without_items(cap=cap)
     name, options = _rule_and_options(rule or "certified", share)
     fitting: _Fitting
     if human_labels is not None:

@@ -87,19 +87,12 @@ def import_(
         float, typer.Option(help="With --skip-bad: largest share of malformed rows; above it nothing is imported.")
     ] = 0.1,
     items: Annotated[
-        Literal["json"] | None,
+        bool,
         typer.Option(
-            help="References, samples and the answer are JSON documents, in one row an answer (objects, or texts), or "
-            "in one row a field (--field)."
+            "--items",
+            help="References, samples and the answer are JSON documents, one row an answer (objects, or texts).",
         ),
-    ] = None,
-    field: Annotated[
-        str | None,
-        typer.Option(
-            help="With --items json: column with the name or path of a field; each row has the values of one field, "
-            "and rows with the same id make an answer."
-        ),
-    ] = None,
+    ] = False,
     replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
@@ -108,7 +101,7 @@ def import_(
 
     Example: calibrate import graded.csv --map question=prompt --map correct=ok --map confidence=stated:sure
 
-    Example: calibrate import cards.csv --items json --map references=gold --map samples=s1,s2,s3
+    Example: calibrate import cards.csv --items --map references=gold --map samples=s1,s2,s3
     """
     skipped = out.with_name(f"{out.stem}.skipped.jsonl")
     keep_inputs([source], [out, skipped])
@@ -142,9 +135,7 @@ def import_(
         exclude=tuple(exclude or ()),
         skip_bad=skip_bad,
     )
-    if field is not None and items is None:
-        raise UsageError("--field names the column of a document's field. Add --items json.")
-    imported = import_file(source, settings) if items is None else import_documents(source, settings, field)
+    imported = import_documents(source, settings) if items else import_file(source, settings)
     write_bad(skipped, imported.bad)
     if len(imported.bad) > max_bad * imported.n_rows:
         _print_bad(imported, skipped)
@@ -156,8 +147,8 @@ def import_(
     header = imported.file.header
     write_records(out, header, imported.file.records)
     reversed_keys = _print_result(imported, skipped, out)
-    if items is not None:
-        finish([out], f"calibrate score {listed([out])} --items {items}")
+    if items:
+        finish([out], f"calibrate score {listed([out])} --items")
         return
     best = min(header.estimators, key=lambda key: (key in reversed_keys, key), default=None)
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, best))

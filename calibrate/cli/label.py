@@ -42,15 +42,14 @@ from ..data.labels import (
 from ..data.progress import bar, silent
 from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
-from ..items.answers import item_names, key_of_items, needs_label
-from ..items.rules import check_cut
+from ..items.answers import needs_label, stored_spec
 from ..pipeline import fit_artifact
 from ..report.sentences import describe_spec
 from ..scope import waits_for_label
 from ..scoring.scores import key_of, values_of
 from .frame.app import app
 from .frame.files import changed_file, keep_inputs, one_file
-from .frame.items import cut_flag, label_by_items, refuse_with_items, refuse_without_items
+from .frame.items import label_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
 from .frame.options import CutOption, EstimatorOption, ItemsOption, RecordsArgument, chosen_estimator, with_flags
@@ -298,7 +297,7 @@ def label(
     goal: _UntilOptions,
     limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
-    items: ItemsOption = None,
+    items: ItemsOption = False,
     cut: CutOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
@@ -311,15 +310,15 @@ def label(
 
     Example: calibrate label records.jsonl --undecided --interactive --until certified --alpha 0.1 --acceptance 0.5
 
-    Example: calibrate label records.jsonl --items json
+    Example: calibrate label records.jsonl --items
     """
     source, target = one_file(records, out)
     people.check(rule)
-    if items is not None:
+    if items:
         refuse_with_items(
             rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
         )
-        _label_by_items(source, target, items, people, cut)
+        _label_by_items(source, target, people, cut)
         return
     refuse_without_items(cut=cut)
     labelling = _Labelling(source, target, rule, people, goal)
@@ -555,34 +554,35 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
-def _label_by_items(source: Path, target: Path, kind: str, people: _PeopleOptions, cut: float | None) -> None:
+def _label_by_items(source: Path, target: Path, people: _PeopleOptions, cut: float | None) -> None:
     """Label items by their references, or as people do."""
-    check_cut(cut)
+    if cut is not None and not 0 <= cut <= 1:
+        raise UsageError(f"--cut is an uncertainty of items, in [0, 1], got {cut}. Leave it out to label every item.")
     labels = people.path(source)
     keep_inputs([labels], [target, source])
     if people.review_store is not None and labels is not None:
-        if not label_items_on_page(source, kind, labels, people.review_store, cut):
+        if not label_items_on_page(source, labels, people.review_store, cut):
             return
     elif people.interactive and labels is not None:
-        if not label_items_by_hand(source, kind, labels, people.seed, cut):
+        if not label_items_by_hand(source, labels, people.seed, cut):
             return
     elif cut is not None and labels is None:
         raise UsageError("--cut is for people: it goes with --interactive, --review-store or --labels.")
-    label_by_items(source, target, kind, labels, cut)
-    finish([target], f"calibrate fit {listed([target])} --items {kind} --alpha 0.1{cut_flag(cut)}")
+    label_by_items(source, target, labels, cut)
+    finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
 
 
-def label_items_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: float | None = None) -> bool:
+def label_items_by_hand(source: Path, labels: Path, seed: int, cut: float | None = None) -> bool:
     """Ask about each item of the answers without labels; whether all are labelled. Whole answers are saved."""
     file = read_records(source)
-    key = key_of_items(file, kind)
+    stored_spec(file)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
-    queue = [record for record in queue_of(file.records, seed=seed) if key in record.items]
+    queue = [record for record in queue_of(file.records, seed=seed) if record.items is not None]
     pressed = keys(sys.stdin)
     for record in queue:
         if record.id in done:
             continue
-        given = _judged_items(record, key, len(done), len(queue), pressed, cut)
+        given = _judged_items(record, len(done), len(queue), pressed, cut)
         if given is None:
             break
         with labels.open("a", encoding="utf-8") as stream:
@@ -592,29 +592,29 @@ def label_items_by_hand(source: Path, kind: str, labels: Path, seed: int, cut: f
         return True
     print_line(f"{len(done)} of {len(queue)} answers are labelled; all of them are in {labels}.")
     name, labels_name = file.typed, listed([labels])
+    flag = "" if cut is None else f" --cut {cut:g}"
     finish(
         [],
-        f"calibrate label {name} --items {kind} --interactive{cut_flag(cut)} goes on; calibrate label {name} --items "
-        f"{kind} --labels {labels_name}{cut_flag(cut)} stops here",
+        f"calibrate label {name} --items --interactive{flag} goes on; calibrate label {name} --items --labels "
+        f"{labels_name}{flag} stops here",
     )
     return False
 
 
-def label_items_on_page(source: Path, kind: str, labels: Path, url: str, cut: float | None = None) -> bool:
+def label_items_on_page(source: Path, labels: Path, url: str, cut: float | None = None) -> bool:
     """Send the answers to a review store to be decided item by item, and fetch decisions; whether all are decided."""
     require("sqlalchemy", extra="review")
     from guardrail.items.item import ItemVerdict
     from guardrail.review import ReviewStore
 
     file = read_records(source)
-    key = key_of_items(file, kind)
+    stored_spec(file)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
-    queue = [record for record in queue_of(file.records) if key in record.items]
+    queue = [record for record in queue_of(file.records) if record.items is not None]
     with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
 
         def write(record: Record, right: Mapping[str, bool | None]) -> None:
-            named = zip(item_names(record.items[key]), record.items[key], strict=True)
-            row = {"id": record.id, "items": {name: right.get(each.place) for name, each in named}}
+            row = {"id": record.id, "items": {each.path: right.get(each.path) for each in record.items or ()}}
             stream.write(json.dumps(row, ensure_ascii=False) + "\n")
             done.add(record.id)
 
@@ -624,22 +624,22 @@ def label_items_on_page(source: Path, kind: str, labels: Path, url: str, cut: fl
             # Held back, so that each is decided; without uncertainties, which would sway a label.
             items = tuple(
                 ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False)
-                for item in record.items[key]
+                for item in record.items or ()
                 if needs_label(item, cut)
             )
             if not items:
                 write(record, {})
                 continue
-            name = f"label:{sha256_hex(canonical_json([key, record.id, record.question, record.answer]))}"
+            name = f"label:{sha256_hex(canonical_json(['items', record.id, record.question, record.answer]))}"
             content = _shown(record, file.header).model_copy(update={"items": items, "alternatives": ()})
             item = store.find(name) or store.enqueue(content, key=name)
             if item.decision is None:
                 continue
-            decided = {each.place: each.action == "approve" for each in item.decision.items}
+            decided = {each.path: each.action == "approve" for each in item.decision.items}
             # Of an answer that was decided as a whole, only an approval says something about each item.
             whole = True if item.decision.action == "approve" else None
             # Only what the item shows was decided: it may be older than this cut or these uncertainties.
-            write(record, {each.place: decided.get(each.place, whole) for each in item.content.items})
+            write(record, {each.path: decided.get(each.path, whole) for each in item.content.items})
     waiting = len(queue) - sum(record.id in done for record in queue)
     if not waiting:
         return True
@@ -649,18 +649,17 @@ def label_items_on_page(source: Path, kind: str, labels: Path, url: str, cut: fl
 
 
 def _judged_items(
-    record: Record, key: str, done: int, total: int, pressed: Iterator[str], cut: float | None
+    record: Record, done: int, total: int, pressed: Iterator[str], cut: float | None
 ) -> dict[str, bool | None] | None:
     """The labels of an answer's items, or None if the person stopped. "u" goes back one item."""
-    items = record.items[key]
-    names, given = item_names(items), list[bool | None]()
+    items, given = record.items or (), list[bool | None]()
     asked = [at for at, item in enumerate(items) if needs_label(item, cut)]
     while len(given) < len(asked):
         at = asked[len(given)]
         if console.is_terminal:
             console.clear()
         console.print(card(record, done=done, total=total))
-        print_line(f"item {at + 1} of {len(items)}, {names[at]}: {items[at].text or '(left out)'}", "bold")
+        print_line(f"item {at + 1} of {len(items)}, {items[at].path}: {items[at].text or '(left out)'}", "bold")
         letter = next(pressed, None)
         if letter is None or letter.lower() == "q":
             return None
@@ -669,7 +668,7 @@ def _judged_items(
         elif letter.lower() in ("y", "n", "s"):
             given.append({"y": True, "n": False, "s": None}[letter.lower()])
     right = dict(zip(asked, given, strict=True))
-    return {name: right.get(at) for at, name in enumerate(names)}
+    return {item.path: right.get(at) for at, item in enumerate(items)}
 
 
 # -- Single keys from a terminal; first letters of lines from a pipe ---------------------------------------------------

@@ -314,10 +314,9 @@ def _print_given_items(counts: tuple[int, int, float] | None, artifact: Calibrat
     if gate is None or counts is None:
         return
     wrong, given, share = counts
-    by_item = gate.rule in ("wrong_share", "both") and gate.per == "item"
     print_line(
         f"Wrong among the items given: {percent(share)} ({wrong} of {given} in audits"
-        + (f"; promised {percent(gate.alpha)})." if by_item else ").")
+        + (f"; promised {percent(gate.alpha)})." if gate.rule == "wrong_share" else ").")
     )
 
 

@@ -17,14 +17,13 @@ from ..data.progress import bar
 from ..data.records import RecordFile, parse_header, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
 from ..evaluation.planning import plan as simulate
-from ..items.evaluate import SIZES
 from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
 from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
-from .frame.items import plan_by_items, refuse_with_items, refuse_without_items
-from .frame.options import CutOption, EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
+from .frame.items import plan_by_items, refuse_with_items
+from .frame.options import EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["plan", "sample"]
@@ -63,8 +62,7 @@ def plan(
     repetitions: Annotated[int, typer.Option(help="Simulated calibrations.", min=2)] = 300,
     seed: Annotated[int, typer.Option(help="Seed of the simulation.")] = 0,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
-    items: ItemsOption = None,
-    cut: CutOption = None,
+    items: ItemsOption = False,
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
@@ -77,9 +75,9 @@ def plan(
 
     Example: calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300
 
-    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --items json
+    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --items
     """
-    if items is not None:
+    if items:
         refuse_with_items(
             estimator=estimator, accuracy=accuracy, auroc=auroc, acceptance=acceptance, records=records, labels=labels
         )
@@ -87,18 +85,15 @@ def plan(
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
         plan_by_items(
             pilot,
-            items,
             alpha=alpha,
             rules=rule or (),
             delta=delta,
-            sizes=n or SIZES,
+            sizes=n,
             repetitions=repetitions,
             seed=seed,
             json_path=json_path,
-            cut=cut,
         )
         return
-    refuse_without_items(cut=cut)
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions, seed)

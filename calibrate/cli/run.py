@@ -16,7 +16,6 @@ from pydantic import Field, ValidationError
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
-from guardrail.items.spec import Kind
 from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.models import resolve_model
@@ -35,6 +34,7 @@ from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
+from ..items.rules import rule_named
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
@@ -54,15 +54,7 @@ from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.forecast import asking, judging
-from .frame.items import (
-    FitItems,
-    ScoreItems,
-    check_rule,
-    fit_by_items,
-    label_by_items,
-    refuse_with_items,
-    score_by_items,
-)
+from .frame.items import ScoreItems, fit_by_items, label_by_items, refuse_with_items, score_by_items
 from .frame.labels import (
     label_file,
     print_label_checks,
@@ -75,7 +67,7 @@ from .frame.labels import (
 )
 from .frame.next_commands import fresh_command, listed
 from .frame.options import MODEL_HELP, WITHOUT_FAILED_HELP, declared, flag
-from .frame.terminal import console, finish, print_line
+from .frame.terminal import console, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
@@ -114,16 +106,16 @@ class RunConfig(Frozen):
         default=None,
         description="Your own score instead of an estimator: MODULE:NAME of a @scorer, or an installed name.",
     )
-    items: Kind | None = Field(
-        default=None,
-        description="Keep or hold back each item of an answer: json (fields, labelled by the references), sentences "
-        "(the run ends before the labels, which people give). Options of whole answers are then refused.",
+    items: bool = Field(
+        default=False,
+        description="Keep or hold back each item of an answer: the fields of its JSON, labelled by the references. "
+        "Options of whole answers are then refused.",
     )
     cap: int | None = Field(default=None, ge=1, description="With items: most items of an answer that are ever kept.")
-    field_judge: tuple[str, ...] = Field(default=(), description="With items json: PATH=JUDGE, e.g. /total=numeric.")
-    key_field: tuple[str, ...] = Field(default=(), description="With items json: PATH=FIELD, e.g. /items=sku.")
+    field_judge: tuple[str, ...] = Field(default=(), description="With items: PATH=JUDGE, e.g. /total=numeric.")
+    key_field: tuple[str, ...] = Field(default=(), description="With items: PATH=FIELD, e.g. /items=sku.")
     optional_field: tuple[str, ...] = Field(
-        default=(), description="With items json: path of a field that an answer may leave out."
+        default=(), description="With items: path of a field that an answer may leave out."
     )
     alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
     rule: str = Field(
@@ -276,7 +268,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     read = (config, settings.questions, settings.test_questions, settings.tools, settings.estimator)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
-    if settings.items is not None:
+    if settings.items:
         _run_by_items(settings, groups)
         return
     questions, test_questions = _parts(settings, groups)
@@ -327,20 +319,15 @@ _WHOLE_ANSWERS = (
 
 
 def _run_by_items(settings: RunConfig, groups: Groups) -> None:
-    """The run for items of answers. Sentences go on once people have labelled them."""
-    kind = settings.items
-    assert kind is not None, "the caller looks"
+    """The run for items of answers."""
     refuse_with_items(**{name: name in settings.model_fields_set for name in _WHOLE_ANSWERS})
-    rule = settings.rule if "rule" in settings.model_fields_set else None
+    rule = rule_named(settings.rule if "rule" in settings.model_fields_set else None)  # before all calls are paid
     how = ScoreItems(
-        items=kind,
         cap=settings.cap,
         field_judge=list(settings.field_judge),
         key_field=list(settings.key_field),
-        optional_field=None if not settings.optional_field else list(settings.optional_field),
+        optional_field=list(settings.optional_field) or None,
     )
-    by_items = FitItems(items=kind)
-    check_rule(rule)  # before all calls are paid
     questions, test_questions = _parts(settings, groups)
     options = settings.collect_options()
     both = [(questions, _records_path(settings)), (test_questions, _test_path(settings))]
@@ -354,22 +341,14 @@ def _run_by_items(settings: RunConfig, groups: Groups) -> None:
         ask(some, model, path, options, name=settings.questions.name, title=f"asking ({path.stem})")
         refuse_failed(read_records(path).records, allowed=settings.without_failed)
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        spec = score_by_items(path, path, how, None, spec)
-        if kind == "json":
-            label_by_items(path, path, kind, None)
-    unlabelled = [path for path in files if f"items_{kind}" not in read_records(path).header.item_correctness]
-    if unlabelled:
-        commands = "; ".join(f"calibrate label {listed([path])} --items {kind} --interactive" for path in unlabelled)
-        finish(files, f"people label them, then the same command again goes on: {commands}")
-        return
+        spec = score_by_items(path, path, how, spec)
+        label_by_items(path, path, None)
     fit_by_items(
         files[:1],
         settings.out / "artifact.json",
-        by_items,
         alpha=settings.alpha,
         delta=settings.delta,
         rule=rule,
-        band_delta="together",
         groups=groups,
         test_fraction=0.0,
         test=files[1:],
@@ -435,8 +414,7 @@ def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Seq
 
 
 def _questions(path: Path, settings: RunConfig) -> list[Question]:
-    by_people = settings.items not in (None, "json")
-    loaded = load_questions(path, settings.questions_format, require_references=not by_people)
+    loaded = load_questions(path, settings.questions_format, require_references=True)
     for note in loaded.notes:
         print_line(note, "yellow")
     return loaded.questions

@@ -111,19 +111,20 @@ def score(
 
     Example: calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"
 
-    Example: calibrate score records.jsonl --items json --field-judge /total=numeric
+    Example: calibrate score records.jsonl --items --field-judge /total=numeric
     """
-    if by_items.items is not None:
+    if by_items.items:
         refuse_with_items(
             estimator=estimator,
             scorer=scorer,
             judge=judge,
             similarity=similarity,
+            entailment=entailment,
             engine=engine == "ray",
         )
         source, target = one_file(records, out)
-        score_by_items(source, target, by_items, entailment)
-        finish([target], f"calibrate label {listed([target])} --items {by_items.items}")
+        score_by_items(source, target, by_items)
+        finish([target], f"calibrate label {listed([target])} --items")
         return
     usual = asdict(ScoreItems())
     refuse_without_items(**{name: value for name, value in asdict(by_items).items() if value != usual[name]})

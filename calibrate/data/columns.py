@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.files import atomic_write, mode_of
+from guardrail.items.spec import ITEMS
 from guardrail.types import Unmeasured
 
 from .item_columns import ItemColumns
@@ -118,11 +119,11 @@ class _Log:
     def score_keys(self) -> set[str]:
         return {name.removeprefix("score:") for name in self._columns if name.startswith("score:")}
 
-    def items(self, key: str) -> ItemColumns:
-        if f"{key}:size" not in self._columns:
+    def items(self) -> ItemColumns:
+        if f"{ITEMS}:size" not in self._columns:
             none = np.full(len(self), -1, dtype=np.int64)
-            return replace(ItemColumns.of((), key), size=none, labels=none, reference=none)
-        arrays = {field.name: self._columns[f"{key}:{field.name}"] for field in fields(ItemColumns)}
+            return replace(ItemColumns.of(()), size=none, labels=none, reference=none)
+        arrays = {field.name: self._columns[f"{ITEMS}:{field.name}"] for field in fields(ItemColumns)}
         return ItemColumns(**{**arrays, "paths": tuple(json.loads(str(arrays["paths"])))})
 
 
@@ -198,7 +199,7 @@ def _made(path: Path, stream: IO[bytes], header: RecordHeader, progress: Callabl
     names = [*NUMBERS, *DIGESTS, *(f"score:{key}" for key in sorted(header.estimators))]
     log = _Lines(path, stream, may_have_fragments(header))
     batches: list[dict[str, Any]] = [columns_of((), names)]
-    items: dict[str, list[ItemColumns]] = {key: [] for key in header.item_keys}
+    items: list[ItemColumns] = []
     texts, ends, offsets = [b""], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     numbers: dict[str, dict[str | None, int]] = {"group": {}, "turns": {}}
     for at, rows in log:
@@ -207,8 +208,8 @@ def _made(path: Path, stream: IO[bytes], header: RecordHeader, progress: Callabl
             codes = [number.setdefault(getattr(row, name), len(number)) for row in rows]
             batch[name] = np.array(codes, dtype=np.int32)
         batches.append(batch)
-        for key, pieces in items.items():
-            pieces.append(ItemColumns.of(rows, key))
+        if ITEMS in header.estimators:
+            items.append(ItemColumns.of(rows))
         ids = [row.id.encode() for row in rows]
         texts.append(b"".join(ids))
         ends.append(np.fromiter(map(len, ids), np.int64))
@@ -225,10 +226,10 @@ def _made(path: Path, stream: IO[bytes], header: RecordHeader, progress: Callabl
     }
     for name in list(batches[0]):  # one column after the other, so that only one is there twice
         columns[name] = np.concatenate([batch.pop(name) for batch in batches])
-    for key, pieces in items.items():
-        whole = ItemColumns.joined(pieces)
-        columns |= {f"{key}:{field.name}": getattr(whole, field.name) for field in fields(whole)}
-        columns[f"{key}:paths"] = np.array(json.dumps(whole.paths))
+    if ITEMS in header.estimators:
+        whole = ItemColumns.joined(items)
+        columns |= {f"{ITEMS}:{field.name}": getattr(whole, field.name) for field in fields(whole)}
+        columns[f"{ITEMS}:paths"] = np.array(json.dumps(whole.paths))
     return columns
 
 
@@ -298,7 +299,8 @@ def _decoder() -> Any:
     drawn = struct("Drawn", primary=primary | None, problem=(Unmeasured | None, None))
     any_score: Any = struct("Score", value=float | None, reason=(Unmeasured | None, None))
     share = Annotated[float, msgspec.Meta(ge=0, le=1)]
-    any_item: Any = struct("Item", uncertainty=share | None, path=(str | None, None), absent=(bool, False))
+    any_item: Any = struct("Item", uncertainty=share | None, path=str, absent=(bool, False))
+    some_items: Any = Annotated[list[any_item], msgspec.Meta(min_length=1)]
     count = Annotated[int, msgspec.Meta(ge=0)]
     any_labels: Any = struct("Labels", right=list[bool | None], n_reference=(count | None, None))
     row = struct(
@@ -314,8 +316,8 @@ def _decoder() -> Any:
         turns=(str | None, None),
         drawn=(drawn | None, None),
         scores=(dict[str, any_score], msgspec.field(default_factory=dict)),
-        items=(dict[str, list[any_item]], msgspec.field(default_factory=dict)),
-        item_labels=(dict[str, any_labels], msgspec.field(default_factory=dict)),
+        items=(some_items | None, None),
+        item_labels=(any_labels | None, None),
         correct=(bool | None, None),
         label_detail=(str, ""),
     )
@@ -328,7 +330,7 @@ def _decoded(lines: Sequence[bytes]) -> list[Any] | None:
     try:
         rows = [decoder.decode(line) for line in lines]
         for row in rows:
-            if row.item_labels:
+            if row.item_labels is not None:
                 refuse_other_lengths(row)
     except (refusal, ValueError):  # among them: not UTF-8
         return None

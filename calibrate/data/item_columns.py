@@ -16,7 +16,7 @@ Counts = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class ItemColumns:
-    """The items of one key of n records, one list behind the other.
+    """The items of n records, one list behind the other.
 
     Attributes:
         size: Items of each answer; -1 where the answer could not be measured. Shape (n,).
@@ -26,7 +26,7 @@ class ItemColumns:
         absent: Whether the item is an optional field that the answer leaves out. Shape (items,).
         path: Number of each item's path in ``paths``. Shape (items,).
         right: 1 for a right item, 0 for a wrong one, -1 for an undecided one. Shape (labels,).
-        paths: The distinct paths; None is that of the items of a text.
+        paths: The distinct paths.
     """
 
     size: Counts
@@ -36,15 +36,15 @@ class ItemColumns:
     absent: NDArray[np.bool_]
     path: Counts
     right: NDArray[np.int8]
-    paths: tuple[str | None, ...]
+    paths: tuple[str, ...]
 
     @classmethod
-    def of(cls, rows: Iterable[Any], key: str) -> ItemColumns:
+    def of(cls, rows: Iterable[Any]) -> ItemColumns:
         """From records, or what `calibrate.data.columns` decodes of their lines, which has the same fields."""
-        pairs = [(row.items.get(key), row.item_labels.get(key)) for row in rows]
+        pairs = [(row.items, row.item_labels) for row in rows]
         flat = [item for items, _ in pairs if items is not None for item in items]
         right = [label for _, labels in pairs if labels is not None for label in labels.right]
-        number: dict[str | None, int] = {}
+        number: dict[str, int] = {}
         counts = (None if labels is None else labels.n_reference for _, labels in pairs)
         return cls(
             size=_integers(-1 if items is None else len(items) for items, _ in pairs),
@@ -60,8 +60,8 @@ class ItemColumns:
     @classmethod
     def joined(cls, some: Sequence[ItemColumns]) -> ItemColumns:
         """The records of several tables in order; none gives no records."""
-        some = [cls.of((), ""), *some]
-        number: dict[str | None, int] = {}
+        some = [cls.of(()), *some]
+        number: dict[str, int] = {}
         codes = [_integers(number.setdefault(path, len(number)) for path in each.paths) for each in some]
         path = [code[each.path] for code, each in zip(codes, some, strict=True)]
         names = ("size", "labels", "reference", "uncertainty", "absent", "right")

@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from guardrail.gate import EVERY_QUESTION, Scope
 from guardrail.items.item import Item
+from guardrail.items.spec import ITEMS
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut
@@ -37,10 +38,9 @@ def refuse_other_lengths(record: Any) -> None:
     Raises:
         ValueError: The numbers are named.
     """
-    for key, labels in record.item_labels.items():
-        items = record.items.get(key)
-        if items is not None and len(items) != len(labels.right):
-            raise ValueError(f"{len(labels.right)} labels for {len(items)} items of {key!r}; label each item once")
+    items, labels = record.items, record.item_labels
+    if items is not None and labels is not None and len(items) != len(labels.right):
+        raise ValueError(f"{len(labels.right)} labels for {len(items)} items; label each item once")
 
 
 class ItemLabels(Frozen):
@@ -77,8 +77,8 @@ class RecordHeader(Frozen):
     """The rule that set ``correct``; None before `label`."""
     estimators: dict[str, EstimatorSpec] = Field(default_factory=dict)
     """Every estimator whose scores are stored, by the key used in ``scores``."""
-    item_correctness: dict[str, CorrectnessSpec] = Field(default_factory=dict)
-    """The rule that labelled items, by the key of their estimator."""
+    item_correctness: CorrectnessSpec | None = Field(default=None, exclude_if=lambda spec: spec is None)
+    """The rule that labelled items; None before `label`."""
     packages: dict[str, str] = Field(default_factory=dict)
     """Versions that made the file. Not compared on resume."""
     scope: Scope = Field(default=EVERY_QUESTION, exclude_if=lambda scope: not scope.is_drawn)
@@ -89,12 +89,7 @@ class RecordHeader(Frozen):
     @property
     def whole_answer_keys(self) -> list[str]:
         """Keys of the scores of whole answers, sorted. Items have a score as well, that of the most certain item."""
-        return sorted(set(self.estimators) - set(self.item_keys))
-
-    @property
-    def item_keys(self) -> list[str]:
-        """Keys of the items that answers were split into, sorted."""
-        return sorted(key for key, spec in self.estimators.items() if spec.name.startswith("items_"))
+        return sorted(set(self.estimators) - {ITEMS})
 
 
 class Record(Frozen):
@@ -124,10 +119,10 @@ class Record(Frozen):
     """What the model answered; None for records imported with scores only."""
     scores: dict[str, Uncertainty] = Field(default_factory=dict)
     """Uncertainty by estimator key."""
-    items: dict[str, tuple[Item, ...]] = Field(default_factory=dict, exclude_if=lambda items: not items)
-    """Items of the primary answer (fields, sentences) with their uncertainties, by estimator key."""
-    item_labels: dict[str, ItemLabels] = Field(default_factory=dict, exclude_if=lambda labels: not labels)
-    """Labels of these items, by estimator key."""
+    items: tuple[Item, ...] | None = Field(default=None, exclude_if=lambda items: items is None, min_length=1)
+    """Items of the primary answer with their uncertainties; None before `score --items`, or if it has none."""
+    item_labels: ItemLabels | None = Field(default=None, exclude_if=lambda labels: labels is None)
+    """Labels of these items."""
     correct: bool | None = None
     """Whether the primary answer is right; None before `label`, or when it cannot be decided."""
     label_detail: str = ""

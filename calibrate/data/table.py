@@ -65,8 +65,8 @@ class Source(Protocol):
         """Keys of the scores that some record may have."""
         ...
 
-    def items(self, key: str) -> ItemColumns:
-        """The items of answers under a key, and their labels."""
+    def items(self) -> ItemColumns:
+        """The items of answers and their labels."""
         ...
 
 
@@ -94,8 +94,8 @@ class _InMemory:
     def score_keys(self) -> set[str]:
         return {key for record in self._records for key in record.scores}
 
-    def items(self, key: str) -> ItemColumns:
-        return ItemColumns.of(self._records, key)
+    def items(self) -> ItemColumns:
+        return ItemColumns.of(self._records)
 
 
 class RecordTable(Sequence[Record]):
@@ -214,9 +214,9 @@ class RecordTable(Sequence[Record]):
         keys = {key for source in self.sources for key in source.score_keys()}
         return {key for key in keys if self.scored(key).any()}
 
-    def items(self, key: str) -> ItemColumns:
-        """The items of answers under a key, and their labels."""
-        columns = ItemColumns.joined([source.items(key) for source in self.sources])
+    def items(self) -> ItemColumns:
+        """The items of answers and their labels."""
+        columns = ItemColumns.joined([source.items() for source in self.sources])
         return columns if self._selected is None else columns.take(self._selected)
 
     def fingerprint(self) -> str:

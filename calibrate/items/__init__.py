@@ -1,6 +1,7 @@
-"""Calibration of a gate on the items of answers: which fields or sentences to keep, with a certificate.
+"""Calibration of a gate on the items of answers: which fields to keep, with a certificate.
 
-``rules`` is the mathematics; ``answers`` turns records into lists of (uncertainty, wrong) per answer; ``fit`` makes the
-section of an artifact; ``figures`` counts what a threshold keeps; ``evaluate`` and ``audit`` test it on other answers;
-``records`` has these steps as methods.
+``rules`` has the promises, as calls of `calibrate.rules`; ``answers`` measures and labels records, and packs them for
+the rules; ``fit`` makes the section of an artifact; ``evaluate`` and ``audit`` test it on other answers; ``figures``
+counts what a threshold keeps, ``words`` and ``page`` show it; ``records`` has these steps as methods; ``documents``
+reads JSON documents of other tools.
 """

@@ -2,35 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, field, fields, replace
+import hashlib
+from dataclasses import dataclass, field
 from typing import Literal
 
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import UsageError
 from guardrail.items.measure import items_measure
-from guardrail.items.spec import ItemFigures, ItemsThreshold
+from guardrail.items.spec import ITEMS, ItemFigures, ItemsThreshold
 from guardrail.notebook import percent
 
 from ..data.records import RecordFile
 from ..data.split import one_per_cluster, one_per_question
-from ..rules.capital import p_capital
+from ..rules.capital import excess_mean, excess_total, p_capital
 from ..rules.certificate import tail
-from .answers import MeasuredItems, label_items, measure_records
-from .figures import kept_of
-from .fit import held_out_items, require_same_items, thresholds_of
-from .rules import AnswerItems, Reals, reading_order
+from .answers import LabelledItems, label_items, measure_records
+from .fit import gate_of, held_out_items, require_same_items
+from .rules import AnswerItems
 
-__all__ = ["LEVEL", "ItemsAudit", "Tested", "audit_items", "check_on", "check_promise", "measured_alike"]
+__all__ = ["LEVEL", "ItemsAudit", "audit_items", "check_on", "check_promise", "measured_alike"]
 
 LEVEL = 0.05
 """Default probability of refuting a gate whose risk is exactly its target."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class ItemsAudit:
     """The test of a promise on labelled answers that the gate was not fitted on.
 
     Attributes:
@@ -38,95 +36,47 @@ class Tested:
         sentence: The result in words.
         p_refuted: p-value of "the promise holds".
         p_supported: p-value of "the promise does not hold".
+        figures: Counts of the gate on these answers.
+        data: The answers.
     """
 
     verdict: Literal["refuted", "supported", "undecided"]
     sentence: str
     p_refuted: float
     p_supported: float
+    figures: ItemFigures
+    data: LabelledItems = field(repr=False)
 
 
 def check_promise(
-    gate: ItemsThreshold,
-    items: AnswerItems,
-    limits: Sequence[float | None],
-    *,
-    level: float = LEVEL,
-    target: float | None = None,
-) -> Tested:
-    """Test a gate's promise on answers that it was not fitted on.
+    gate: ItemsThreshold, items: AnswerItems, *, level: float = LEVEL, target: float | None = None
+) -> tuple[float, float, str]:
+    """The p-values of "the promise holds" and of "it does not" on answers that the gate was not fitted on, in words.
 
     The share of wrong items is tested by betting, in both directions; rules over answers by exact binomial tails. A
     gate whose risk is exactly its target is refuted with probability ``level`` at most.
-
-    Args:
-        gate: The gate.
-        items: Labelled answers.
-        limits: The threshold of each answer.
-        level: Level of each of the two tests.
-        target: Share to test instead of the gate's.
     """
-    kept = kept_of(items, limits)
-    K = np.bincount(items.answer, weights=kept, minlength=items.n).astype(np.float64)
-    W = np.bincount(items.answer, weights=kept & (items.wrong == 1), minlength=items.n).astype(np.float64)
-    if not K.sum():
-        return Tested("undecided", "Nothing is kept of these answers, so the promise cannot be tested.", 1.0, 1.0)
     alpha = gate.alpha if target is None else target
-    results = []
-    if gate.rule in ("wrong_share", "both"):
-        results.append(_share_tested(gate, items, K, W, alpha, level))
-    if gate.rule != "wrong_share":
-        limit = gate.options.get("clean_alpha", alpha) if target is None else target
-        results.append(_broken_tested(gate, K, W, limit))
-    p_refuted = min(1.0, len(results) * min(p for p, _, _ in results))
-    p_supported = max(p for _, p, _ in results)
-    facts_in_words = "; ".join(words for _, _, words in results)
-    if p_refuted <= level:
-        return Tested(
-            "refuted", f"They refute the promise: {facts_in_words} (p = {p_refuted:.2g}).", p_refuted, p_supported
-        )
-    if p_supported <= level:
-        words = f"They support the promise: {facts_in_words} (p = {p_supported:.2g})."
-        return Tested("supported", words, p_refuted, p_supported)
-    words = f"They neither refute nor support the promise: {facts_in_words}. More labelled answers would."
-    return Tested("undecided", words, p_refuted, p_supported)
-
-
-def _share_tested(
-    gate: ItemsThreshold, items: AnswerItems, K: Reals, W: Reals, alpha: float, level: float
-) -> tuple[float, float, str]:
-    excess = W - alpha * K
-    shown = K > 0
-    most, least, share = (1 - alpha) * items.cap, alpha * items.cap, W.sum() / K.sum()
-    if gate.per == "answer":
-        excess = np.where(shown, excess / np.maximum(K, 1), 0.0)
-        most, least, share = 1 - alpha, alpha, float((W[shown] / K[shown]).mean())
-    read = excess[reading_order(items.ids)][:, None]
-    against = float(p_capital(-read, least, level)[0])
-    supports = float(p_capital(read, most, level)[0])
-    return against, supports, f"{percent(share)} of what is kept is wrong, and the target is {percent(alpha)}"
-
-
-def _broken_tested(gate: ItemsThreshold, K: Reals, W: Reals, alpha: float) -> tuple[float, float, str]:
-    broken = int((gate.allowed < W).sum())
-    n = int((K > 0).sum()) if gate.rule == "clean_shown" else K.size
-    of = "answers that show something" if gate.rule == "clean_shown" else "answers"
+    K, W = items.counts(gate.threshold)
+    if not K.any():
+        return 1.0, 1.0, "nothing is kept of these answers, so the promise cannot be tested"
+    if gate.rule.startswith("wrong_share"):
+        by_item = gate.rule == "wrong_share"
+        excess = (excess_total if by_item else excess_mean)(K, W, alpha)
+        largest = items.cap if by_item else 1
+        share = W.sum() / K.sum() if by_item else (W[K > 0] / K[K > 0]).mean()
+        # By a hash of the id: read by length, the capital would grow before the first wrong answer comes.
+        order = sorted(range(items.n), key=lambda i: hashlib.sha256(items.ids[i].encode()).digest())
+        read = np.asarray(excess)[order][:, None]
+        against = float(p_capital(-read, alpha * largest, level)[0])
+        supports = float(p_capital(read, (1 - alpha) * largest, level)[0])
+        return against, supports, f"{percent(share)} of what is kept is wrong, and the target is {percent(alpha)}"
+    shown_only = gate.rule == "clean_shown"
+    broken, n = int((W > 0).sum()), int((K > 0).sum()) if shown_only else items.n
     against = 1.0 if broken == 0 else float(1 - tail(broken - 1, n, alpha))
-    words = f"{broken} of {n} {of} are broken ({percent(broken / n)}), and the target is {percent(alpha)}"
+    of = "answers that show something" if shown_only else "answers"
+    words = f"{broken} of {n} {of} keep a wrong item ({percent(broken / n)}), and the target is {percent(alpha)}"
     return against, float(tail(broken, n, alpha)), words
-
-
-@dataclass(frozen=True, slots=True)
-class ItemsAudit(Tested):
-    """The test of a promise, with its counts.
-
-    Attributes:
-        figures: Counts of the gate on these answers.
-        data: The answers.
-    """
-
-    figures: ItemFigures
-    data: MeasuredItems = field(repr=False)
 
 
 def check_on(
@@ -147,17 +97,23 @@ def check_on(
         UsageError: As `held_out_items`.
     """
     figures, data = held_out_items(artifact, file)
-    gate = artifact.items
-    assert gate is not None, "held_out_items looks"
+    gate = gate_of(artifact)
     clustered = gate.scores.group is not None
     units = one_per_question(one_per_cluster(data.records) if clustered else data.records)
     fewer = len(units) < len(data.records)
     items = held_out_items(artifact, file, units)[1].items if fewer else data.items
-    tested = check_promise(gate, items, thresholds_of(gate, items), level=level, target=target)
+    p_refuted, p_supported, words = check_promise(gate, items, level=level, target=target)
+    if p_refuted <= level:
+        verdict, sentence = "refuted", f"They refute the promise: {words} (p = {p_refuted:.2g})."
+    elif p_supported <= level:
+        verdict, sentence = "supported", f"They support the promise: {words} (p = {p_supported:.2g})."
+    else:
+        verdict = "undecided"
+        sentence = f"They neither refute nor support the promise: {words}. More labelled answers would."
     if fewer:
         which = "one of each cluster" if clustered else "one of equal questions"
-        tested = replace(tested, sentence=f"{tested.sentence} Tested on {items.n} of these answers, {which}.")
-    return ItemsAudit(**{each.name: getattr(tested, each.name) for each in fields(tested)}, figures=figures, data=data)
+        sentence += f" Tested on {items.n} of these answers, {which}."
+    return ItemsAudit(verdict, sentence, p_refuted, p_supported, figures, data)  # type: ignore[arg-type]
 
 
 def audit_items(
@@ -168,23 +124,19 @@ def audit_items(
     Raises:
         UsageError: As `measured_alike`, `label_items` and `check_on`.
     """
-    file, key = measured_alike(artifact, file)
-    if key not in file.header.item_correctness:
-        file = label_items(file, key)
+    file = measured_alike(artifact, file)
+    if file.header.item_correctness is None:
+        file = label_items(file)
     return check_on(artifact, file, level=level, target=target)
 
 
-def measured_alike(artifact: CalibrationArtifact, file: RecordFile) -> tuple[RecordFile, str]:
-    """Records with their items as the artifact says, and the key of these.
+def measured_alike(artifact: CalibrationArtifact, file: RecordFile) -> RecordFile:
+    """Records with their items as the artifact says.
 
     Raises:
         UsageError: The artifact gates whole answers, or the records were made otherwise.
     """
-    gate = artifact.items
-    if gate is None:
-        raise UsageError("this artifact gates whole answers; audit it with `calibrate.audit`.")
-    key = f"items_{gate.spec.kind}"
-    if key not in file.header.estimators:
-        file = measure_records(file, items_measure(gate.spec))
-    require_same_items(artifact, file, key)
-    return file, key
+    if ITEMS not in file.header.estimators:
+        file = measure_records(file, items_measure(gate_of(artifact).spec))
+    require_same_items(artifact, file)
+    return file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,7 @@ from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
-from ..items.fit import ItemsRule, fit_items_artifact, held_out_items
+from ..items.fit import fit_items_artifact, held_out_items
 from ..ledger import Ledger, counted
 from ..pipeline import (
     CERTIFICATE_DELTA,
@@ -185,15 +185,12 @@ def learn(
 def _fit_items(
     file: RecordFile, gate: ItemsThreshold, alpha: float | None, rule: str | None, delta: float | None, groups: Groups
 ) -> CalibrationArtifact:
-    """A gate of items by the old one's rule and cap. The cut is not needed: people decided every item."""
-    if delta is None and not (gate.delta is None and rule in (None, gate.rule)):
-        delta = CERTIFICATE_DELTA
+    """A gate of items by the old one's rule and cap."""
     return fit_items_artifact(
         file,
         alpha=gate.alpha if alpha is None else alpha,
-        kind=gate.spec.kind,
-        rule=replace(ItemsRule.again(gate), planned=None) if rule in (None, gate.rule) else rule,
-        delta=delta,
+        rule=rule or gate.rule,
+        delta=CERTIFICATE_DELTA if delta is None else delta,
         groups=groups,
         cap=gate.spec.cap,
         repeats="all",  # users repeat questions, and each time is a draw of its own
@@ -276,7 +273,7 @@ def _header(
         n_questions=len(questions),
         correctness=labels if artifact.items is None else None,
         estimators={key: artifact.estimator},
-        item_correctness={} if artifact.items is None else {key: labels},
+        item_correctness=None if artifact.items is None else labels,
         packages=package_versions(),
     )
 
@@ -294,8 +291,8 @@ def _record(item: ReviewedItem, key: str) -> Record:
         group=item.group,
         drawn=drawn,
         scores={key: verdict.uncertainty},
-        items={key: items} if items else {},
-        item_labels={key: labels} if items else {},
+        items=items or None,
+        item_labels=labels if items else None,
         correct=None if items else item.correct,
         label_detail=detail,
     )

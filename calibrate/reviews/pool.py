@@ -315,9 +315,9 @@ def _label(action: str | None, respond: Respond) -> bool | None:
 def _item_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
     """The labels of a decided item. A decision about the whole says something about each item only if it approves."""
     assert item.decision is not None, "it has an action"
-    decided = {each.place: each.action == "approve" for each in item.decision.items}
+    decided = {each.path: each.action == "approve" for each in item.decision.items}
     whole = True if item.decision.action == "approve" else None
-    return tuple(decided.get(item.place, whole) for item in verdict.items)
+    return tuple(decided.get(item.path, whole) for item in verdict.items)
 
 
 def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool:
@@ -354,7 +354,7 @@ def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    places = [each.place for each in item.verdict.items]
+    places = [each.path for each in item.verdict.items]
     return canonical_json([item.question.strip(), item.context, text, calls, *([places] if places else [])])
 
 

@@ -28,7 +28,7 @@ from rich.table import Table
 
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
-from calibrate.items.answers import label_items, measure_records, packed_answers
+from calibrate.items.answers import label_items, labelled_items, measure_records
 from calibrate.items.fit import fit_items_artifact, held_out_items
 from calibrate.reviews.learning import Learned, learn
 from calibrate.reviews.pool import read_reviews
@@ -51,7 +51,6 @@ from integrations.openai_chat import OpenAICompatibleChat
 __all__ = ["ALPHA", "Result", "extract", "main", "run", "show"]
 
 ALPHA, DELTA = 0.05, 0.1
-KEY = "items_json"
 FORMAT = bindings_for(response_format=Invoice)
 PROMPT = PromptWrapping(system="Give the fields of the invoice as JSON.")
 REVIEWER = "ann"
@@ -106,13 +105,13 @@ def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
     with serving() as url, ReviewStore(folder / "reviews.db") as store:
         chat = OpenAICompatibleChat(model=MODEL, base_url=url, api_key=SecretStr("none"))
         labelled = measured(chat, measure, folder / "records.jsonl", invoices(n, seed=1, prefix="labelled"))
-        file = label_items(labelled, KEY)
+        file = label_items(labelled)
         write_records(folder / "labelled.jsonl", file.header, file.records)
         artifact = fit_items_artifact(file, alpha=ALPHA, delta=DELTA)
         artifact.save(folder / "artifact.json")
 
         questions = invoices(new, seed=2, prefix="new")
-        test = label_items(measured(chat, measure, folder / "new.jsonl", questions), KEY)
+        test = label_items(measured(chat, measure, folder / "new.jsonl", questions))
         figures, _ = held_out_items(artifact, test)
         decided, corrected = decide_fields(chat, artifact, store, questions, measure)
 
@@ -176,16 +175,16 @@ def decisions_by(content: Content, reference: str, measure: ItemsMeasure) -> lis
     fields = json.loads(reference)
     compared = compare_with_gold(Sample(text=content.candidate.text), reference, measure.spec)
     decisions = []
-    for part, right in zip(content.items, compared.right, strict=True):
-        value = fields.get((part.path or "").removeprefix("/"))
-        if part.kept:
+    for item, right in zip(content.items, compared.right, strict=True):
+        value = fields.get(item.path.removeprefix("/"))
+        if item.kept:
             continue
         if right:
-            decisions.append(ItemDecision(place=part.place, action="approve"))
+            decisions.append(ItemDecision(path=item.path, action="approve"))
         elif value is None:
-            decisions.append(ItemDecision(place=part.place, action="reject"))
+            decisions.append(ItemDecision(path=item.path, action="reject"))
         else:
-            decisions.append(ItemDecision(place=part.place, action="edit", text=json.dumps(value)))
+            decisions.append(ItemDecision(path=item.path, action="edit", text=json.dumps(value)))
     return decisions
 
 
@@ -208,12 +207,13 @@ def right_of_whole_answers(calibration: RecordFile, test: RecordFile) -> int:
 def _answers(file: RecordFile) -> tuple[list[float], list[int], list[int]]:
     """(uncertainty, error, right fields) of the labelled answers."""
     uncertainty, error, right = [], [], []
-    for record in packed_answers(file, KEY).records:
+    for record in labelled_items(file).records:
         assert record.drawn is not None
         assert record.drawn.primary is not None
         own = json.loads(record.drawn.primary.text)
         samples = [json.loads(sample.text) for sample in record.drawn.samples]
-        labels = record.item_labels[KEY].right
+        assert record.item_labels is not None
+        labels = record.item_labels.right
         uncertainty.append(sum(sample != own for sample in samples) / len(samples))
         error.append(int(not all(labels)))
         right.append(labels.count(True))

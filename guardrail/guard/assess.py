@@ -17,7 +17,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import Field
 
 from ..errors import UsageError
-from ..items.decide import undivided
+from ..items.gate import undivided
 from ..judges import with_majority
 from ..plain_json import sha256_hex
 from ..prompting import normal_form, prompt_content, question_text

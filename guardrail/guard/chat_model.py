@@ -21,7 +21,7 @@ from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..call_settings import check_settings
 from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
-from ..items.decide import released_call
+from ..items.gate import released_call
 from ..items.measure import estimator_of
 from ..items.partial import partial_or
 from ..models import resolve_model

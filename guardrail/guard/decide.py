@@ -8,9 +8,10 @@ from dataclasses import dataclass
 
 from ..artifact import CalibrationArtifact
 from ..gate import accepts
-from ..items.decide import by_items, measured_items
+from ..items.gate import by_items
 from ..items.item import Item
-from ..items.json_fields import schema_of
+from ..items.measure import measured_items
+from ..items.paths import schema_of
 from ..judges import default_judge, distinct_answers
 from ..judges.base import is_slow, left_out_by
 from ..outcome import Infeasible, InfeasibleReason, target_text

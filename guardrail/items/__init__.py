@@ -1,12 +1,11 @@
-"""Answers as lists of items (JSON fields, sentences), each kept or held back on its own.
+"""Answers as lists of items, the fields of their JSON, each kept or held back by itself.
 
 * `item`: one item, and the verdict on it.
-* `spec`: the split, the support and the cap, and the section ``items`` of an artifact.
-* `gate`: the one comparison that calibration and run time share.
-* `json_fields`, `sentences`: the two kinds of items.
+* `spec`: how answers are split, and the section ``items`` of an artifact.
+* `json_fields`, `paths`: the items of a document, and their names.
 * `measure`: from a sample set to items with uncertainties, and items compared with a reference.
-* `decide`: the verdict, and what is left of the answer.
+* `gate`: the one comparison that calibration and run time share, the verdict, and what is left of the answer.
 * `partial`: structured output of which some fields are held back.
 
-The certificate's unit stays the answer: the items of one answer may depend on each other in any way.
+The unit of the certificate is the answer: the items of one answer may depend on each other in any way.
 """

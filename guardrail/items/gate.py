@@ -1,72 +1,163 @@
-"""The gate of items: the one comparison that calibration, evaluation and run time share."""
+"""The gate of items: the one comparison of calibration and run time, the verdict, and what is left of the answer."""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
+from ..judges.json_value import read_json
+from ..plain_json import text_fault
+from ..types import Sample, ToolCall
+from ..verdict import Reason, Verdict
+from .item import Item, ItemVerdict
+from .json_fields import ABSENT, Document, json_text, kept_value, placed
+from .paths import named_path
+from .spec import ItemsThreshold, kept
 
-__all__ = ["kept", "mean_uncertainty", "measured"]
+__all__ = ["LISTED", "by_items", "release", "released_call", "undivided"]
+
+LISTED = 12
+"""Most places that a verdict's detail lists."""
+_NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": None}
+"""The tokens of the original answer spell what is held back."""
 
 
-def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: int) -> NDArray[np.float64]:
-    """The uncertainties of one answer's items as the gate compares them; infinity is never kept.
+# -- The verdict -------------------------------------------------------------------------------------------------------
 
-    An item that could not be measured (None, NaN or an infinity) becomes infinity. Beyond the ``cap`` most certain ones
-    all others do, too; of equal ones the first in the text are among the most certain. The certificate needs the cap:
-    with more items than that, one answer could be wrong in more places than calibration allowed for.
+
+def by_items(
+    verdict: Verdict, items: Sequence[Item], gate: ItemsThreshold, schema: Mapping[str, Any] | None = None
+) -> Verdict:
+    """The verdict on the whole answer, with the verdict on each item.
+
+    Accepted iff some item is kept; the candidate then has the kept items only. A tool call of which an argument is held
+    back is not accepted: it must not run without it.
 
     Args:
-        uncertainties: One for each item, in the order of the text; higher is less certain.
-        cap: Most items of an answer that can be kept, at least 1. Fixed without labels and stored with the threshold.
+        verdict: The verdict by the most certain item.
+        items: The items of its candidate.
+        gate: The artifact's gate.
+        schema: The JSON schema of the answers, if they have one: other keys are words of the model.
+    """
+    flags = kept([item.uncertainty for item in items], verdict.threshold, gate.spec.cap)
+    judged = tuple(
+        ItemVerdict(**item.model_dump(), kept=verdict.accepted and bool(flag), named=_named(item, gate, schema))
+        for item, flag in zip(items, flags, strict=True)
+    )
+    answer = verdict.candidate
+    if not verdict.accepted or answer is None:
+        return verdict.model_copy(update={"items": judged})
+    held = [item for item in judged if not item.kept]
+    counted = f"{len(judged) - len(held)} of {len(judged)} items"
+    if not held:
+        whole = {"candidate": release(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} items."}
+        return verdict.model_copy(update={"items": judged, **whole})
+    places = ", ".join(item.shown_path or "(the whole value)" for item in held[:LISTED])
+    more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
+    partly = {"items": judged, "reason": Reason.PARTLY_HELD_BACK}
+    if answer.tool_calls:
+        detail = (
+            f"Held back: {counted} are certain enough (uncertainty <= {verdict.threshold:.4g}), but a call must not "
+            f"run without the others: {places}{more}. A person decides about them."
+        )
+        return verdict.model_copy(update={**partly, "accepted": False, "detail": detail})
+    detail = f"Accepted in part: kept {counted} (uncertainty <= {verdict.threshold:.4g}). Held back: {places}{more}."
+    detail += " Have a person decide about these, or do without them."
+    return verdict.model_copy(
+        update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
+    )
 
-    Returns:
-        A new array, shape (items,).
+
+def _named(item: Item, gate: ItemsThreshold, schema: Mapping[str, Any] | None) -> str | None:
+    """The path without words of the model; None if it has none, as most paths."""
+    named = named_path(item.path, gate.spec, schema)
+    return None if named == item.path else named
+
+
+def undivided(verdict: Verdict) -> Verdict:
+    """For callers that can use no item of an answer: an abstention unless everything is kept."""
+    if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
+        return verdict
+    detail = f"{verdict.detail} The caller takes a whole answer only, so nothing is given out."
+    return verdict.model_copy(
+        update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
+    )
+
+
+def released_call(verdict: Verdict) -> Verdict:
+    """For callers that read the arguments of a call and never run it: a call of the kept arguments, accepted."""
+    answer = verdict.candidate
+    if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK or answer is None:
+        return verdict
+    left = release(answer, verdict.items)
+    detail = verdict.detail.replace("Held back:", "Accepted in part:", 1)
+    return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer, "detail": detail})
+
+
+# -- What is left of the answer ----------------------------------------------------------------------------------------
+
+
+def release(answer: Sample, items: Sequence[ItemVerdict], edits: Mapping[str, str] | None = None) -> Sample:
+    """The kept items of an answer: its own values, and those that a person wrote in place of an item.
+
+    Text around a JSON object or a tool call has no items and is left out. An answer of which everything is kept is
+    otherwise unchanged.
+
+    Args:
+        answer: The original answer.
+        items: The verdict on each of its items, in order.
+        edits: JSON that a person wrote in place of an item, by its path. Such an item is kept.
 
     Raises:
-        ValueError: The cap is below 1.
+        ValueError: An edit is not JSON, or a value that cannot be given out.
     """
-    if cap < 1:
-        raise ValueError(f"cap must be at least 1, got {cap}. Give the most items of an answer that can be kept.")
-    values = np.array(uncertainties, dtype=np.float64)  # None becomes NaN
-    values[~np.isfinite(values)] = math.inf
-    if values.size > cap:
-        values[np.argsort(values, kind="stable")[cap:]] = math.inf
-    return values
+    edits = edits or {}
+    whole = all(item.kept for item in items) and not edits
+    if answer.tool_calls:
+        judged = answer.judged_part
+        if whole:
+            return judged
+        (call,) = judged.tool_calls
+        left = _left(call.arguments, items, {path: _argument(text) for path, text in edits.items()})
+        own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
+        return judged.model_copy(update={"tool_calls": (own,), **_NO_TOKENS})
+    document = read_json(answer.comparable)
+    if whole:
+        # Words before a code fence are no item, so nothing has measured them.
+        text = json_text(document) if _is_fenced(answer.comparable) else answer.text
+    else:
+        left = _left(document, items, {path: _field(text) for path, text in edits.items()})
+        text = "{}" if left is ABSENT else json_text(left)
+    return answer if text == answer.text else answer.model_copy(update={"text": text, **_NO_TOKENS})
 
 
-def mean_uncertainty(uncertainties: Sequence[float | None]) -> float | None:
-    """The one number of an answer that a drift monitor compares: the mean over its items, an unmeasured item as 1.
-
-    It moves with every item, while the most certain one is often at 0. Any fixed function of an answer's items keeps
-    answers exchangeable, so the monitor's test stays exact.
-
-    Returns:
-        A number in [0, 1]; None if no part was measured.
-    """
-    if all(value is None for value in uncertainties):
-        return None
-    return sum(1.0 if value is None else value for value in uncertainties) / len(uncertainties)
+def _field(text: str) -> Document:
+    """A field that a person wrote, with exact numbers."""
+    value = read_json(text)
+    if (fault := text_fault(json_text(value))) is not None:
+        raise ValueError(f"it holds {fault}")
+    return value
 
 
-def kept(
-    uncertainties: Sequence[float | None] | NDArray[np.float64], threshold: float | None, cap: int
-) -> NDArray[np.bool_]:
-    """Which items are kept: those with ``uncertainty <= threshold`` after `measured`.
+def _argument(text: str) -> Any:
+    """An argument that a person wrote, as a tool gets it."""
+    _field(text)  # json.loads takes the last of two fields with one name
+    value = json.loads(text)
+    json.dumps(value, allow_nan=False)  # and makes infinity of 1e999
+    return value
 
-    Equal uncertainties are kept together, except at the cap.
 
-    Args:
-        uncertainties: One for each item, in the order of the text.
-        threshold: The largest uncertainty that is kept; None keeps nothing.
-        cap: As in `measured`.
+def _is_fenced(text: str) -> bool:
+    try:
+        json.loads(text)
+    except ValueError:
+        return True
+    return False
 
-    Returns:
-        A boolean array, shape (items,).
-    """
-    values = measured(uncertainties, cap)
-    if threshold is None:
-        return np.zeros(values.size, dtype=np.bool_)
-    return (values <= threshold) & np.isfinite(values)
+
+def _left(document: Document, items: Sequence[ItemVerdict], values: Mapping[str, Document]) -> Document:
+    flags = {item.path: item.kept for item in items if not item.absent}
+    for path, value in values.items():
+        document = placed(document, path, value)
+    return kept_value(document, {**flags, **dict.fromkeys(values, True)})

@@ -19,33 +19,16 @@ from ..judges.registry import make_judge
 from ..judges.tool_call import point_in_time, read_calls
 from ..specs import JudgeSpec
 from ..types import Bindings, Sample
-from .spec import ItemsSpec, Procedure
+from .paths import Fields, escaped, leaf_fields, schema_of, unescaped
+from .spec import MOST_ITEMS, ItemsSpec
 
-__all__ = [
-    "ABSENT",
-    "UNNAMED",
-    "DateJudge",
-    "Document",
-    "Leaf",
-    "OtherDocument",
-    "document_of",
-    "escaped",
-    "field_judges",
-    "json_spec",
-    "json_text",
-    "kept_value",
-    "leaf_fields",
-    "leaves",
-    "named_path",
-    "placed",
-]
+__all__ = ["ABSENT", "DateJudge", "Document", "Leaf", "OtherDocument", "document_of", "field_judges", "json_spec"]
+__all__ += ["json_text", "kept_value", "leaves", "placed", "reference_document"]
 
 Document: TypeAlias = Any
-SPLITTER, SUPPORT = "json_fields", "samples"
-VERSION = 1
-MOST_ITEMS = 100
-"""Different items of a list that a judge compares with each other; items of a longer list are not measured. A judge is
-asked about every two of them, in the answer and in each sample: 1,000 items are ten million questions."""
+MOST_COMPARED = 100
+"""Different entries of a list that a judge compares with each other; entries of a longer list are not measured. A judge
+is asked about every two of them, in the answer and in each sample: 1,000 entries are ten million questions."""
 
 
 class _Absent:
@@ -58,14 +41,14 @@ ABSENT: Any = _Absent()
 
 
 @dataclass(frozen=True, slots=True)
-class _KeyedItem:
-    """A step into a list of objects: to the item whose key field has this value."""
+class _KeyedEntry:
+    """A step into a list of objects: to the entry whose key field has this value."""
 
     field: str
     key: str
 
 
-Address: TypeAlias = tuple[str | _KeyedItem, ...]
+Address: TypeAlias = tuple[str | _KeyedEntry, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,10 +57,10 @@ class Leaf:
 
     Attributes:
         path: JSON pointer in the document.
-        pattern: The path with "*" for each item of a list; the field's judge is found by it.
+        pattern: The path with "*" for each entry of a list; the field's judge is found by it.
         value: The value there, or `ABSENT`.
-        address: Steps to the same field in another document; of a list item, to its list.
-        place: For an item of a list of scalars: how many items up to and with this one equal it, from 1. 0 otherwise.
+        address: Steps to the same field in another document; of an entry of a list, to its list.
+        nth: Of a list of scalars: how many entries up to and with this one equal it, from 1. 0 otherwise.
         unmeasured: Why nothing is compared with it; empty where it is compared.
     """
 
@@ -85,7 +68,7 @@ class Leaf:
     pattern: str
     value: Document
     address: Address
-    place: int = 0
+    nth: int = 0
     unmeasured: str = ""
 
 
@@ -100,13 +83,26 @@ def document_of(answer: Sample, call: str | None) -> Document:
         call: Name of the tool that it must call; None for an answer whose text is the document.
 
     Raises:
-        ValueError: There is none: not JSON, a field twice, several calls, or another tool.
+        ValueError: There is none: not JSON, a field twice, more than `MOST_ITEMS` values, several calls, another tool.
     """
     if [made.name for made in answer.tool_calls] != ([] if call is None else [call]):
         raise ValueError(f"expected {call or 'no tool call'}, got {[made.name for made in answer.tool_calls]}")
     if call is None:
-        return read_json(answer.comparable)
-    return read_json(json.dumps(answer.tool_calls[0].arguments, allow_nan=False))
+        return _read(answer.comparable)
+    return _read(json.dumps(answer.tool_calls[0].arguments, allow_nan=False))
+
+
+def _read(text: str) -> Document:
+    document = read_json(text)
+    waiting, values = [document], 0
+    while waiting and values <= MOST_ITEMS:
+        value = waiting.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        waiting.extend(inner)
+        values += not inner
+    if values > MOST_ITEMS:
+        raise ValueError(f"it has more than {MOST_ITEMS:,} values")
+    return document
 
 
 def reference_document(reference: str, call: str | None) -> tuple[Document, str | None]:
@@ -121,7 +117,7 @@ def reference_document(reference: str, call: str | None) -> tuple[Document, str 
     """
     calls = None if call is None else read_calls(reference)
     if calls is None:
-        return read_json(reference), None
+        return _read(reference), None
     if len(calls) > 1:
         raise ValueError(f"it holds {len(calls)} calls")
     return document_of(Sample(text="", tool_calls=tuple(calls)), calls[0].name), calls[0].name
@@ -143,8 +139,8 @@ def json_text(value: Document) -> str:
 def leaves(document: Document, spec: ItemsSpec, judges: Mapping[str, Judge]) -> list[Leaf]:
     """The items of a document, in the order of the text.
 
-    One item for each leaf path. A list of scalars gives one item for each item; any other list is one item, unless
-    ``spec.keys`` names a key field by which its items are matched. Null, ``[]`` and ``{}`` are items. A field of
+    One item for each leaf path. A list of scalars gives one item for each entry; any other list is one item, unless
+    ``spec.keys`` names a key field by which its entries are matched. Null, ``[]`` and ``{}`` are items. A field of
     ``spec.optional`` that an object leaves out is an item whose value is `ABSENT`, after the object's other fields.
     """
     return list(_walk(document, "", "", (), spec, judges))
@@ -167,12 +163,12 @@ def _walk(
         keys = _keys_of(value, spec.keys.get(pattern))
         if keys is not None:
             for i, (item, key) in enumerate(zip(value, keys, strict=True)):
-                at = (*address, _KeyedItem(spec.keys[pattern], key))
+                at = (*address, _KeyedEntry(spec.keys[pattern], key))
                 yield from _walk(item, f"{path}/{i}", f"{pattern}/*", at, spec, judges)
             return
         if not any(isinstance(item, dict | list) for item in value):
             judge = judges.get(f"{pattern}/*")
-            why = _Tally(judge, value, spec.most_items).excess
+            why = _Tally(judge, value).excess
             earlier = _Tally(None if why else judge)
             for i, item in enumerate(value):
                 same, _ = earlier.same(item)
@@ -193,15 +189,14 @@ def _keys_of(items: Sequence[Document], field: str | None) -> list[str] | None:
 def _optional_in(pattern: str, spec: ItemsSpec) -> list[str]:
     """Names of the optional fields of the object at a path."""
     at = (path.rpartition("/") for path in spec.optional)
-    return [_unescaped(name) for parent, _, name in at if parent == pattern]
+    return [unescaped(name) for parent, _, name in at if parent == pattern]
 
 
 class _Tally:
     """The items of a list with equal ones counted together: comparing every two items of a long list takes minutes."""
 
-    def __init__(self, judge: Judge | None, items: Sequence[Document] = (), most: int | None = None) -> None:
+    def __init__(self, judge: Judge | None, items: Sequence[Document] = ()) -> None:
         self._judge = judge
-        self._most = most
         self._counts: dict[str, tuple[Document, int]] = {}
         for item in items:
             self.add(item)
@@ -224,11 +219,11 @@ class _Tally:
     @property
     def excess(self) -> str:
         """Why the judge does not compare the items: there are too many different ones; empty if it does."""
-        if self._judge is None or self._most is None or len(self._counts) <= self._most:
+        if self._judge is None or len(self._counts) <= MOST_COMPARED:
             return ""
         return (
             f"the list has {len(self._counts)} different items, and the items' judge, which compares every two of "
-            f"them, takes at most {self._most}"
+            f"them, takes at most {MOST_COMPARED}"
         )
 
     def _text(self, item: Document) -> str:
@@ -243,10 +238,9 @@ class OtherDocument:
         value: The document.
     """
 
-    def __init__(self, value: Document, judges: Mapping[str, Judge], most_items: int | None = None) -> None:
+    def __init__(self, value: Document, judges: Mapping[str, Judge]) -> None:
         self.value = value
         self._judges = judges
-        self._most_items = most_items
         self._tallies: dict[Address, _Tally] = {}
         self._keys: dict[Address, dict[str, int]] = {}
 
@@ -261,16 +255,16 @@ class OtherDocument:
         if leaf.value is ABSENT:
             return there is ABSENT
         judge = self._judges.get(leaf.pattern)
-        if not leaf.place:
+        if not leaf.nth:
             return False if there is ABSENT else _same(leaf.value, there, judge)
         if not isinstance(there, list):
             return False
         if leaf.address not in self._tallies:
-            self._tallies[leaf.address] = _Tally(judge, there, self._most_items)
+            self._tallies[leaf.address] = _Tally(judge, there)
         if leaf.unmeasured or self._tallies[leaf.address].excess:
             return None
         same, unknown = self._tallies[leaf.address].same(leaf.value)
-        if same >= leaf.place:
+        if same >= leaf.nth:
             return True
         return None if unknown else False
 
@@ -443,7 +437,7 @@ def placed(document: Document, path: str, value: Document) -> Document:
     Raises:
         ValueError: The document has no such place.
     """
-    steps = [_unescaped(step) for step in path.split("/")[1:]]
+    steps = [unescaped(step) for step in path.split("/")[1:]]
     try:
         return _placed(document, steps, value)
     except LookupError as error:
@@ -460,142 +454,6 @@ def _placed(document: Document, steps: Sequence[str], value: Document) -> Docume
         place = int(name)
         return [*document[:place], _placed(document[place], rest, value), *document[place + 1 :]]
     raise LookupError(name)
-
-
-# -- Paths and schemas ---------------------------------------------------------------------------------------------
-
-
-def escaped(name: str) -> str:
-    """A name as a step of a JSON pointer (RFC 6901)."""
-    return name.replace("~", "~0").replace("/", "~1")
-
-
-def _unescaped(step: str) -> str:
-    return step.replace("~1", "/").replace("~0", "~")
-
-
-@dataclass(frozen=True, slots=True)
-class Fields:
-    """The leaf fields of a JSON schema.
-
-    Attributes:
-        most: Most items that an answer can have; None if a list has no ``maxItems``.
-        optional: Paths of fields that an answer may leave out.
-        unbounded: Paths of the lists without ``maxItems``.
-        paths: Paths of the leaf fields, with "*" for the items of a list that are compared one by one.
-    """
-
-    most: int | None
-    optional: tuple[str, ...]
-    unbounded: tuple[str, ...]
-    paths: tuple[str, ...]
-
-
-def leaf_fields(schema: Mapping[str, Any], keys: Mapping[str, str] | None = None) -> Fields:
-    """The leaf fields of a JSON schema; ``$ref`` within it and unions with null are followed.
-
-    Args:
-        schema: A JSON schema of an object.
-        keys: Key field of lists of objects, by path.
-    """
-    optional: list[str] = []
-    unbounded: list[str] = []
-    paths: list[str] = []
-
-    def count(subschema: Any, path: str, refs: tuple[str, ...]) -> int:
-        subschema, refs = _resolved(subschema, schema, refs)
-        properties = subschema.get("properties")
-        if properties:
-            required = set(subschema.get("required", ()))
-            optional.extend(f"{path}/{escaped(name)}" for name in properties if name not in required)
-            return sum(count(inner, f"{path}/{escaped(name)}", refs) for name, inner in properties.items())
-        items = subschema.get("items") if subschema.get("type") == "array" else None
-        item, _ = _resolved(items, schema, refs) if isinstance(items, Mapping) else ({}, refs)
-        if not isinstance(items, Mapping) or (item.get("type") in ("object", "array") and path not in (keys or {})):
-            paths.append(path)
-            return 1
-        if "maxItems" not in subschema:
-            unbounded.append(path)
-        return max(1, int(subschema.get("maxItems", 1))) * count(items, f"{path}/*", refs)
-
-    most = count(schema, "", ())
-    return Fields(None if unbounded else most, tuple(optional), tuple(unbounded), tuple(paths))
-
-
-def _resolved(
-    subschema: Any, schema: Mapping[str, Any], refs: tuple[str, ...]
-) -> tuple[Mapping[str, Any], tuple[str, ...]]:
-    """A subschema behind its reference or its one alternative to null; {} if it refers to itself."""
-    while isinstance(subschema, Mapping):
-        if (ref := subschema.get("$ref")) is not None:
-            if ref in refs:
-                return {}, refs
-            refs, subschema = (*refs, ref), schema
-            for step in str(ref).removeprefix("#").strip("/").split("/"):
-                subschema = subschema.get(_unescaped(step), {}) if isinstance(subschema, Mapping) else {}
-            continue
-        either = subschema.get("anyOf") or subschema.get("oneOf") or subschema.get("allOf")
-        real = [each for each in either or () if not (isinstance(each, Mapping) and each.get("type") == "null")]
-        if len(real) != 1:
-            return subschema, refs
-        subschema = real[0]
-    return {}, refs
-
-
-def schema_of(bindings: Bindings | None) -> Mapping[str, Any] | None:
-    """The JSON schema of answers: that of their format, or the parameters of the one tool; None without one."""
-    if bindings is None:
-        return None
-    if bindings.response_format is not None:
-        schema = (bindings.response_format.get("json_schema") or {}).get("schema")
-    else:
-        schema = bindings.tools[0]["function"].get("parameters") if len(bindings.tools) == 1 else None
-    return schema if isinstance(schema, Mapping) else None
-
-
-UNNAMED = "*"
-"""Stands for a key that is the model's word, in a path that is shown without it."""
-
-
-def named_path(path: str, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> str:
-    """A path without the model's words: "*" stands for a key that neither the schema nor the specification names.
-
-    Such keys (of ``additionalProperties``, of answers without a schema) are the answer, too: {"cancer": true} says
-    by its key what the value says elsewhere. Places in a list are numbers, and no words.
-
-    Args:
-        path: JSON pointer of an item.
-        spec: The items; paths of their judges, key fields and optional fields count as named.
-        schema: The JSON schema of the answers; None if there is none.
-    """
-    listed = {*spec.optional, *spec.judges, *spec.keys, *(f"{at}/*/{escaped(key)}" for at, key in spec.keys.items())}
-    named = {"/".join(whole.split("/")[:end]) for whole in listed for end in range(2, whole.count("/") + 2)}
-    here: list[Any] = [] if schema is None else [schema]
-    pattern = shown = ""
-    for step in path.split("/")[1:]:
-        there = [branch for subschema in here for branch in _branches(subschema, schema or {}, ())]
-        fields = [_fields_of(branch)[_unescaped(step)] for branch in there if _unescaped(step) in _fields_of(branch)]
-        items = [branch["items"] for branch in there if branch.get("type") == "array" and "items" in branch]
-        listing = step.isdecimal() and (bool(items) or f"{pattern}/*" in named)
-        pattern = f"{pattern}/{'*' if listing else step}"
-        known = listing or bool(fields) or pattern in named
-        shown = f"{shown}/{step if known else UNNAMED}"
-        here = fields or items if known else [branch.get("additionalProperties") for branch in there]
-    return shown
-
-
-def _fields_of(branch: Mapping[str, Any]) -> Mapping[str, Any]:
-    fields = branch.get("properties")
-    return fields if isinstance(fields, Mapping) else {}
-
-
-def _branches(subschema: Any, schema: Mapping[str, Any], refs: tuple[str, ...]) -> Iterator[Mapping[str, Any]]:
-    """A subschema behind its references, and its alternatives."""
-    subschema, refs = _resolved(subschema, schema, refs)
-    yield subschema
-    for name in ("anyOf", "oneOf", "allOf"):
-        for each in subschema.get(name) or ():
-            yield from _branches(each, schema, refs)
 
 
 def json_spec(
@@ -626,21 +484,10 @@ def json_spec(
     if cap is None:
         why = f"the lists {', '.join(fields.unbounded)} have no maxItems" if fields.unbounded else "there is no schema"
         raise UsageError(f"cap is needed, because {why}. Give the most fields that nearly all answers have.")
-    judge_specs = {path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())}
-    params: dict[str, Any] = {}
-    if keys:
-        params["keys"] = dict(sorted(keys.items()))
-    if optional_paths := sorted(fields.optional if optional is None else optional):
-        params["optional"] = optional_paths
-    support: dict[str, Any] = {}
-    if judge_specs:
-        support["judges"] = {path: spec.model_dump(mode="json") for path, spec in judge_specs.items()}
-    if any(path.endswith("/*") for path in judge_specs):
-        support["most_items"] = MOST_ITEMS
     return ItemsSpec(
-        kind="json",
-        splitter=Procedure(name=SPLITTER, version=VERSION, params=params),
-        support=Procedure(name=SUPPORT, version=VERSION, params=support),
+        keys=dict(sorted((keys or {}).items())),
+        optional=tuple(sorted(fields.optional if optional is None else optional)),
+        judges={path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())},
         cap=cap,
     )
 

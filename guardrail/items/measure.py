@@ -4,57 +4,22 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge, is_slow
 from ..plain_json import text_fault
-from ..sampling.follow_ups import FollowUp
-from ..types import Missing, Sample, SampleSet, SamplingPlan, Unmeasured
+from ..types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
 from ..uncertainty.measure import unusable
-from ..uncertainty.selfcheck import sentences
 from .item import Item
-from .json_fields import (
-    ABSENT,
-    SPLITTER,
-    SUPPORT,
-    VERSION,
-    Leaf,
-    OtherDocument,
-    document_of,
-    field_judges,
-    json_text,
-    leaves,
-    reference_document,
-)
-from .sentences import ASKED, SUPPORTED, asked_support, entailed_support, sentence_entailment, spans
-from .sentences import VERSION as SENTENCES_VERSION
-from .spec import ItemsSpec
+from .json_fields import ABSENT, Leaf, OtherDocument, document_of, field_judges, json_text, leaves, reference_document
+from .spec import ITEMS, VERSION, ItemsSpec
 
-__all__ = [
-    "Comparison",
-    "ItemsMeasure",
-    "compare_with_gold",
-    "estimator_of",
-    "follow_up_of",
-    "items_estimator",
-    "items_measure",
-    "measure_of",
-    "split_and_measure",
-]
-
-VERSIONS = {
-    SPLITTER: VERSION,
-    SUPPORT: VERSION,
-    "sentences": SENTENCES_VERSION,
-    "entailment": SENTENCES_VERSION,
-    "asked": SENTENCES_VERSION,
-}
-"""Splitters and supports of this version of the library."""
+__all__ = ["Comparison", "ItemsMeasure", "call_of", "compare_with_gold", "estimator_of", "items_estimator"]
+__all__ += ["items_measure", "measure_of", "measured_items", "smallest"]
 
 
 @dataclass(frozen=True)
@@ -66,17 +31,15 @@ class ItemsMeasure:
     Attributes:
         spec: The items.
         judges: Judge of each field that has its own, by path.
-        entailment: The entailment model, for sentences whose support it judges.
     """
 
     spec: ItemsSpec
     judges: Mapping[str, Judge] = field(default_factory=dict)
-    entailment: Entailment | None = None
 
     @property
     def is_slow(self) -> bool:
-        """Whether measuring may take noticeable time: it asks an entailment model, or a judge of unknown cost."""
-        return self.entailment is not None or any(is_slow(judge) for judge in self.judges.values())
+        """Whether measuring may take noticeable time: it asks a judge of unknown cost."""
+        return any(is_slow(judge) for judge in self.judges.values())
 
     def __call__(self, evidence: Evidence) -> float | Missing:
         """The smallest uncertainty of an item. Probability, in [0, 1]."""
@@ -95,77 +58,49 @@ class ItemsMeasure:
         missing = _unusable(drawn, plan)
         if missing is not None:
             return missing
-        return self._fields(drawn) if self.spec.kind == "json" else self._sentences(drawn)
-
-    def _fields(self, drawn: SampleSet) -> tuple[Item, ...] | Missing:
-        primary = drawn.primary
-        assert primary is not None  # _unusable
-        call = call_of(primary)
+        assert drawn.primary is not None, "_unusable looks"
+        call = call_of(drawn.primary)
         try:
-            document = document_of(primary, call)
+            document = document_of(drawn.primary, call)
         except ValueError as error:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: {error}")
         if (fault := text_fault(json_text(document))) is not None:
             return Missing(Unmeasured.UNREADABLE, f"the answer has no fields: it holds {fault}")
         try:
             own = leaves(document, self.spec, self.judges)
-        except Exception as error:  # a judge may be the user's code, and says which items of a list are equal
+        except Exception as error:  # a judge may be the user's code, and says which entries of a list are equal
             return Missing(Unmeasured.JUDGE_FAILED, f"a field's judge failed: {type(error).__name__}")
         others = [self._document_or_none(sample, call) for sample in drawn.samples]
-        return tuple(self._field(leaf, others) for leaf in own)
+        return tuple(_item(leaf, others) for leaf in own)
 
     def _document_or_none(self, sample: Sample, call: str | None) -> OtherDocument | None:
         try:
-            return OtherDocument(document_of(sample, call), self.judges, self.spec.most_items)
+            return OtherDocument(document_of(sample, call), self.judges)
         except ValueError:
             return None
 
-    def _field(self, leaf: Leaf, others: Sequence[OtherDocument | None]) -> Item:
-        text = "" if leaf.value is ABSENT else json_text(leaf.value)
-        described = {"path": leaf.path, "text": text, "absent": leaf.value is ABSENT}
-        if leaf.unmeasured:
-            return Item(**described, uncertainty=None, detail=leaf.unmeasured)
-        try:
-            verdicts = [other is not None and other.supports(leaf) for other in others]
-        except Exception as error:  # a judge may be the user's code
-            return Item(**described, uncertainty=None, detail=f"the field's judge failed: {type(error).__name__}")
-        return Item(**described, **_share(verdicts, "the field's judge gave no verdict on some sample"))
 
-    def _sentences(self, drawn: SampleSet) -> tuple[Item, ...] | Missing:
-        assert drawn.primary is not None  # _unusable
-        if drawn.primary.tool_calls:
-            return Missing(Unmeasured.UNREADABLE, "a tool call has no sentences")
-        text = drawn.primary.comparable
-        pieces = sentences(text)
-        if not pieces:
-            return Missing(Unmeasured.EMPTY_ANSWER, "the answer has no sentence")
-        if self.entailment is None:
-            rows, why = asked_support(drawn, pieces), "the reply about it is missing or cannot be read"
-        else:
-            rows, why = self._entailed(pieces, drawn)
-        items = zip(spans(text, pieces), pieces, rows, strict=True)
-        return tuple(Item(span=span, text=piece, **_share(row, why)) for span, piece, row in items)
+def _item(leaf: Leaf, others: Sequence[OtherDocument | None]) -> Item:
+    """The leaf with the share of samples without support, or the reason why it is unknown."""
+    text = "" if leaf.value is ABSENT else json_text(leaf.value)
 
-    def _entailed(self, pieces: Sequence[str], drawn: SampleSet) -> tuple[list[list[bool | None]], str]:
-        assert self.entailment is not None
-        least = float(self.spec.support.params["least"])
-        try:
-            texts = [sample.comparable for sample in drawn.samples]
-            return entailed_support(pieces, texts, self.entailment, least), "the entailment model gave no score"
-        except Exception as error:  # it may be the user's code
-            return [[None]] * len(pieces), f"the entailment model failed: {type(error).__name__}"
+    def item(uncertainty: float | None, detail: str = "") -> Item:
+        return Item(path=leaf.path, text=text, uncertainty=uncertainty, absent=leaf.value is ABSENT, detail=detail)
+
+    if leaf.unmeasured:
+        return item(None, leaf.unmeasured)
+    try:
+        verdicts = [other is not None and other.supports(leaf) for other in others]
+    except Exception as error:  # a judge may be the user's code
+        return item(None, f"the field's judge failed: {type(error).__name__}")
+    if not verdicts or None in verdicts:
+        return item(None, "the field's judge gave no verdict on some sample")
+    return item(verdicts.count(False) / len(verdicts))
 
 
 def call_of(answer: Sample) -> str | None:
     """Name of the tool that an answer calls; None for a text."""
     return answer.tool_calls[0].name if answer.tool_calls else None
-
-
-def _share(verdicts: Sequence[bool | None], why: str) -> dict[str, Any]:
-    """The share of samples without support, or the reason why it is unknown."""
-    if not verdicts or None in verdicts:
-        return {"uncertainty": None, "detail": why}
-    return {"uncertainty": verdicts.count(False) / len(verdicts)}
 
 
 def _unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
@@ -188,49 +123,36 @@ def smallest(items: tuple[Item, ...] | Missing) -> float | Missing:
     return min(values)
 
 
-def items_measure(
-    spec: ItemsSpec, *, judges: Mapping[str, Judge] | None = None, entailment: Entailment | None = None
-) -> ItemsMeasure:
+def items_measure(spec: ItemsSpec, *, judges: Mapping[str, Judge] | None = None) -> ItemsMeasure:
     """The measure of a specification.
 
     Args:
         spec: The items.
         judges: Judge objects by path, for those that cannot be made by name.
-        entailment: The entailment model, if it cannot be made by name.
 
     Raises:
-        ArtifactMismatchError: The splitter, the support, a judge or the model differs from the calibrated one.
+        ArtifactMismatchError: Splitting and support, or a judge, differ from the calibrated ones.
     """
-    for procedure in (spec.splitter, spec.support):
-        if VERSIONS.get(procedure.name) != procedure.version:
-            raise ArtifactMismatchError(
-                f"calibrated with {procedure.name} {procedure.version}, this version has "
-                f"{VERSIONS.get(procedure.name, 'none of that name')}: other items, or other uncertainties. Calibrate "
-                "again, or install the version that made the artifact."
-            )
+    if spec.version != VERSION:
+        raise ArtifactMismatchError(
+            f"calibrated with version {spec.version} of items, this is version {VERSION}: other items, or other "
+            "uncertainties. Calibrate again, or install the version that made the artifact."
+        )
     try:
-        if spec.kind == "json":
-            return ItemsMeasure(spec, field_judges(spec, judges))
-        return ItemsMeasure(spec, entailment=sentence_entailment(spec, entailment))
+        return ItemsMeasure(spec, field_judges(spec, judges))
     except UsageError as error:
         raise ArtifactMismatchError(str(error)) from error
 
 
-def follow_up_of(spec: ItemsSpec) -> FollowUp | None:
-    """The question that the model is asked about its answer, or None."""
-    return SUPPORTED if spec.support.name == ASKED else None
-
-
 def items_estimator(measure: ItemsMeasure) -> Estimator:
     """The estimator that plans, records and artifacts name for items: the uncertainty of the most certain item."""
-    spec = measure.spec
     return Estimator(
-        name=f"items_{spec.kind}",
+        name=ITEMS,
         version=1,
         unit="probability",
-        needs=Needs(samples=True, primary=True, follow_up=follow_up_of(spec)),
+        needs=Needs(samples=True, primary=True),
         formula=measure,
-        params=spec.model_dump(mode="json"),
+        params=measure.spec.model_dump(mode="json"),
     )
 
 
@@ -238,6 +160,16 @@ def measure_of(estimator: Estimator) -> ItemsMeasure:
     """The measure behind an estimator of `items_estimator`."""
     assert isinstance(estimator.formula, ItemsMeasure), f"{estimator.name} has no items"
     return estimator.formula
+
+
+def measured_items(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> tuple[Uncertainty, tuple[Item, ...]]:
+    """The items of the answer, and the uncertainty of the most certain one; no items if the answer is unmeasured."""
+    items = measure_of(estimator).items(drawn, plan)
+    value = smallest(items)
+    if isinstance(value, Missing) or isinstance(items, Missing):
+        assert isinstance(value, Missing), "an unmeasured answer has no smallest uncertainty"
+        return estimator.unmeasured(value.reason, value.detail), () if isinstance(items, Missing) else items
+    return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name), items
 
 
 def estimator_of(
@@ -264,12 +196,12 @@ def estimator_of(
         if isinstance(judge, Mapping):
             raise ArtifactMismatchError("judge by path is for artifacts with items; this one gates whole answers.")
         return from_spec(artifact.estimator, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
-    if similarity is not None or scorer is not None or not (judge is None or isinstance(judge, Mapping)):
+    if (similarity, entailment, scorer) != (None, None, None) or not (judge is None or isinstance(judge, Mapping)):
         raise ArtifactMismatchError(
-            "this artifact gates items of answers: it takes no similarity and no scorer, and judges by the path of a "
-            "field, judge={'/total': ...}."
+            "this artifact gates items of answers: it takes no similarity, no entailment model and no scorer, and "
+            "judges by the path of a field, judge={'/total': ...}."
         )
-    running = items_estimator(items_measure(artifact.items.spec, judges=judge, entailment=entailment))
+    running = items_estimator(items_measure(artifact.items.spec, judges=judge))
     if running.spec != artifact.estimator:
         raise ArtifactMismatchError(
             f"estimator differs: calibrated with {artifact.estimator.model_dump()}, running "
@@ -278,25 +210,13 @@ def estimator_of(
     return running
 
 
-def split_and_measure(
-    drawn: SampleSet,
-    spec: ItemsSpec,
-    plan: SamplingPlan | None = None,
-    *,
-    judges: Mapping[str, Judge] | None = None,
-    entailment: Entailment | None = None,
-) -> tuple[Item, ...] | Missing:
-    """`ItemsMeasure.items` for one set; for many, make the measure once with `items_measure`."""
-    return items_measure(spec, judges=judges, entailment=entailment).items(drawn, plan)
-
-
 @dataclass(frozen=True, slots=True)
 class Comparison:
     """The items of an answer against a reference.
 
     Attributes:
         right: For each item, whether the reference supports it; None if the field's judge gives no verdict.
-        missed: Paths of the reference's fields that no part matches.
+        missed: Paths of the reference's fields that no item matches.
         n_reference: Fields of the reference; those that are matched are ``n_reference - len(missed)``.
     """
 
@@ -310,22 +230,20 @@ def compare_with_gold(
 ) -> Comparison:
     """Compare the fields of an answer with a reference, each by its judge.
 
-    A value is right if the reference has the same one at its path, the j-th of equal items of a list if the reference
+    A value is right if the reference has the same one at its path, the j-th of equal entries of a list if the reference
     has at least j of them, an absent field if the reference lacks it.
 
     Args:
         answer: The primary answer, which has items.
         reference: JSON of the right document. For a tool call the arguments, or the call with its name; the call of
             another tool makes every item wrong.
-        spec: The items, of kind "json".
+        spec: The items.
         judges: As in `items_measure`.
 
     Raises:
-        UsageError: The kind is not "json", or the reference is not JSON.
+        UsageError: The reference is not JSON, or has more than `MOST_ITEMS` values.
         ValueError: The answer has no items.
     """
-    if spec.kind != "json":
-        raise UsageError("only JSON fields can be compared with a reference; label sentences by hand.")
     by_path = field_judges(spec, judges)
     call = call_of(answer)
     document = document_of(answer, call)
@@ -337,6 +255,6 @@ def compare_with_gold(
     if tool is not None and tool != call:
         return Comparison((False,) * len(own), (), 0)
     theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
-    answered, expected = (OtherDocument(each, by_path, spec.most_items) for each in (document, gold))
+    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
     missed = [leaf.path for leaf in theirs if answered.supports(leaf) is not True]
     return Comparison(tuple(expected.supports(leaf) for leaf in own), tuple(missed), len(theirs))

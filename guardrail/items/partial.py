@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from ..verdict import Reason
 from .item import ItemVerdict
-from .json_fields import UNNAMED, escaped
+from .paths import UNNAMED, escaped
 
 __all__ = ["Partial", "partial_or"]
 
@@ -92,7 +92,7 @@ def partial_of(message: AIMessage, schema: Any) -> Partial[Any]:
     kept = message.tool_calls[0]["args"] if message.tool_calls else _read_object(message.text)
     items = tuple(ItemVerdict.from_stored(item) for item in verdict["items"])
     review = message.response_metadata.get("review") or {}
-    held = tuple(review.get("held_back") or (item.path for item in items if not item.kept and item.path is not None))
+    held = tuple(review.get("held_back") or (item.path for item in items if not item.kept))
     ticket = review.get("ticket")
     return Partial(kept, held, items, _object(schema, kept, held), verdict, ticket)
 

@@ -1,78 +1,100 @@
-"""The items of an artifact: the way answers are split and items measured, and the threshold with its certificate."""
+"""The section ``items`` of an artifact: how answers are split and measured, and the threshold with its promise."""
 
 from __future__ import annotations
 
+import math
 from array import array
-from bisect import bisect_left
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, Literal, Self
 
+import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from ..notebook import percent
 from ..plain_json import PACKED_FROM, pack, unpack
 from ..specs import JudgeSpec
 from ..types import Frozen
 
-__all__ = ["ItemFigures", "ItemScores", "ItemsSpec", "ItemsThreshold", "Kind", "Procedure", "too_many"]
+__all__ = ["ITEMS", "MOST_ITEMS", "ItemFigures", "ItemRule", "ItemScores", "ItemsSpec", "ItemsThreshold"]
+__all__ += ["kept", "mean_uncertainty", "measured"]
 
-Kind = Literal["json", "sentences"]
-"""Kinds of items: the fields of a JSON object or of a tool call's arguments; the sentences of a text."""
+ITEMS = "items"
+"""Name of the estimator: the uncertainty of an answer's most certain item."""
+VERSION = 1
+"""Raised by any change of splitting or support that can move an item or an uncertainty."""
+MOST_ITEMS = 1_000
+"""Most items of a document that is measured. A longer answer abstains, and a longer sample supports nothing: comparing
+200,000 values takes over a minute within a request, and no such list is decided field by field."""
 
+ItemRule = Literal["wrong_share", "wrong_share_per_answer", "clean_shown", "clean_answers"]
+"""A promise about items; see `ItemsThreshold.promised`."""
 Count = Annotated[int, Field(ge=0)]
-
-
-def too_many(allowed: int) -> str:
-    """More wrong items than an answer may keep, in words."""
-    return f"more than {allowed} wrong item{'s' * (allowed > 1)}" if allowed else "a wrong item"
-
-
-class Procedure(Frozen):
-    """The identity of a splitter or a support; another one at run time is a mismatch."""
-
-    name: str
-    """Name, e.g. "json_fields"."""
-    version: int
-    """Raised by any change that can move an item or an uncertainty."""
-    params: dict[str, Any] = Field(default_factory=dict)
-    """Parameters."""
 
 
 class ItemsSpec(Frozen):
     """The way an answer becomes items with uncertainties; the same at calibration and at run time."""
 
-    kind: Kind
-    """Kind of the items."""
-    splitter: Procedure
-    """Makes items of an answer. Parameters of "json_fields": ``keys``, the key field of lists of objects by the path
-    of the list; ``optional``, paths of fields that an answer may leave out. "*" stands for any item of a list."""
-    support: Procedure
-    """Finds out which samples support an item. Parameters of "samples" (JSON): ``judges``, name, version and parameters
-    of a judge by path; every other field is compared by value. Of "entailment": ``model``, its identity, and ``least``,
-    the probability from which on a sample supports a sentence. Of "asked": none."""
+    version: int = VERSION
+    """Version of splitting and support; another one at run time is a mismatch."""
+    keys: dict[str, str] = Field(default_factory=dict)
+    """Key field of lists of objects whose entries are matched, by path of the list; "*" stands for any entry."""
+    optional: tuple[str, ...] = ()
+    """Paths of fields that an answer may leave out."""
+    judges: dict[str, JudgeSpec] = Field(default_factory=dict)
+    """Identity of the judge of each field that has its own, by path; every other field is compared by value."""
     cap: int = Field(ge=1)
     """Most items of an answer that can be kept. Fixed without labels."""
 
-    @property
-    def keys(self) -> dict[str, str]:
-        """Key field of each list of objects whose items are matched, by path."""
-        return dict(self.splitter.params.get("keys", {}))
 
-    @property
-    def optional(self) -> tuple[str, ...]:
-        """Paths of fields that an answer may leave out."""
-        return tuple(self.splitter.params.get("optional", ()))
+# -- The one comparison that calibration, evaluation and run time share ------------------------------------------------
 
-    @property
-    def most_items(self) -> int | None:
-        """Most different items of a list that their judge compares; None for any number (artifacts without it)."""
-        most: int | None = self.support.params.get("most_items")
-        return most
 
-    @property
-    def judges(self) -> dict[str, JudgeSpec]:
-        """Identity of the judge of each field that has its own, by path."""
-        return {path: JudgeSpec.model_validate(spec) for path, spec in self.support.params.get("judges", {}).items()}
+def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: int) -> NDArray[np.float64]:
+    """The uncertainties of one answer's items as the gate compares them; infinity is never kept.
+
+    An item that could not be measured (None, NaN or an infinity) becomes infinity. Beyond the ``cap`` most certain ones
+    all others do, too; of equal ones the first in the text are among the most certain. The certificate needs the cap:
+    with more items than that, one answer could be wrong in more places than calibration allowed for.
+
+    Args:
+        uncertainties: One for each item, in the order of the text; higher is less certain.
+        cap: Most items of an answer that can be kept, at least 1. Fixed without labels and stored with the threshold.
+
+    Returns:
+        A new array, shape (items,).
+    """
+    values = np.array(uncertainties, dtype=np.float64)  # None becomes NaN
+    values[~np.isfinite(values)] = math.inf
+    if values.size > cap:
+        values[np.argsort(values, kind="stable")[cap:]] = math.inf
+    return values
+
+
+def kept(
+    uncertainties: Sequence[float | None] | NDArray[np.float64], threshold: float | None, cap: int
+) -> NDArray[np.bool_]:
+    """Which items are kept: those with ``uncertainty <= threshold`` after `measured`; a threshold of None keeps none.
+
+    Equal uncertainties are kept together, except at the cap. Shape (items,).
+    """
+    values = measured(uncertainties, cap)
+    return np.isfinite(values) & (values <= (-math.inf if threshold is None else threshold))
+
+
+def mean_uncertainty(uncertainties: Sequence[float | None]) -> float | None:
+    """The one number of an answer that a drift monitor compares: the mean over its items, an unmeasured item as 1.
+
+    It moves with every item, while the most certain one is often at 0. Any fixed function of an answer's items keeps
+    answers exchangeable, so the monitor's test stays exact. None if no item was measured.
+    """
+    if all(value is None for value in uncertainties):
+        return None
+    return sum(1.0 if value is None else value for value in uncertainties) / len(uncertainties)
+
+
+# -- What was fitted ---------------------------------------------------------------------------------------------------
 
 
 class ItemScores(Frozen):
@@ -86,11 +108,9 @@ class ItemScores(Frozen):
     wrong: Sequence[Literal[0, 1]]
     """1 where the item is wrong; a label that could not be decided counts as wrong."""
     ids: tuple[str, ...] = ()
-    """Id of each answer's question, by which the order of the bets is fixed; empty for rules that need none."""
+    """Id of each answer's question, by which the order of the bets is fixed; empty in tests."""
     group: tuple[str, ...] | None = None
-    """Cluster of each answer, or None when answers are independent."""
-    segment: tuple[str | None, ...] | None = None
-    """Segment of each answer, None for "all others"; or None if there is one threshold for all."""
+    """Cluster of each answer, of which it is the only one; None when answers are independent."""
 
     @field_validator("sizes", "uncertainty", "wrong", mode="before")
     @classmethod
@@ -118,9 +138,9 @@ class ItemScores(Frozen):
                 f"sizes must be positive and add up to the items: {n_parts}, {len(self.uncertainty)} uncertainties and "
                 f"{len(self.wrong)} labels"
             )
-        aligned = [item for item in (self.ids or None, self.group, self.segment) if item is not None]
+        aligned = [item for item in (self.ids or None, self.group) if item is not None]
         if any(len(item) != len(self.sizes) for item in aligned):
-            raise ValueError("ids, group and segment have one entry for each answer")
+            raise ValueError("ids and group have one entry for each answer")
         return self
 
     @property
@@ -140,7 +160,7 @@ class ItemFigures(Frozen):
     complete: Count
     """Answers of which every item is kept."""
     broken: Count
-    """Shown answers that keep more wrong items than the promise allows."""
+    """Shown answers that keep a wrong item."""
     items: Count
     """Items."""
     wrong: Count
@@ -155,7 +175,7 @@ class ItemFigures(Frozen):
     """95 % Clopper-Pearson interval of the share of shown answers that are broken. On calibration answers it is
     post-selection: it describes them and certifies nothing. None if none is shown."""
     reference: Count | None = None
-    """Fields of the references; None where there are none (sentences, labels by hand)."""
+    """Fields of the references; None where there are none (labels by hand)."""
     recalled: Count | None = None
     """Fields of the references that kept items match."""
     recall_interval: tuple[float, float] | None = None
@@ -163,60 +183,45 @@ class ItemFigures(Frozen):
 
 
 class ItemsThreshold(Frozen):
-    """The section ``items`` of an artifact: a threshold for items, and everything it is valid for."""
+    """A threshold for items, and everything it is valid for."""
 
     spec: ItemsSpec
     """The way answers become items with uncertainties."""
-    rule: str
-    """Name of the rule, e.g. "wrong_share"."""
-    promise: str
-    """The promise in one sentence."""
+    rule: ItemRule
+    """The rule, which says what is promised."""
     alpha: float
-    """Target: largest share of wrong items, or of answers with a wrong item, as the promise says."""
-    delta: float | None
-    """Failure probability of the promise; None for a promise on average."""
+    """Target: largest share of wrong items, or of answers with one, as the rule says."""
+    delta: float
+    """Failure probability of the promise."""
     threshold: float | None
     """An item is kept iff its uncertainty is at most this; None keeps nothing."""
-    per: Literal["item", "answer"]
-    """Unit of the share: all items kept, or the mean over answers that show something."""
-    allowed: Count = 0
-    """Wrong items that an answer may keep without counting as broken."""
-    cut: float | None = Field(default=None, ge=0, le=1)
-    """Largest uncertainty of an item that was labelled, if only items below a cut were; None: all were."""
-    options: dict[str, Any] = Field(default_factory=dict)
-    """Options of the rule as they were used: the grid of thresholds and how it was fixed, the start, the seed."""
     n_unmeasured_answers: Count = 0
     """Answers that could not be split or had no samples. They abstain and are left out of the fit."""
     n_unmeasured_items: Count = 0
     """Items of the other answers that could not be measured. They are held back and stay in the fit."""
     n_undecided: Count = 0
     """Items whose label could not be decided; they count as wrong."""
-    bands: tuple[int, ...] = ()
-    """Largest numbers of items of the bands that have their own thresholds, ascending; the last band is open. Empty for
-    one threshold."""
-    band_thresholds: tuple[float | None, ...] = ()
-    """Threshold of each band, one more than ``bands``. `threshold` is then the largest of them."""
     figures: ItemFigures | None = None
     """Counts on the calibration answers."""
     scores: ItemScores = Field(repr=False)
     """The scores and labels themselves."""
 
-    def threshold_for(self, n_parts: int) -> float | None:
-        """The threshold for the items of an answer that has so many: its band's, or the only one."""
-        return self.band_thresholds[bisect_left(self.bands, n_parts)] if self.bands else self.threshold
+    @property
+    def promised(self) -> str:
+        """What is promised, as "at most 5 % of the items kept are wrong"."""
+        return {
+            "wrong_share": f"at most {percent(self.alpha)} of the items kept are wrong",
+            "wrong_share_per_answer": f"at most {percent(self.alpha)} of the items that an answer keeps are wrong, on "
+            "average over the answers of which something is kept",
+            "clean_shown": f"at most {percent(self.alpha)} of the answers of which something is kept keep a wrong item",
+            "clean_answers": f"at most {percent(self.alpha)} of all answers keep a wrong item, where an answer of "
+            "which nothing is kept counts as clean",
+        }[self.rule]
 
-    @model_validator(mode="after")
-    def _a_threshold_each(self) -> Self:
-        if self.bands and (list(self.bands) != sorted(set(self.bands)) or self.bands[0] < 1):
-            raise ValueError(f"bands are increasing numbers of items, got {self.bands}")
-        if self.bands and len(self.band_thresholds) != len(self.bands) + 1:
-            raise ValueError(f"{len(self.bands)} bands and an open one need as many thresholds: {self.band_thresholds}")
-        return self
-
-    @model_validator(mode="after")
-    def _below_the_cut(self) -> Self:
-        if self.cut is not None and self.threshold is not None and self.threshold > self.cut:
-            raise ValueError(
-                f"the threshold {self.threshold:g} is above the cut {self.cut:g}: no such item was labelled"
-            )
-        return self
+    @property
+    def promise(self) -> str:
+        """The promise with its confidence and its assumption, in one sentence."""
+        return (
+            f"With probability at least {1 - self.delta:g} over calibrations, {self.promised}, if answers are "
+            "independent draws from the same source. Items of an answer may depend on each other."
+        )

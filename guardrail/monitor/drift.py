@@ -19,7 +19,7 @@ from pydantic import NonNegativeInt, PositiveInt
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..gate import EVERY_QUESTION
-from ..items.gate import mean_uncertainty
+from ..items.spec import mean_uncertainty
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .base import Alarm, Monitor, check_unit, read_state

@@ -313,8 +313,8 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     ]
     review: dict[str, Any] = {"ticket": item.id, "action": decision.action}
     if decision.items:
-        named = {each.place: each.named_place for each in item.content.items}
-        review["held_back"] = [named[item.place] for item in decision.items if item.action == "reject"]
+        named = {each.path: each.shown_path for each in item.content.items}
+        review["held_back"] = [named[item.path] for item in decision.items if item.action == "reject"]
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 
 

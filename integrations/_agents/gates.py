@@ -29,7 +29,7 @@ from guardrail.guard.decide import Gate, decide, in_two_stages
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
-from guardrail.items.decide import undivided
+from guardrail.items.gate import undivided
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws

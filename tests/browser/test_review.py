@@ -504,7 +504,7 @@ def test_items_are_decided_with_one_key_each(open_as: Open, store: ReviewStore) 
     page.keyboard.press("s")
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     decision = decision_of(store)
-    assert [(item.place, item.action, item.text) for item in decision.items] == [
+    assert [(item.path, item.action, item.text) for item in decision.items] == [
         ("/total", "approve", ""), ("/buyer", "edit", '"Halden sea"'), ("/due", "reject", ""),
     ]  # fmt: skip
     assert decision.candidate is not None

@@ -35,10 +35,11 @@ def test_fields_are_given_out_decided_and_labelled(tmp_path: Path) -> None:
     assert len(again.scores.sizes) == len(result.learned.file.records)
     truth = {each.question: json.loads(each.references[0]) for each in invoices(80, seed=2, prefix="new")}
     for record in audited:
-        items, right = record.items["items_json"], record.item_labels["items_json"].right
-        for item, label in zip(items, right, strict=True):
+        assert record.items is not None
+        assert record.item_labels is not None
+        for item, label in zip(record.items, record.item_labels.right, strict=True):
             value = None if item.absent else json.loads(item.text)
-            assert label == (truth[record.question].get((item.path or "")[1:]) == value)
+            assert label == (truth[record.question].get(item.path[1:]) == value)
     assert result.learned.artifact.lineage == (result.artifact.digest,)
     assert CalibrationArtifact.load(tmp_path / "artifact.json") == result.artifact
     assert result.decided > 0

@@ -160,7 +160,8 @@ def test_an_artifact_guards_the_model_it_was_calibrated_with() -> None:
 def test_an_artifact_of_items_has_all_that_its_threshold_was_fitted_on() -> None:
     items = CalibrationArtifact.load(FOLDER / "artifact-items.json").items
     assert items is not None
-    assert (items.spec.kind, items.spec.cap, items.threshold, items.rule) == ("json", 3, 0.25, "wrong_share")
+    assert (items.spec.cap, items.threshold, items.rule) == (3, 0.25, "wrong_share")
+    assert (items.spec.keys, items.spec.optional) == ({"/items": "sku"}, ("/due",))
     assert items.scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
 
 
@@ -242,10 +243,12 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
     assert third.scores["semantic_entropy:exact"].reason is Unmeasured.MODEL_FAILED
     assert fourth.drawn is None
     assert [record.correct for record in file.records] == [True, False, None, True, None, None]
-    assert [(item.path, item.absent) for item in parted.items["items_json"]] == [("/total", False), ("/note", True)]
-    labels = parted.item_labels["items_json"]
+    assert parted.items is not None
+    assert [(item.path, item.absent) for item in parted.items] == [("/total", False), ("/note", True)]
+    labels = parted.item_labels
+    assert labels is not None
     assert (labels.right, labels.missed, labels.n_reference) == ((True, False), ("/note",), 2)
-    assert unsplit.items["items_sentences"][0].span == (0, 4)
+    assert (unsplit.items, unsplit.item_labels) == (None, None)
     copy = restored("records.jsonl", tmp_path)
     with open_writer(copy, header) as (_, there):  # the same collection can be resumed
         assert there.records == file.records
@@ -422,7 +425,7 @@ def test_items_and_decisions_are_there_and_the_queue_goes_on(store: ReviewStore)
         *("edit", Candidate(text='{"number": "A-1", "total": 13.75}')),
         "ann",
     )
-    assert [(item.place, item.action) for item in decided.decision.items] == [("/total", "edit"), ("/due", "reject")]
+    assert [(item.path, item.action) for item in decided.decision.items] == [("/total", "edit"), ("/due", "reject")]
     shown = decided.content.parsed_verdict()
     assert shown is not None
     assert [item.kept for item in shown.items] == [True, False, False]

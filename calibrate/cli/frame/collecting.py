@@ -13,8 +13,6 @@ from langchain_core.language_models import BaseChatModel
 from guardrail.bindings import read_bindings
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_estimator, items_measure
-from guardrail.items.sentences import sentence_spec
-from guardrail.items.spec import Kind
 from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
 from guardrail.types import MAX_TOKENS, SamplingPlan
@@ -77,7 +75,7 @@ class PlanOptions:
         list[int] | None, typer.Option(help="Token that ends an answer, by its id, for local models. May be repeated.")
     ] = None
     seed: Annotated[int, typer.Option(help="Base seed of the samples.")] = 0
-    items: ItemsOption = None
+    items: ItemsOption = False
     tools: Annotated[
         Path | None, typer.Option(help="JSON: OpenAI-style tools, or {tools, tool_choice, response_format}.")
     ] = None
@@ -91,7 +89,7 @@ class PlanOptions:
         labels, scorers = option_labels(questions), self.scorers()
         bindings = None if self.tools is None else read_bindings(self.tools)
         usual = usual_estimators(self.calls, options=labels is not None, bindings=bindings)
-        by_items = [] if self.items is None else [_items_estimator(self.items)]
+        by_items = [_items_estimator()] if self.items else []
         names = self.estimator or ([] if scorers or by_items else usual)
         return plan_for(
             [
@@ -114,10 +112,10 @@ class PlanOptions:
         )
 
 
-def _items_estimator(kind: Kind) -> Estimator:
-    """The estimator that says what items read. Sentences are supported by the model, which is asked."""
+def _items_estimator() -> Estimator:
+    """The estimator that says what items read."""
     # The cap does not matter here: it plays no part in what is drawn.
-    return items_estimator(items_measure(json_spec(cap=1) if kind == "json" else sentence_spec(1)))
+    return items_estimator(items_measure(json_spec(cap=1)))
 
 
 @dataclass(frozen=True, slots=True)

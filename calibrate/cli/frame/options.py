@@ -12,7 +12,6 @@ from typing import Annotated, Any, cast, get_type_hints
 import typer
 
 from guardrail.errors import UsageError
-from guardrail.items.spec import Kind
 
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
@@ -52,10 +51,11 @@ MODEL_HELP = (
 
 
 ItemsOption = Annotated[
-    Kind | None,
+    bool,
     typer.Option(
+        "--items",
         help="Work on the items of answers, each kept or held back on its own: the fields of JSON answers and of "
-        "tools' arguments, or sentences (docs: Items)."
+        "tools' arguments (docs: Items).",
     ),
 ]
 
@@ -63,9 +63,8 @@ ItemsOption = Annotated[
 CutOption = Annotated[
     float | None,
     typer.Option(
-        help="With --items: largest uncertainty of an item that people are asked about, fixed before labelling. Items "
-        "above it are never kept and need no label; answers without an item up to it count without one. The records "
-        "remember the cut of their labels, and the other commands use it."
+        help="With --items, of labels by people: largest uncertainty of an item that they are asked about. Items above "
+        "it count as wrong, so nearly none is kept, and answers without an item up to it cost no label."
     ),
 ]
 

@@ -11,8 +11,8 @@ from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_valid
 
 from ...errors import UsageError
 from ...files import problem_of
+from ...items.gate import release
 from ...items.item import ItemVerdict
-from ...items.release import release
 from ...plain_json import json_fault
 from ...types import Frozen, Sample, ToolCall
 from ...verdict import Verdict
@@ -149,8 +149,8 @@ class Content(Frozen):
 class ItemDecision(Frozen):
     """The decision of a person about one item that was held back."""
 
-    place: str
-    """`Item.place`: the path of a JSON field, or the span of a sentence."""
+    path: str
+    """The path of the item."""
     action: Literal["approve", "edit", "reject"]
     """Whether the item is right, is replaced, or stays held back."""
     text: str = ""
@@ -159,7 +159,7 @@ class ItemDecision(Frozen):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         if (self.action == "edit") != bool(self.text.strip()):
-            raise ValueError(f'text replaces the item {self.place}: "edit" requires it, other actions do not take it')
+            raise ValueError(f'text replaces the item {self.path}: "edit" requires it, other actions do not take it')
         return self
 
 
@@ -222,16 +222,16 @@ def by_items(content: Content, items: Sequence[ItemDecision], note: str = "") ->
     Raises:
         UsageError: The decisions are not about exactly the items that were held back, or an edit is not JSON.
     """
-    held = [item.place for item in content.items if not item.kept]
-    if sorted(held) != sorted(item.place for item in items) or content.candidate is None or not held:
+    held = [item.path for item in content.items if not item.kept]
+    if sorted(held) != sorted(item.path for item in items) or content.candidate is None or not held:
         raise UsageError(
-            f"decide about each item that was held back, once: {held}; got {[item.place for item in items]}."
+            f"decide about each item that was held back, once: {held}; got {[item.path for item in items]}."
         )
-    action = {item.place: item.action for item in items}
+    action = {item.path: item.action for item in items}
     decided = tuple(
-        item.model_copy(update={"kept": item.kept or action[item.place] == "approve"}) for item in content.items
+        item.model_copy(update={"kept": item.kept or action[item.path] == "approve"}) for item in content.items
     )
-    edits = {item.place: item.text for item in items if item.action == "edit"}
+    edits = {item.path: item.text for item in items if item.action == "edit"}
     common: dict[str, Any] = {"note": note, "items": tuple(items)}
     if all(item.kept for item in decided):
         return Decision(action="approve", **common)

@@ -27,7 +27,7 @@ class FieldRow:
 
     Attributes:
         number: Its number in the form.
-        label: The path in words, or the number of the sentence.
+        label: The path in words.
         text: The value; a text without its quotes.
         before: What an edit starts from.
         item: The item itself.
@@ -66,13 +66,11 @@ def rows_of(content: Content) -> list[FieldRow]:
 
 
 def _row(number: int, item: ItemVerdict, documents: list[Any]) -> FieldRow:
-    if item.span is not None:
-        return FieldRow(number, f"sentence {number + 1}", item.text, item.text, item, (), len(documents))
     text = "(the answer leaves this field out)" if item.absent else _shown(item.text)
-    seen = Counter(_value_at(document, item.path or "") for document in documents)
+    seen = Counter(_value_at(document, item.path) for document in documents)
     seen.pop(_MISSING if item.absent else _canonical(item.text), None)
     others = tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES))
-    label = " › ".join(step.replace("~1", "/").replace("~0", "~") for step in (item.path or "").split("/")[1:])
+    label = " › ".join(step.replace("~1", "/").replace("~0", "~") for step in (item.path).split("/")[1:])
     return FieldRow(
         number, label or "the value", text, "" if item.absent else _shown(item.text), item, others, len(documents)
     )
@@ -132,14 +130,14 @@ def decision_by_items(content: Content, field: Callable[[str], str], note: str) 
         if row.item.kept or not (action := field(f"item:{row.number}")):
             continue
         text = _written(row.item, field(f"value:{row.number}").strip()) if action == "edit" else ""
-        fields: Mapping[str, Any] = {"place": row.item.place, "action": action, "text": text}
+        fields: Mapping[str, Any] = {"path": row.item.path, "action": action, "text": text}
         decisions.append(ItemDecision.model_validate(fields))
     return by_items(content, decisions, note)
 
 
 def _written(item: ItemVerdict, text: str) -> str:
     """Text of a reviewer, as an item has it: a field whose value is a text takes any words."""
-    if item.span is not None or not text:
+    if not text:
         return text
     if item.text.startswith('"'):
         return json.dumps(text, ensure_ascii=False)

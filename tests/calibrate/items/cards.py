@@ -57,28 +57,6 @@ def invoices(n: int = 240, seed: int = 0, *, prefix: str = "invoice") -> list[Re
     return records
 
 
-def sentences(n: int = 200, seed: int = 0) -> list[Record]:
-    """Answers of two to four sentences, each right or wrong; labels by hand are `sentence_labels`."""
-    dice = random.Random(seed)
-    records = []
-    for i in range(n):
-        size = dice.randrange(2, 5)
-        sure = [dice.random() ** 2 for _ in range(size)]
-
-        def text(right: Sequence[bool], at: int = i) -> str:
-            return " ".join(f"Fact {j} of {at} is {'true' if ok else 'false'}." for j, ok in enumerate(right))
-
-        draws = [[dice.random() > doubt * 0.6 for doubt in sure] for _ in range(N_SAMPLES + 1)]
-        question = Question(id=f"text-{i}", question=f"Tell me about {i}")
-        drawn = SampleSet(
-            question=question.question,
-            primary=Sample(text=text(draws[0]), finish_reason="stop"),
-            samples=tuple(Sample(text=text(some), finish_reason="stop") for some in draws[1:]),
-        )
-        records.append(Record.of(question, drawn, turns="human"))
-    return records
-
-
 def record_file(path: Path, records: Sequence[Record], *, schema: bool = True) -> RecordFile:
     """Write a record file."""
     response = {"type": "json_schema", "json_schema": {"name": "invoice", "schema": SCHEMA}}

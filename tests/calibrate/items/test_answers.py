@@ -12,23 +12,19 @@ import pytest
 from calibrate.data.records import Record, RecordFile, read_records
 from calibrate.items.answers import (
     cap_of_counts,
-    key_of_items,
     label_items,
+    labelled_items,
     labels_by_hand,
     measure_file,
     measure_records,
-    packed_answers,
     spec_of_answers,
 )
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
-from guardrail.items.sentences import sentence_spec
 from guardrail.items.spec import ItemsSpec
 from guardrail.types import Unmeasured
-from tests.calibrate.items.cards import N_SAMPLES, SCHEMA, invoices, record_file, sentences
-
-KEY = "items_json"
+from tests.calibrate.items.cards import N_SAMPLES, SCHEMA, invoices, record_file
 
 
 @pytest.fixture(scope="module")
@@ -43,17 +39,17 @@ def test_each_field_has_the_share_of_samples_without_it(measured: RecordFile) ->
     assert record.drawn.primary is not None
     own = json.loads(record.drawn.primary.text)
     others = [json.loads(sample.text) for sample in record.drawn.samples]
-    assert {item.path: item.uncertainty for item in record.items[KEY]} == {
+    assert {item.path: item.uncertainty for item in (record.items or ())} == {
         f"/{name}": sum(other[name] != own[name] for other in others) / N_SAMPLES for name in own
     }
-    smallest = min(item.uncertainty for item in record.items[KEY] if item.uncertainty is not None)
-    assert record.scores[KEY].value == smallest
+    smallest = min(item.uncertainty for item in (record.items or ()) if item.uncertainty is not None)
+    assert record.scores["items"].value == smallest
 
 
 def test_an_answer_that_cannot_be_split_has_no_items(measured: RecordFile) -> None:
     record = measured.records[39]
-    assert KEY not in record.items
-    assert record.scores[KEY].reason is Unmeasured.UNREADABLE
+    assert record.items is None
+    assert record.scores["items"].reason is Unmeasured.UNREADABLE
 
 
 def test_file_to_file_gives_the_same_records_and_keeps_old_ones_readable(tmp_path: Path) -> None:
@@ -61,23 +57,24 @@ def test_file_to_file_gives_the_same_records_and_keeps_old_ones_readable(tmp_pat
     before = (tmp_path / "records.jsonl").read_bytes()
     assert b'"items"' not in before  # records without items are written as they were
     measure = items_measure(json_spec(file.header.plan.bindings))
-    header, key = measure_file(tmp_path / "records.jsonl", tmp_path / "out.jsonl", measure)
+    measure_file(tmp_path / "records.jsonl", tmp_path / "out.jsonl", measure)
     again = read_records(tmp_path / "out.jsonl")
     expected = measure_records(file, measure)
-    assert (key, header) == (KEY, expected.header)
+    assert again.header == expected.header
     assert list(again.records) == list(expected.records)
 
 
 def test_labels_by_reference(measured: RecordFile) -> None:
-    labelled = label_items(measured, KEY)
+    labelled = label_items(measured)
     for record in labelled.records:
-        if KEY not in record.items:
-            assert KEY not in record.item_labels
+        if record.items is None:
+            assert record.item_labels is None
             continue
         assert record.drawn is not None
         assert record.drawn.primary is not None
         own, gold = json.loads(record.drawn.primary.text), json.loads(record.references[0])
-        labels = record.item_labels[KEY]
+        labels = record.item_labels
+        assert labels is not None
         assert labels.right == tuple(own[name] == gold[name] for name in own)
         assert labels.n_reference == len(gold)
         assert set(labels.missed) == {f"/{name}" for name in gold if own[name] != gold[name]}
@@ -86,30 +83,28 @@ def test_labels_by_reference(measured: RecordFile) -> None:
 def test_the_reference_that_most_fields_agree_with_counts(measured: RecordFile) -> None:
     record = measured.records[0]
     other = record.model_copy(update={"references": ('{"number": 0}', *record.references)})
-    both = label_items(RecordFile(measured.path, measured.header, (other,)), KEY)
-    alone = label_items(RecordFile(measured.path, measured.header, (record,)), KEY)
+    both = label_items(RecordFile(measured.path, measured.header, (other,)))
+    alone = label_items(RecordFile(measured.path, measured.header, (record,)))
     assert both.records[0].item_labels == alone.records[0].item_labels
 
 
 def test_labels_survive_a_new_measurement_of_the_same_items_only(measured: RecordFile) -> None:
-    labelled = label_items(measured, KEY)
+    labelled = label_items(measured)
     same = measure_records(labelled, items_measure(json_spec(measured.header.plan.bindings)))
     assert [r.item_labels for r in same.records] == [r.item_labels for r in labelled.records]
     other = measure_records(labelled, items_measure(json_spec(schema=SCHEMA, judges={"/total": "numeric"})))
-    assert KEY not in other.header.item_correctness
+    assert other.header.item_correctness is None
     assert not any(record.item_labels for record in other.records)
-    with pytest.raises(UsageError, match=r"have no labels\. Run: calibrate label .* --items json"):
-        packed_answers(other, KEY)
+    with pytest.raises(UsageError, match=r"have no labels\. Run: calibrate label .* --items"):
+        labelled_items(other)
 
 
 def test_packing_counts_what_is_left_out(measured: RecordFile) -> None:
-    labelled = label_items(measured, KEY)
-    records = [r.model_copy(update={"item_labels": {}}) if i < 10 else r for i, r in enumerate(labelled.records)]
-    data = packed_answers(RecordFile(labelled.path, labelled.header, tuple(records)), KEY, cap=2)
+    labelled = label_items(measured)
+    records = [r.model_copy(update={"item_labels": None}) if i < 10 else r for i, r in enumerate(labelled.records)]
+    data = labelled_items(RecordFile(labelled.path, labelled.header, tuple(records)), cap=2)
     assert (data.n_records, data.n_unmeasured, data.n_unlabelled) == (80, 2, 10)
     assert data.items.n == 68
-    assert data.unlabelled is not None
-    assert data.unlabelled.n == 10
     assert data.items.cap == data.spec.cap == 2
     assert (data.items.uncertainty.reshape(-1, 4) < 2).sum(axis=1).tolist() == [2] * 68
 
@@ -122,10 +117,12 @@ def test_labels_by_hand(tmp_path: Path) -> None:
         {"id": "invoice-0", "items": every | {"/total": False}},
         {"id": "invoice-2", "items": every | {"/due": None}},
     ]
-    labelled = labels_by_hand(file, KEY, rows, "labels.jsonl", "0" * 64)
-    assert labelled.records[0].item_labels[KEY].right == (True, False, True, True)
+    labelled = labels_by_hand(file, rows, "labels.jsonl", "0" * 64)
+    first = labelled.records[0].item_labels
+    assert first is not None
+    assert first.right == (True, False, True, True)
     assert not labelled.records[1].item_labels
-    data = packed_answers(labelled, KEY)
+    data = labelled_items(labelled)
     assert data.n_undecided == 1
     assert data.items.wrong.tolist() == [0, 1, 0, 0, 0, 0, 0, 1]
     for bad, message in (
@@ -136,20 +133,14 @@ def test_labels_by_hand(tmp_path: Path) -> None:
         ({"id": "invoice-1", "items": {"/total": True}}, "labels some items of 'invoice-1' and not /number"),
     ):
         with pytest.raises(UsageError, match=message):
-            labels_by_hand(file, KEY, [bad], "labels.jsonl", "0" * 64)
-
-
-def test_sentences_are_named_by_number_and_need_labels_by_hand(tmp_path: Path) -> None:
-    file = record_file(tmp_path / "records.jsonl", sentences(4), schema=False)
-    with pytest.raises(UsageError, match="calibrate collect --items sentences"):
-        measure_records(file, items_measure(sentence_spec(3)))
+            labels_by_hand(file, [bad], "labels.jsonl", "0" * 64)
 
 
 def test_the_cap_is_that_of_the_schema_or_a_quantile() -> None:
     records = invoices(20)
-    assert spec_of_answers(lambda cap: json_spec(schema=SCHEMA, cap=cap), records).cap == 4
-    assert spec_of_answers(lambda cap: json_spec(cap=cap), records).cap == 4
-    assert spec_of_answers(lambda cap: json_spec(cap=cap), records, cap=2).cap == 2
+    assert spec_of_answers(records, None, schema=SCHEMA).cap == 4
+    assert spec_of_answers(records, None).cap == 4
+    assert spec_of_answers(records, None, cap=2).cap == 2
     assert cap_of_counts([1, 2, 9]) == 2
     assert cap_of_counts([1] * 269 + [5] * 31) == 5
     with pytest.raises(UsageError, match="no answer could be split"):
@@ -169,7 +160,7 @@ def test_the_cap_is_that_of_the_schema_or_a_quantile() -> None:
 def test_a_path_that_no_field_has_is_refused_with_the_fields(options: dict[str, Any], words: str) -> None:
     """Such a judge was never asked, and such an optional field was a right item of every answer."""
     with pytest.raises(UsageError, match=words):
-        spec_of_answers(lambda cap: json_spec(cap=cap, **options), invoices(5))
+        spec_of_answers(invoices(5), None, **options)
 
 
 def test_paths_of_the_schema_of_samples_and_of_references_are_fields() -> None:
@@ -178,7 +169,7 @@ def test_paths_of_the_schema_of_samples_and_of_references_are_fields() -> None:
     inside = record.model_copy(update={"references": (json.dumps(other),)})
 
     def made(records: Sequence[Record], schema: dict[str, Any] | None = None, **options: Any) -> ItemsSpec:
-        return spec_of_answers(lambda cap: json_spec(cap=4, **options), records, schema=schema)
+        return spec_of_answers(records, None, cap=4, schema=schema, **options)
 
     paths = {"/tags/*": "exact", "/items/*/price": "numeric"}
     spec = made([record, inside], judges=paths, keys={"/items": "sku"}, optional=["/buyer"])
@@ -191,7 +182,7 @@ def test_paths_of_the_schema_of_samples_and_of_references_are_fields() -> None:
         made([], judges={"/tags/*": "exact"})
 
 
-def test_keys(measured: RecordFile) -> None:
-    assert key_of_items(measured) == KEY
-    with pytest.raises(UsageError, match="has no sentences items"):
-        key_of_items(measured, "sentences")
+def test_a_file_without_items_names_the_command(tmp_path: Path) -> None:
+    file = record_file(tmp_path / "records.jsonl", invoices(3))
+    with pytest.raises(UsageError, match=r"has no items\. Run: calibrate score .* --items"):
+        labelled_items(file)

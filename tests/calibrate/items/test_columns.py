@@ -22,7 +22,7 @@ from calibrate.data.record import ItemLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.items.answers import label_items, measure_records
 from calibrate.items.figures import item_figures
-from calibrate.items.fit import ItemsRule, fit_items_artifact, held_out_items
+from calibrate.items.fit import fit_items_artifact, held_out_items
 from calibrate.items.page import write_items_report
 from calibrate.items.rules import AnswerItems
 from guardrail.errors import RecordError, UsageError
@@ -31,8 +31,6 @@ from guardrail.items.measure import items_measure
 from tests.calibrate.items.cards import invoices, record_file
 
 pytest.importorskip("msgspec")
-
-KEY = "items_json"
 
 
 @contextmanager
@@ -55,22 +53,21 @@ def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("columns") / "records.jsonl"
     file = record_file(path, records)
     spec = json_spec(file.header.plan.bindings, optional=["/discount"])
-    file = label_items(measure_records(file, items_measure(spec)), KEY)
+    file = label_items(measure_records(file, items_measure(spec)))
 
     def altered(record: Record) -> Record:
         """Some items without a measurement, some labels undecided, and some answers without labels."""
-        if KEY not in record.items:
+        if record.items is None or record.item_labels is None:
             return record
         chance = dice.random()
         if chance < 0.1:
-            return record.model_copy(update={"item_labels": {}})
-        labels = record.item_labels[KEY]
-        items = record.items[KEY]
+            return record.model_copy(update={"item_labels": None})
+        labels, items = record.item_labels, record.items
         if chance < 0.2:
             labels = ItemLabels(right=(None, *labels.right[1:]), n_reference=labels.n_reference)
         if chance > 0.9:
             items = (items[0].model_copy(update={"uncertainty": None, "detail": "no verdict"}), *items[1:])
-        return record.model_copy(update={"items": {KEY: items}, "item_labels": {KEY: labels}})
+        return record.model_copy(update={"items": items, "item_labels": labels})
 
     changed = [altered(record) for record in file.records]
     write_records(path, file.header, changed)
@@ -95,17 +92,16 @@ def listed(columns: ItemColumns) -> dict[str, Any]:
 
 def test_columns_of_items_are_those_of_the_records(both: tuple[RecordFile, RecordFile]) -> None:
     by_record, by_column = (file.records for file in both)
-    whole = listed(by_record.items(KEY))
-    assert listed(by_column.items(KEY)) == whole
+    whole = listed(by_record.items())
+    assert listed(by_column.items()) == whole
     assert {"-1", "5"} == set(whole["size"])
     assert {"-1", "0", "1"} == set(whole["right"])
     assert "nan" in whole["uncertainty"]
     assert "True" in whole["absent"]
     some = np.random.default_rng(0).permutation(len(by_record))[:50]
     for places in (some, some[:1], some[:0], np.arange(len(by_record)) % 2 == 0):
-        assert listed(by_column.take(places).items(KEY)) == listed(by_record.take(places).items(KEY))
-        assert listed(by_column.items(KEY).take(places)) == listed(by_record.take(places).items(KEY))
-    assert not by_column.items("items_sentences").measured.any()
+        assert listed(by_column.take(places).items()) == listed(by_record.take(places).items())
+        assert listed(by_column.items().take(places)) == listed(by_record.take(places).items())
 
 
 def test_an_answer_without_items_can_be_labelled_and_one_without_labels_is_not() -> None:
@@ -121,11 +117,11 @@ def test_an_answer_without_items_can_be_labelled_and_one_without_labels_is_not()
 def test_the_interval_of_recall_by_hand() -> None:
     """Kept right items 1, 1, 0 of references with 2, 2, 1 fields: share .4, residuals .2, .2, -.4, mean size 5/3."""
     columns = ItemColumns(
-        size=np.array([2, 1, 0]), labels=np.array([2, 1, 0]), reference=np.array([2, 2, 1]),
-        uncertainty=np.array([0.1, 0.9, 0.1]), absent=np.zeros(3, dtype=np.bool_), path=np.zeros(3, dtype=np.int64),
-        right=np.array([1, 1, 1], dtype=np.int8), paths=(None,),
+        size=np.array([2, 1, 1]), labels=np.array([2, 1, 1]), reference=np.array([2, 2, 1]),
+        uncertainty=np.array([0.1, 0.9, 0.1, 0.9]), absent=np.zeros(4, dtype=np.bool_),
+        path=np.zeros(4, dtype=np.int64), right=np.ones(4, dtype=np.int8), paths=("/a",),
     )  # fmt: skip
-    figures = item_figures(AnswerItems.of([[0.1, 0.9], [0.1], []], [[0, 0], [0], []], cap=5), 0.5, columns=columns)
+    figures = item_figures(AnswerItems.of([[0.1, 0.9], [0.1], [0.9]], [[0, 0], [0], [0]], cap=5), 0.5, columns=columns)
     assert (figures.reference, figures.recalled) == (5, 2)
     spread = 1.96 * (0.08**0.5) / (5 / 3) / 3**0.5
     assert figures.recall_interval == pytest.approx((0.4 - spread, 0.4 + spread))
@@ -143,11 +139,8 @@ def result_of(call: Callable[[], Any]) -> Any:
     [
         {},
         {"rule": "clean_shown"},
-        {"rule": "both", "cut": 0.5},
-        {"rule": ItemsRule(bands=(3,)), "cap": 4},
-        {"rule": ItemsRule(largest_group=100), "groups": "cluster"},
+        {"rule": "wrong_share_per_answer", "cap": 4},
         {"rule": "clean_answers", "groups": "cluster"},
-        {"rule": ItemsRule(planned=200)},
         {"repeats": "all"},
     ],
 )
@@ -184,10 +177,10 @@ def replace_records(file: RecordFile, records: Any) -> RecordFile:
 @pytest.mark.parametrize(
     "command",
     [
-        "fit {log} --items json --alpha 0.3 --out {out}/artifact.json",
-        "fit {log} --items json --alpha 0.3 --test-fraction 0.3 --out {out}/artifact.json",
-        "evaluate {log} --items json --alpha 0.3 --splits 3",
-        "plan --items json --pilot {log} --alpha 0.3 --n 50 --repetitions 3",
+        "fit {log} --items --alpha 0.3 --out {out}/artifact.json",
+        "fit {log} --items --alpha 0.3 --test-fraction 0.3 --out {out}/artifact.json",
+        "evaluate {log} --items --alpha 0.3 --splits 3",
+        "plan --items --pilot {log} --alpha 0.3 --n 50 --repetitions 3",
     ],
 )
 def test_commands_print_what_they_print_of_the_records(
@@ -215,7 +208,7 @@ def test_a_bad_part_is_refused_by_file_line_and_field(
     path = tmp_path / "bad.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines()
     record = json.loads(lines[3])
-    record["items"][KEY][1]["uncertainty"] = 1.5
+    record["items"][1]["uncertainty"] = 1.5
     path.write_text("\n".join([*lines[:3], json.dumps(record), *lines[4:]]) + "\n", encoding="utf-8")
     with pytest.raises(RecordError) as by_records:
         read_records(path)
@@ -227,16 +220,16 @@ def test_a_bad_part_is_refused_by_file_line_and_field(
 
 @pytest.mark.parametrize(
     ("labels", "why"),
-    [({"right": [True]}, r"1 labels for \d items of 'items_json'"), ({"n_reference": -2}, "n_reference.*-2")],
+    [({"right": [True]}, r"1 labels for \d items"), ({"n_reference": -2}, "n_reference.*-2")],
 )
 def test_labels_that_do_not_fit_the_items_are_refused_by_file_and_line(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, labels: dict[str, Any], why: str
 ) -> None:
     path = tmp_path / "bad.jsonl"
     lines = log.read_text(encoding="utf-8").splitlines()
-    place = next(i for i, line in enumerate(lines[1:], start=1) if KEY in json.loads(line).get("item_labels", {}))
+    place = next(i for i, line in enumerate(lines[1:], start=1) if json.loads(line).get("item_labels"))
     record = json.loads(lines[place])
-    record["item_labels"][KEY] |= labels
+    record["item_labels"] |= labels
     path.write_text("\n".join([*lines[:place], json.dumps(record), *lines[place + 1 :]]) + "\n", encoding="utf-8")
     with pytest.raises(RecordError, match=f"bad.jsonl:{place + 1}: .*{why}") as by_records:
         read_records(path)

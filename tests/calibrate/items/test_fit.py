@@ -2,47 +2,44 @@
 
 from __future__ import annotations
 
-import re
 import stat
 from pathlib import Path
+from typing import Any
 
-import numpy as np
 import pytest
 from scipy import stats
 
 from calibrate.data.record import ItemLabels
 from calibrate.data.records import RecordFile
-from calibrate.items.answers import label_items, measure_records, packed_answers
+from calibrate.items.answers import label_items, labelled_items, measure_records
 from calibrate.items.audit import check_on, check_promise
-from calibrate.items.evaluate import compared_rules, evaluate_items, simulate_items
-from calibrate.items.figures import item_figures, kept_of, path_rows
-from calibrate.items.fit import ItemsRule, fit_items_artifact, held_out_items, thresholds_of
+from calibrate.items.evaluate import evaluate_items, plan_items
+from calibrate.items.figures import item_figures, path_rows
+from calibrate.items.fit import answers_needed, fit_items_artifact, gate_of, held_out_items
 from calibrate.items.page import write_items_report
-from calibrate.items.promises import figures_lines, promise_line
-from calibrate.items.rules import RULES, AnswerItems, reading_order
+from calibrate.items.rules import RULES, AnswerItems
+from calibrate.items.words import figures_lines, promise_line
 from calibrate.pipeline import fit_artifact
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.items.gate import kept
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
+from guardrail.items.spec import ItemScores, ItemsThreshold, kept
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.specs import CorrectnessSpec
 from tests.calibrate.items.cards import invoices, record_file
-
-KEY = "items_json"
 
 
 @pytest.fixture(scope="module")
 def file(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
     made = record_file(tmp_path_factory.mktemp("items") / "records.jsonl", invoices(300))
-    return label_items(measure_records(made, items_measure(json_spec(made.header.plan.bindings))), KEY)
+    return label_items(measure_records(made, items_measure(json_spec(made.header.plan.bindings))))
 
 
 @pytest.fixture(scope="module")
 def fresh(tmp_path_factory: pytest.TempPathFactory) -> RecordFile:
     made = record_file(tmp_path_factory.mktemp("fresh") / "fresh.jsonl", invoices(300, seed=4, prefix="fresh"))
-    return label_items(measure_records(made, items_measure(json_spec(made.header.plan.bindings))), KEY)
+    return label_items(measure_records(made, items_measure(json_spec(made.header.plan.bindings))))
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -50,32 +47,23 @@ def test_an_artifact_reads_back_and_keeps_what_calibration_kept(file: RecordFile
     artifact = fit_items_artifact(file, alpha=0.15, rule=rule)
     again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))
     assert again == artifact
-    gate, data = again.items, packed_answers(file, KEY)
-    assert gate is not None
+    gate, data = gate_of(again), labelled_items(file)
     assert isinstance(artifact.outcome, Feasible)
     assert artifact.threshold == gate.threshold is not None
-    ours = kept_of(data.items, gate.threshold)
-    theirs = [kept(u, gate.threshold, gate.spec.cap) for u, _ in gate.scores.answers]
-    assert np.array_equal(ours, np.concatenate(theirs))
+    K, _ = data.items.counts(gate.threshold)
+    assert K.tolist() == [kept(u, gate.threshold, gate.spec.cap).sum() for u, _ in gate.scores.answers]
     assert gate.figures is not None
-    assert gate.figures.kept == ours.sum()
+    assert gate.figures.kept == K.sum()
     assert artifact.n_accepted == gate.figures.shown
     assert artifact.n_errors == gate.figures.broken
 
 
-def test_defaults_by_kind(file: RecordFile) -> None:
-    gate = fit_items_artifact(file, alpha=0.1).items
-    assert gate is not None
-    assert (gate.rule, gate.per, gate.delta, gate.spec.cap) == ("wrong_share", "item", 0.1, 4)
-    assert gate.options["start_from"] == "calibration"
-    assert ItemsRule().resolved("sentences").per == "answer"
-
-
-def test_the_start_is_read_off_unlabelled_answers_where_there_are_enough(file: RecordFile) -> None:
-    records = [r.model_copy(update={"item_labels": {}}) if i % 4 == 0 else r for i, r in enumerate(file.records)]
-    gate = fit_items_artifact(RecordFile(file.path, file.header, tuple(records)), alpha=0.1).items
-    assert gate is not None
-    assert gate.options["start_from"] == "unlabelled"
+def test_the_default_is_the_share_of_wrong_items(file: RecordFile) -> None:
+    gate = gate_of(fit_items_artifact(file, alpha=0.1))
+    assert (gate.rule, gate.delta, gate.spec.cap) == ("wrong_share", 0.1, 4)
+    assert gate.promise.startswith(
+        "With probability at least 0.9 over calibrations, at most 10 % of the items kept are"
+    )
 
 
 def test_a_question_that_is_in_the_file_several_times_counts_once(file: RecordFile) -> None:
@@ -85,96 +73,51 @@ def test_a_question_that_is_in_the_file_several_times_counts_once(file: RecordFi
     assert gate.outcome.n == once.outcome.n
 
 
-@pytest.mark.parametrize("rule", ["clean_answers", "clean_shown", "both"])
-def test_rules_of_independent_answers_refuse_whole_groups(file: RecordFile, rule: str) -> None:
+def test_of_a_cluster_one_answer_is_used(file: RecordFile) -> None:
     grouped = [record.model_copy(update={"group": f"g{i // 3}"}) for i, record in enumerate(file.records)]
     clustered = RecordFile(file.path, file.header, tuple(grouped))
-    whole = ItemsRule(name=rule, largest_group=12)
-    with pytest.raises(UsageError, match="counts answers as independent"):
-        fit_items_artifact(clustered, alpha=0.1, rule=whole, groups="cluster")
-    with pytest.raises(UsageError, match="largest_group is for groups"):
-        fit_items_artifact(clustered, alpha=0.1, rule=ItemsRule(largest_group=12))
-    assert fit_items_artifact(clustered, alpha=0.2, rule=rule, groups="cluster").outcome.n <= 100
+    artifact = fit_items_artifact(clustered, alpha=0.2, groups="cluster")
+    names = gate_of(artifact).scores.group
+    assert names is not None
+    assert len(names) == len(set(names)) == artifact.outcome.n <= 100
 
 
-def test_infeasible_is_a_result(file: RecordFile, tmp_path: Path) -> None:
+def test_infeasible_is_a_result_that_says_how_many_answers_it_takes(file: RecordFile, tmp_path: Path) -> None:
     artifact = fit_items_artifact(file, alpha=0.1, part=list(file.records[:15]))
     again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))
     assert isinstance(again.outcome, Infeasible)
     assert again.outcome.reason.value == "too_few_items"
-    assert again.items is not None
-    assert again.items.threshold is None
-    assert "Every item is held back" in promise_line(again.items)
-
-
-def test_clean_answers_never_stands_without_shown_and_broken(file: RecordFile) -> None:
-    artifact = fit_items_artifact(file, alpha=0.1, rule="clean_answers")
-    gate = artifact.items
-    assert gate is not None
-    assert gate.figures is not None
-    lines = " ".join(figures_lines(gate, gate.figures, gate.cut))
-    assert "show something" in lines
-    assert "of those shown" in lines
-    assert "counts as clean" in gate.promise
+    assert gate_of(again).threshold is None
+    line = promise_line(again)
+    assert "Every item is held back" in line
+    assert "15 answers are too few" in line
+    assert "it takes about 25, even without a single wrong item" in line  # every field is measured, so k = 1
 
 
 @pytest.mark.parametrize(
-    ("allowed", "words"),
-    [(0, "keep a wrong item"), (1, "keep more than 1 wrong item"), (2, "keep more than 2 wrong items")],
+    ("rule", "kept_share", "needed"),
+    [
+        ("wrong_share", 0.5, 48),
+        ("wrong_share_per_answer", 0.5, 25),
+        ("clean_shown", 1.0, 22),
+        ("clean_answers", 1.0, 22),
+    ],
 )
-def test_wrong_items_that_are_tolerated_are_said_in_words(file: RecordFile, allowed: int, words: str) -> None:
-    artifact = fit_items_artifact(file, alpha=0.3, rule=ItemsRule("clean_answers", allowed=allowed))
-    assert artifact.items is not None
-    assert artifact.items.figures is not None
-    lines = [promise_line(artifact.items), *figures_lines(artifact.items, artifact.items.figures, None)]
-    for text in (*artifact.promises, lines[0], " ".join(lines[1:])):
-        assert re.search(rf"{words}(?!s)\b", text)
+def test_answers_needed_without_an_error(rule: Any, kept_share: float, needed: int) -> None:
+    assert answers_needed(threshold_of(rule=rule), kept_share) == needed
 
 
-def test_bands_have_their_own_thresholds_and_divide_delta(file: RecordFile) -> None:
-    rule = ItemsRule(bands=(3,), band_delta="together")
-    artifact = fit_items_artifact(file, alpha=0.15, rule=rule)
-    gate = artifact.items
-    assert gate is not None
-    assert gate.band_thresholds[0] is None  # no answer has up to three items
-    assert gate.threshold_for(3) is None
-    assert gate.threshold_for(4) == gate.threshold == artifact.threshold
-    differ = 0
-    for alpha in (0.08, 0.1, 0.12, 0.15, 0.2, 0.25, 0.3):
-        banded = fit_items_artifact(file, alpha=alpha, rule=ItemsRule("clean_answers", bands=(3,)))
-        half, whole = (fit_items_artifact(file, alpha=alpha, rule="clean_answers", delta=d) for d in (0.05, 0.1))
-        assert banded.threshold == half.threshold
-        differ += half.threshold != whole.threshold
-    assert differ
-    data = packed_answers(file, KEY)
-    assert set(thresholds_of(gate, data.items)) == {gate.threshold}
-    with pytest.raises(UsageError, match="bands are increasing"):
-        fit_items_artifact(file, alpha=0.15, rule=ItemsRule(bands=(4, 2)))
-
-
-def test_looks_follow_the_reading_order_and_cost_nothing(file: RecordFile) -> None:
-    names = [record.id for record in file.records if KEY in record.items]
-    order = [names[place] for place in reading_order(names)]
-
-    def look(n: int, skipped: int = 0) -> CalibrationArtifact:
-        labelled = {*order[skipped:n]}
-        records = [r if r.id in labelled else r.model_copy(update={"item_labels": {}}) for r in file.records]
-        item = RecordFile(file.path, file.header, tuple(records))
-        return fit_items_artifact(item, alpha=0.15, rule=ItemsRule("wrong_share", "item", planned=len(names)))
-
-    last, early = look(len(names)).items, look(120).items
-    assert last is not None
-    assert early is not None
-    assert early.delta == last.delta == 0.1
-    assert early.options["planned"] == len(names)
-    assert early.options["start"] == last.options["start"]
-    whole = fit_items_artifact(file, alpha=0.15).items
-    assert whole is not None
-    assert last.threshold == whole.threshold
-    with pytest.raises(UsageError, match=f"{order[0]!r} has none although later answers have"):
-        look(120, skipped=1)
-    with pytest.raises(UsageError, match="cannot be looked at several times"):
-        fit_items_artifact(file, alpha=0.15, rule=ItemsRule("clean_shown", planned=400))
+@pytest.mark.parametrize("rule", RULES)
+def test_a_promise_never_stands_without_shown_and_broken(file: RecordFile, rule: str) -> None:
+    """Of a promise about all answers, silence alone would keep it."""
+    artifact = fit_items_artifact(file, alpha=0.3, rule=rule)
+    gate = gate_of(artifact)
+    assert gate.figures is not None
+    lines = " ".join(figures_lines(gate, gate.figures))
+    for words in ("show something", "of those shown", "keep a wrong item"):
+        assert words in lines
+    assert ("counts as clean" in gate.promise) == (rule == "clean_answers")
+    assert promise_line(artifact).endswith("with 90 % confidence.")
 
 
 def test_test_answers_must_be_others(file: RecordFile, fresh: RecordFile) -> None:
@@ -185,45 +128,49 @@ def test_test_answers_must_be_others(file: RecordFile, fresh: RecordFile) -> Non
     assert figures.answers == data.items.n == 293
     assert figures.reference == 4 * 293
     other = measure_records(fresh, items_measure(json_spec(fresh.header.plan.bindings, judges={"/total": "numeric"})))
-    with pytest.raises(UsageError, match="support: artifact"):
-        held_out_items(artifact, label_items(other, KEY))
+    with pytest.raises(UsageError, match="judges: artifact"):
+        held_out_items(artifact, label_items(other))
 
 
-def test_a_wrong_share_far_above_alpha_is_refuted_and_one_below_supported() -> None:
-    u = [[0.0, 0.1]] * 200
-    gate = _gate([[0, 0]] * 200)
-    for wrong, verdict in (([[1, 0]] * 200, "refuted"), ([[0, 0]] * 200, "supported")):
-        items = AnswerItems.of(u, wrong, cap=2, ids=[f"t{i}" for i in range(200)])
-        assert check_promise(gate, items, [0.1] * 200).verdict == verdict
-    mixed = [[1, 0] if i % 5 == 0 else [0, 0] for i in range(200)]  # 10 %, the target
-    items = AnswerItems.of(u, mixed, cap=2, ids=[f"t{i}" for i in range(200)])
-    assert check_promise(gate, items, [0.1] * 200).verdict == "undecided"
+# -- The audit ---------------------------------------------------------------------------------------------------------
+
+
+def threshold_of(**given: Any) -> ItemsThreshold:
+    common = {"spec": json_spec(cap=2), "rule": "wrong_share", "alpha": 0.1, "delta": 0.1, "threshold": 0.2}
+    return ItemsThreshold(**{**common, **given}, scores=ItemScores(sizes=(), uncertainty=(), wrong=()))
+
+
+@pytest.mark.parametrize(("every", "refuted", "supported"), [(1, True, False), (10**6, False, True), (5, False, False)])
+def test_a_wrong_share_far_above_alpha_is_refuted_and_one_below_supported(
+    every: int, refuted: bool, supported: bool
+) -> None:
+    """Half of the items is wrong; none; 10 %, which is the target."""
+    wrong = [[int(i % every == 0 and every < 10**6), 0] for i in range(200)]
+    items = AnswerItems.of([[0.0, 0.1]] * 200, wrong, cap=2, ids=[f"t{i}" for i in range(200)])
+    against, supports, _ = check_promise(threshold_of(), items)
+    assert (against <= 0.05, supports <= 0.05) == (refuted, supported)
 
 
 @pytest.mark.parametrize("rule", ["clean_shown", "clean_answers"])
 @pytest.mark.parametrize("broken", [0, 5, 30, 60])
-def test_rules_over_answers_are_audited_by_exact_binomial_tails(file: RecordFile, rule: str, broken: int) -> None:
+def test_rules_over_answers_are_audited_by_exact_binomial_tails(rule: str, broken: int) -> None:
     """200 answers of two items, of which 50 show nothing; one wrong item makes an answer broken."""
-    gate = fit_items_artifact(file, alpha=0.15, rule=rule).items
-    assert gate is not None
     u = [[0.1, 0.1]] * 150 + [[0.9, 0.9]] * 50
     wrong = [[int(place < broken), 0] for place in range(200)]
     items = AnswerItems.of(u, wrong, cap=2, ids=[f"t{place}" for place in range(200)])
     n = 150 if rule == "clean_shown" else 200
-    tested = check_promise(gate, items, [0.2] * 200)
-    assert tested.p_refuted == pytest.approx(stats.binom.sf(broken - 1, n, 0.15))
-    assert tested.p_supported == pytest.approx(stats.binom.cdf(broken, n, 0.15))
-    assert tested.verdict == {0: "supported", 5: "supported", 60: "refuted"}.get(broken, "undecided")
+    against, supports, _ = check_promise(threshold_of(rule=rule, alpha=0.15), items)
+    assert against == pytest.approx(stats.binom.sf(broken - 1, n, 0.15))
+    assert supports == pytest.approx(stats.binom.cdf(broken, n, 0.15))
 
 
 def test_answers_of_a_cluster_count_once_in_the_test_of_the_promise(file: RecordFile, fresh: RecordFile) -> None:
-    """A fifth of 40 clusters is wrong throughout: eight answers of a cluster say no more than one."""
-    some = [record for record in fresh.records if KEY in record.items][:40]
+    """A quarter of 40 clusters is wrong throughout: eight answers of a cluster say no more than one."""
+    some = [record for record in fresh.records if record.items][:40]
     records = []
     for g, record in enumerate(some):
-        wrong = ItemLabels(right=(g % 5 > 0,) * 4)
-        own = tuple(item.model_copy(update={"uncertainty": 0.0}) for item in record.items[KEY])
-        update = {"group": f"g{g}", "items": {KEY: own}, "item_labels": {KEY: wrong}}
+        own = tuple(item.model_copy(update={"uncertainty": 0.0}) for item in record.items or ())
+        update = {"group": f"g{g}", "items": own, "item_labels": ItemLabels(right=(g % 4 > 0,) * 4)}
         records += [
             record.model_copy(update={**update, "id": f"{record.id}-{k}", "question": f"{record.question} {k}"})
             for k in range(8)
@@ -241,22 +188,9 @@ def test_answers_of_a_cluster_count_once_in_the_test_of_the_promise(file: Record
         fit_items_artifact(file, alpha=0.15), RecordFile(fresh.path, fresh.header, (*test.records, *again))
     )
     assert repeated.sentence.endswith("Tested on 320 of these answers, one of equal questions.")
-    assert repeated.p_refuted > each.p_refuted / 4  # by other ids in another order, and not by twice as many answers
 
 
-def _gate(wrong: list[list[int]]):  # type: ignore[no-untyped-def]
-    from guardrail.items.spec import ItemScores, ItemsThreshold
-
-    return ItemsThreshold(
-        spec=json_spec(cap=2),
-        rule="wrong_share",
-        promise="p",
-        alpha=0.1,
-        delta=0.1,
-        threshold=0.1,
-        per="item",
-        scores=ItemScores(sizes=(), uncertainty=(), wrong=()),
-    )
+# -- Figures, evaluation, report ---------------------------------------------------------------------------------------
 
 
 def test_figures_by_hand() -> None:
@@ -266,27 +200,31 @@ def test_figures_by_hand() -> None:
     assert (figures.items, figures.wrong, figures.kept, figures.kept_wrong) == (5, 2, 3, 2)
     assert figures.wrong_per_answer == pytest.approx((0.5 + 1) / 2)
     assert item_figures(items, None).shown == 0
-    assert item_figures(items, [0.0, None, 0.9]).kept == 2
 
 
 def test_paths(file: RecordFile) -> None:
-    data = packed_answers(file, KEY)
+    data = labelled_items(file)
     rows = path_rows(data.items, 0.2, data.columns)
     assert [row.path for row in rows] == ["/number", "/total", "/buyer", "/due"]
     assert sum(row.items for row in rows) == data.items.size.sum()
+    assert sum(row.kept for row in rows) == data.items.counts(0.2)[0].sum()
     assert rows[0].wrong < rows[3].wrong
 
 
 def test_rules_over_splits_and_simulated(file: RecordFile) -> None:
-    data = packed_answers(file, KEY)
-    rows = evaluate_items(data.items, rules=compared_rules("json"), alphas=[0.15], splits=5)
-    names = [row.rule.partition(":")[0] for row in rows]
-    assert names == ["wrong_share", "wrong_share", "clean_shown", "clean_answers", "both"]
+    items = labelled_items(file).items
+    rows = evaluate_items(items, alphas=[0.15], splits=5)
+    assert [row.rule for row in rows] == list(RULES)
     assert all(row.infeasible == 0 for row in rows)
-    share, _, _, clean, both = rows
-    assert (share.right_kept or 0) >= (clean.right_kept or 0) >= (both.right_kept or 0) > 0
-    few = simulate_items(data.items, rules=[ItemsRule("wrong_share", "item")], alphas=[0.15], n=10, calibrations=4)[0]
+    share, _, _, clean = rows
+    assert share.right_kept >= clean.right_kept > 0
+    few, many = plan_items(items, alpha=0.15, sizes=[10, 200], repetitions=4)
     assert (few.infeasible, few.kept, few.wrong) == (1.0, 0.0, None)
+    assert many.infeasible == 0
+    # All answers are alike: the risk of a threshold is that of the pool, which every fit meets.
+    alike = AnswerItems.of([[0.0, 0.5]] * 60, [[0, 1]] * 60, cap=2)
+    (row,) = plan_items(alike, alpha=0.2, sizes=[60], repetitions=3)
+    assert (row.kept, row.right_kept, row.wrong, row.complete, row.violated) == (0.5, 1.0, 0.0, 0.0, 0.0)
 
 
 def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
@@ -310,25 +248,9 @@ def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
         write_items_report(tmp_path / "r.html", artifact, other)
 
 
-@pytest.mark.parametrize(
-    ("name", "options", "message"),
-    [
-        ("certified", {}, "no rule for items named 'certified'"),
-        ("wrong_share", {"expect": 1}, "no option 'expect'"),
-        ("wrong_share", {"start_share": 2}, "start_share must be in"),
-        ("clean_shown", {"per": "answer"}, "rule 'clean_shown' takes no option 'per'. Its option: allowed"),
-        ("clean_answers", {"start_share": 0.5}, "takes no option 'start_share'"),
-        (None, {"clean_alpha": 0.2}, "rule 'wrong_share' takes no option 'clean_alpha'"),
-    ],
-)
-def test_unknown_rules_are_refused(name: str | None, options: dict[str, object], message: str) -> None:
-    with pytest.raises(UsageError, match=message):
-        ItemsRule.of(name, options)
-
-
 def test_items_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> None:
     """The score beside the items is that of the most certain one; a threshold on it would let whole answers through."""
     records = tuple(record.model_copy(update={"correct": True}) for record in file.records)
     header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
-    with pytest.raises(UsageError, match="--items json"):
-        fit_artifact(RecordFile(file.path, header, records), estimator=KEY, alpha=0.1, rule="acrc")
+    with pytest.raises(UsageError, match="--items"):
+        fit_artifact(RecordFile(file.path, header, records), estimator="items", alpha=0.1, rule="acrc")

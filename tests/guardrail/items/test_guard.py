@@ -14,11 +14,9 @@ from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, R
 from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError
-from guardrail.items.decide import undivided
+from guardrail.items.gate import release, undivided
 from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
-from guardrail.items.release import release
-from guardrail.items.sentences import sentence_spec
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.monitor import DriftMonitor, SafetySwitch
 from guardrail.monitor.drift import Reference
@@ -244,7 +242,7 @@ def test_a_call_without_an_argument_does_not_run() -> None:
     guard = guard_of(as_calls(answers({"total": 13}, {"total": 14})), bindings=bindings_for([Invoice]))
     verdict = guard.assess(Q)
     assert (verdict.accepted, verdict.reason, verdict.is_result) == (False, Reason.PARTLY_HELD_BACK, True)
-    assert [item.place for item in verdict.held_back] == ["/total"]
+    assert [item.path for item in verdict.held_back] == ["/total"]
     message = guard.invoke(Q)
     assert message.tool_calls == []
     assert "12.5" not in json.dumps(message.model_dump(mode="json"))
@@ -257,53 +255,6 @@ def test_a_call_without_an_argument_does_not_run() -> None:
 def test_a_call_with_all_arguments_runs() -> None:
     guard = guard_of(as_calls(answers()), bindings=bindings_for([Invoice]))
     assert guard.invoke(Q).tool_calls[0]["args"] == SURE
-
-
-# -- sentences
-
-
-TEXT = "Bob was born in Rome. He died in 1900. He painted."
-
-
-def test_sentences_are_kept_verbatim_and_gaps_marked() -> None:
-    from guardrail.items.sentences import question
-    from guardrail.uncertainty.selfcheck import sentences
-
-    pieces, samples = sentences(TEXT), ["s0", "s1", "s2", "s3"]
-    script: dict[str, list[Any]] = {Q: [TEXT, *samples]}
-    for i, sample in enumerate(samples):
-        script[question(Q, pieces, sample)] = [f"1. Yes\n2. {'No' if i < 2 else 'Yes'}\n3. Yes"]
-    model = ScriptedChat(script=script)
-    artifact = make_artifact(model, items=sentence_spec(5), threshold=0.2, n=4)
-    message = Guardrail(model=model, artifact=artifact).invoke(Q)
-    assert message.content == "Bob was born in Rome. [held back] He painted."
-    assert [item["kept"] for item in guardrail_of(message)["items"]] == [True, False, True]
-    assert "1900" not in json.dumps(message.model_dump(mode="json"))
-    # One unreadable reply: no sentence is measured, so the answer abstains.
-    script[question(Q, pieces, "s3")] = ["1. Yes\n2. Yes"]
-    broken = Guardrail(model=ScriptedChat(script=script), artifact=artifact).assess(Q)
-    assert (broken.accepted, broken.reason) == (False, Reason.UNMEASURED)
-
-
-def test_gaps() -> None:
-    from guardrail.items.release import release
-    from guardrail.items.sentences import spans
-
-    text = "A.  B.\nC. D."
-    places = spans(text, ["A.", "B.", "C.", "D."])
-
-    def left(flags: str) -> str:
-        return release(
-            Sample(text=text),
-            [
-                ItemVerdict(span=span, text="x", uncertainty=0, kept=flag == "k")
-                for span, flag in zip(places, flags, strict=True)
-            ],
-        ).text
-
-    assert [left(flags) for flags in ("kkkk", "khhk", "hkkh", "hhhh")] == [
-        text, "A.  [held back] D.", "[held back]  B.\nC. [held back]", "[held back]",
-    ]  # fmt: skip
 
 
 def test_a_caller_that_needs_the_whole_object_gets_an_abstention() -> None:

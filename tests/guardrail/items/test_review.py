@@ -46,7 +46,7 @@ def content(**changes: Any) -> Content:
 def decide(total: str | None, tags: str | None, number: str = "") -> tuple[ItemDecision, ...]:
     def one(place: str, what: str | None) -> ItemDecision:
         action = "reject" if what is None else "approve" if what == "right" else "edit"
-        return ItemDecision(place=place, action=action, text=what if action == "edit" and what else "")
+        return ItemDecision(path=place, action=action, text=what if action == "edit" and what else "")
 
     return (one("/total", total), one("/tags/0", tags))
 
@@ -73,7 +73,7 @@ def test_the_released_object_is_the_candidate_plus_decisions(
     total: str | None, tags: str | None, action: str, left: dict[str, Any]
 ) -> None:
     item = content()
-    assert [each.place for each in item.items if not each.kept] == ["/total", "/tags/0"]
+    assert [each.path for each in item.items if not each.kept] == ["/total", "/tags/0"]
     assert item.candidate is not None
     assert json.loads(item.candidate.text) == SURE, "the frozen candidate is the whole answer"
     decision = by_items(item, decide(total, tags), "a note")
@@ -82,7 +82,7 @@ def test_the_released_object_is_the_candidate_plus_decisions(
 
 def test_each_part_is_decided_exactly_once_and_the_others_never() -> None:
     item, (total, tags) = content(), decide("right", "right")
-    other = ItemDecision(place="/number", action="approve")
+    other = ItemDecision(path="/number", action="approve")
     for decisions in ((total,), (total, total), (total, tags, other), (), (total, tags, tags)):
         with pytest.raises(UsageError, match="decide about each item that was held back, once"):
             by_items(item, decisions)
@@ -96,10 +96,10 @@ def test_a_field_that_the_answer_left_out_can_be_written() -> None:
         *[json.dumps({**SURE, "number": "A", "total": 1})] * 4,
     ]
     item = content_of(guard_of(script).assess(Q), [])
-    assert [(each.place, each.absent, each.kept) for each in item.items][-1] == ("/due", True, False)
-    written = by_items(item, [ItemDecision(place="/due", action="edit", text='"2021"')])
+    assert [(each.path, each.absent, each.kept) for each in item.items][-1] == ("/due", True, False)
+    written = by_items(item, [ItemDecision(path="/due", action="edit", text='"2021"')])
     assert released(written, item)["due"] == "2021"
-    assert by_items(item, [ItemDecision(place="/due", action="approve")]).action == "approve"
+    assert by_items(item, [ItemDecision(path="/due", action="approve")]).action == "approve"
 
 
 def test_a_rejected_argument_rejects_the_call() -> None:
@@ -227,7 +227,7 @@ def test_the_page_decides_part_by_part(store: ReviewStore, post: Callable[..., A
     assert response.status_code == 303
     (item,) = store.items()
     assert item.decision is not None
-    assert [(each.place, each.action, each.text) for each in item.decision.items] == [
+    assert [(each.path, each.action, each.text) for each in item.decision.items] == [
         ("/total", "edit", "13.50"), ("/tags/0", "approve", ""),
     ]  # fmt: skip
     outcome = item.decision.outcome(item.content)

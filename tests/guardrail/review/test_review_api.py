@@ -273,11 +273,11 @@ def test_a_system_decides_part_by_part(store: ReviewStore, system: httpx.Client)
     item = store.enqueue(held_back("Invoice?", '{"number": "A-1", "total": 12.50}', items=items))
     shown = system.get(f"/api/items/{item.id}").json()["content"]["items"]
     assert [item["kept"] for item in shown] == [True, False]
-    total = {"place": "/total", "action": "edit", "text": "13.75"}
+    total = {"path": "/total", "action": "edit", "text": "13.75"}
     refused: list[dict[str, Any]] = [
         {"items": []},
         {"action": "approve", "items": [total]},
-        {"items": [{**total, "place": "/number"}]},
+        {"items": [{**total, "path": "/number"}]},
     ]
     for wrong in refused:
         assert decide(system, item.id, {"reviewer": "Dora", **wrong}).status_code == 400

@@ -1,4 +1,4 @@
-"""An agent whose gates judge items: a call without an argument waits, and of a text only the kept sentences go out."""
+"""An agent whose gates judge items: a call without an argument waits, and of an answer only the kept fields go out."""
 
 from __future__ import annotations
 
@@ -12,12 +12,9 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.items.json_fields import json_spec
-from guardrail.items.measure import items_measure
-from guardrail.items.sentences import sentence_spec
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import make_artifact
 from integrations.langchain_agents import GuardrailMiddleware
-from tests.guardrail.items.test_sentences import Contains
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, sending
 from tests.integrations.agents.test_langchain_agents import APPROVE, CONFIG, agent_of, deciding, interrupt_of, texts
 
@@ -61,19 +58,18 @@ def test_a_call_with_all_arguments_kept_runs() -> None:
     assert "sent 5 to bob" in texts(running.invoke({"messages": "pay bob"}, CONFIG))
 
 
-def test_of_a_text_only_the_kept_sentences_go_out() -> None:
-    text = "Bob is a client. He owes 5."
-    model = AgentChat(steps={("who", 0): [text, "Bob is a client.", "Bob is a client.", text, "Bob is a client."]})
-    spec = sentence_spec(4, entailment=Contains())
+def test_of_an_answer_in_json_only_the_kept_fields_go_out() -> None:
+    text, other = '{"name": "Bob", "owes": 5}', '{"name": "Bob", "owes": 7}'
+    model = AgentChat(steps={("who", 0): [text, other, other, text, other]})
     artifact = make_artifact(
         model,
         prompt=PromptWrapping(system=SYSTEM),
         n=4,
         threshold=0.25,
         bindings=bindings_for(TOOLS),
-        items=items_measure(spec, entailment=Contains()),
+        items=json_spec(cap=4),
     )
-    middleware = GuardrailMiddleware(artifact, exempt=["balance", "close", "transfer"], entailment=Contains())
+    middleware = GuardrailMiddleware(artifact, exempt=["balance", "close", "transfer"])
     result = agent_of(model, middleware).invoke({"messages": "who"}, CONFIG)
-    assert texts(result)[-1] == "Bob is a client. [held back]"
-    assert "owes" not in json.dumps([message.model_dump(mode="json") for message in result["messages"]])
+    assert json.loads(texts(result)[-1]) == {"name": "Bob"}
+    assert "5" not in json.dumps([message.model_dump(mode="json")["content"] for message in result["messages"]])
