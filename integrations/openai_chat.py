@@ -27,6 +27,7 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import UsageError, log
+from guardrail.guard.structured import Method, parser_of, structured, tracing_of, wanted_bindings
 from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
@@ -40,7 +41,7 @@ from ._openai.clients import EndpointState, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
 from ._openai.replies import chat_result
-from ._openai.requests import CHAT_COMPLETIONS, body_of, normal_tool_choice, one_limit, openai_tools, structured
+from ._openai.requests import CHAT_COMPLETIONS, body_of, normal_tool_choice, one_limit, openai_tools
 from ._openai.sampling import (
     N_REFUSED,
     SAMPLES,
@@ -487,7 +488,7 @@ class OpenAICompatibleChat(NativeChat):
         schema: dict[str, Any] | type,
         *,
         include_raw: bool = False,
-        method: Literal["json_schema", "function_calling", "json_mode"] = "json_schema",
+        method: Method = "json_schema",
         strict: bool | None = None,
         **kwargs: Any,
     ) -> Runnable[LanguageModelInput, Any]:
@@ -501,7 +502,15 @@ class OpenAICompatibleChat(NativeChat):
             strict: Whether the server must follow the schema exactly; default: the server's choice.
             **kwargs: Settings of the calls.
         """
-        return structured(self, schema, include_raw=include_raw, method=method, strict=strict, settings=kwargs)
+        parser, tracing = parser_of(schema, method), tracing_of(schema, method)
+        if method == "function_calling":
+            asking = self.bind_tools([schema], tool_choice="any", strict=strict, **tracing, **kwargs)
+            return structured(asking, parser, include_raw=include_raw)
+        response_format: Any = wanted_bindings(schema, method, None, None).response_format
+        if strict is not None and method == "json_schema":
+            response_format["json_schema"]["strict"] = strict
+        asking = self.bind(response_format=response_format, **tracing, **kwargs)
+        return structured(asking, parser, include_raw=include_raw)
 
     # --- LangChain plumbing -------------------------------------------------------------------------------------------
 

@@ -8,8 +8,7 @@ import os
 import threading
 from collections.abc import AsyncGenerator, Coroutine, Iterator
 from concurrent.futures import Future
-from contextlib import aclosing, suppress
-from queue import SimpleQueue
+from contextlib import suppress
 from typing import Any, NamedTuple, TypeVar
 
 import anyio
@@ -52,11 +51,6 @@ class BackgroundLoop:
         if hasattr(os, "register_at_fork"):
             os.register_at_fork(after_in_child=self._forget)
 
-    @property
-    def is_current(self) -> bool:
-        """Whether the caller runs on this event loop."""
-        return self._running is not None and threading.current_thread() is self._running.thread
-
     def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
         """Run a coroutine and wait for it. If the wait is interrupted (Ctrl-C), the coroutine is cancelled."""
         future: Future[T] = self._portal().start_task_soon(lambda: coroutine)
@@ -68,31 +62,15 @@ class BackgroundLoop:
 
     def iterate(self, events: AsyncGenerator[T, None]) -> Iterator[T]:
         """Iterate over the values of a generator on the event loop. Stopping early closes the generator."""
-        queue: SimpleQueue[Any] = SimpleQueue()
 
-        async def pump() -> None:
-            async with aclosing(events):
-                async for event in events:
-                    queue.put(event)
+        async def step() -> Any:
+            return await anext(events, END)
 
-        future = self._portal().start_task_soon(pump)
-        future.add_done_callback(lambda _: queue.put(END))
         try:
-            while (event := queue.get()) is not END:
+            while (event := self.run(step())) is not END:
                 yield event
-            future.result()
         finally:
-            future.cancel()
-            del future
-
-    def start_soon(self, coroutine: Coroutine[Any, Any, None]) -> None:
-        """Schedule a coroutine without waiting, also from a finalizer; does nothing if the loop is closed."""
-        with suppress(RuntimeError):  # closed
-            if self._running is not None:
-                # Not through the portal, which waits until the task has started: a finalizer may run on any thread.
-                asyncio.run_coroutine_threadsafe(coroutine, self._running.loop)
-                return
-        coroutine.close()
+            self.run(events.aclose())
 
     def _portal(self) -> BlockingPortal:
         """The portal, started if necessary."""

@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from operator import itemgetter
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
-from langchain_core.exceptions import OutputParserException
-from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
-from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
-from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
-from langchain_core.runnables import Runnable, RunnableGenerator, RunnableMap, RunnablePassthrough
-from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
-from langchain_core.utils.pydantic import is_basemodel_subclass
+from langchain_core.messages import BaseMessage, convert_to_openai_messages
+from langchain_core.utils.function_calling import convert_to_openai_tool
 
 from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError
@@ -25,7 +18,6 @@ __all__ = [
     "normal_tool_choice",
     "one_limit",
     "openai_tools",
-    "structured",
 ]
 
 TOP_LOGPROBS = 20
@@ -121,68 +113,3 @@ def normal_tool_choice(choice: Any, names: Sequence[str]) -> Any:
     if choice in names:
         return {"type": "function", "function": {"name": choice}}
     raise UsageError(f"tool_choice {choice!r} is not an offered tool; the tools are {', '.join(names) or 'none'}.")
-
-
-# -- structured output, by LangChain's conventions --------------------------------------------------------------------
-
-
-def structured(
-    chat: BaseChatModel,
-    schema: dict[str, Any] | type,
-    *,
-    include_raw: bool,
-    method: Literal["json_schema", "function_calling", "json_mode"],
-    strict: bool | None,
-    settings: Mapping[str, Any],
-) -> Runnable[Any, Any]:
-    """A runnable that returns objects of a schema; see ``OpenAICompatibleChat.with_structured_output``."""
-    is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
-    tracing = {"ls_structured_output_format": {"kwargs": {"method": method}, "schema": convert_to_json_schema(schema)}}
-    parser: Any
-    if method == "function_calling":
-        name = convert_to_openai_tool(schema)["function"]["name"]
-        asking = chat.bind_tools([schema], tool_choice=name, strict=strict, **tracing, **settings)
-        parser = (
-            PydanticToolsParser(tools=[schema], first_tool_only=True)
-            if is_class
-            else JsonOutputKeyToolsParser(key_name=name, first_tool_only=True)
-        )
-    elif method in ("json_schema", "json_mode"):
-        response_format: dict[str, Any] = {"type": "json_object"}
-        if method == "json_schema":
-            described = convert_to_json_schema(schema)
-            json_schema = {"name": described.get("title", "answer"), "schema": described}
-            response_format = {
-                "type": "json_schema",
-                "json_schema": json_schema if strict is None else {**json_schema, "strict": strict},
-            }
-        asking = chat.bind(response_format=response_format, **tracing, **settings)
-        reading = PydanticOutputParser(pydantic_object=schema) if is_class else JsonOutputParser()
-        parser = RunnableGenerator(_whole, _awhole) | reading
-    else:
-        raise UsageError(f"method {method!r} is unknown; choose json_schema, function_calling or json_mode.")
-    if not include_raw:
-        answering: Runnable[Any, Any] = asking | parser
-        return answering
-    parsing = RunnablePassthrough.assign(parsed=itemgetter("raw") | parser, parsing_error=lambda _: None)
-    unparsed = RunnablePassthrough.assign(parsed=lambda _: None)
-    return RunnableMap(raw=asking) | parsing.with_fallbacks([unparsed], exception_key="parsing_error")
-
-
-def _check(message: AIMessage) -> AIMessage:
-    """Refuse an answer that was cut off: LangChain's parsers would close its open texts and lists and accept it."""
-    if message.response_metadata.get("finish_reason") == "length":
-        raise OutputParserException(
-            "the answer was cut off at the length limit, so the object is incomplete. Raise max_tokens.",
-            llm_output=message.text,
-        )
-    return message
-
-
-def _whole(messages: Iterator[AIMessage]) -> Iterator[AIMessage]:
-    yield from map(_check, messages)
-
-
-async def _awhole(messages: AsyncIterator[AIMessage]) -> AsyncIterator[AIMessage]:
-    async for message in messages:
-        yield _check(message)

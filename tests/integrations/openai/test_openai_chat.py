@@ -363,7 +363,7 @@ def test_structured_output(endpoint: Endpoint) -> None:
     endpoint.mode = "tool"
     chosen = model.with_structured_output(add.args_schema, method="function_calling")  # type: ignore[arg-type]
     assert chosen.invoke("q").model_dump() == {"a": 1, "b": 2}
-    with pytest.raises(UsageError, match="choose json_schema"):
+    with pytest.raises(UsageError, match="choose one of function_calling"):
         model.with_structured_output(City, method="magic")  # type: ignore[arg-type]
 
 
