@@ -19,14 +19,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from calibrate.segments import BySegment, with_segments
+from calibrate.router import ByGroup
 from calibrate.thresholds import fit
-from guardrail.artifact import CalibrationScores
 from guardrail.outcome import Feasible, Outcome
-from guardrail.testing import ScriptedChat, make_artifact
 
 DELTA, SPLITS, SURE = 0.1, 10, 0.01
-HARNESS = make_artifact(ScriptedChat())
 MODELS = ("gpt-4.1", "gpt-4o-mini-2024-07-18")
 
 
@@ -107,15 +104,27 @@ def compare(data: Data, splits: int = SPLITS) -> list[Row]:
         order = np.random.default_rng(seed).permutation(data.u.size)
         half, test = order[: data.u.size // 2], order[data.u.size // 2 :]
         outcome = fit(data.u[half], data.error[half], alpha=data.alpha, rule="certified", delta=DELTA)
-        scores = CalibrationScores(uncertainty=tuple(data.u[half].tolist()), error=tuple(data.error[half].tolist()))
-        whole = HARNESS.model_copy(update={"outcome": outcome, "calibration": scores})
-        groups = data.segment[half].tolist()
-        together = with_segments(whole, groups, BySegment("together"))
-        each = with_segments(whole, groups, BySegment("each"))
-        for name, artifact in zip(names, (whole, together, each), strict=True):
-            outcomes = {segment: artifact.outcome_in(str(segment)) for segment in np.unique(data.segment)}
+        together, each = (_by_group(data, half, share) for share in ("together", "each"))
+        segments = np.unique(data.segment).tolist()
+        for name, outcomes in zip(names, (dict.fromkeys(segments, outcome), together, each), strict=True):
             results[name].append(_measured(data, test, outcomes))
     return [Row(name, *(float(value) for value in np.nanmean(results[name], axis=0))) for name in names]
+
+
+def _by_group(data: Data, half: NDArray[np.int64], share: str) -> dict[str, Outcome]:
+    """The outcome of each segment, by certificates for those with enough labels and one for all others."""
+    names, counts = np.unique(data.segment[half], return_counts=True)
+    large = set(names[counts >= ByGroup().min_labels].tolist())
+    place = np.array([name if name in large else "" for name in data.segment[half].tolist()])
+    groups = np.unique(place).tolist()
+    delta = DELTA / len(groups) if share == "together" else DELTA
+    outcomes = {
+        name: fit(data.u[half][place == name], data.error[half][place == name], alpha=data.alpha, delta=delta)
+        for name in groups
+    }
+    others = outcomes.get("")
+    found = {name: outcomes.get(name, others) for name in np.unique(data.segment).tolist()}
+    return {name: outcome for name, outcome in found.items() if outcome is not None}
 
 
 def _measured(data: Data, test: NDArray[np.int64], outcomes: dict[str, Outcome]) -> tuple[float, ...]:

@@ -90,7 +90,6 @@ def judge_candidates(
             f"the artifact counts answers as correct by {artifact.correctness!r}, but the rule is {rule.spec!r}. "
             "Use the same rule, or a reviewer's list and the threshold mean different things by correct."
         )
-    artifact.refuse_segments("a list of answers for reviewers")
     estimator = from_spec(artifact.estimator)
     drawn = [
         (record, decide(record.drawn, artifact, estimator))

@@ -27,7 +27,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from pydantic import Field, ValidationError
 
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact, Spent
 from guardrail.errors import UsageError
 from guardrail.files import atomic_write, check_version
 from guardrail.outcome import CERTIFIED
@@ -36,7 +36,7 @@ from guardrail.types import Frozen
 
 from .data.records import exclusive
 
-__all__ = ["Ledger", "Line", "counted", "ledger_of"]
+__all__ = ["Ledger", "Line", "counted", "counted_router", "ledger_of"]
 
 Fitted = TypeVar("Fitted", CalibrationArtifact, CascadeArtifact)
 
@@ -187,21 +187,34 @@ def counted(artifact: Fitted, ledger: Ledger, score: str) -> Fitted:
         ledger: The ledger of its records.
         score: Name of its score in the records, for messages.
     """
+    return artifact.model_copy(update={"spent": ledger.enter([_line(artifact, score)])})
+
+
+def counted_router(artifact: RouterArtifact, ledger: Ledger, score: str) -> RouterArtifact:
+    """The router with what all fits on the labels of each group spend; see `counted`."""
+    fitted = {name: part for name, part in artifact.artifacts.items() if part.calibration.error}
+    spent = ledger.enter([_line(part, score, group=name) for name, part in fitted.items()])
+    counted_parts = {name: part.model_copy(update={"spent": spent}) for name, part in fitted.items()}
+    return artifact.model_copy(update={"artifacts": {**artifact.artifacts, **counted_parts}})
+
+
+def _line(artifact: CalibrationArtifact | CascadeArtifact, score: str, group: str = "") -> Line:
+    """The line of a fitted artifact."""
     stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
     outcome = artifact.outcome
     certifies = outcome.rule == CERTIFIED or bool(getattr(outcome, "certifies", False))
     settings = [[_settings(stage) for stage in stages], outcome.options, artifact.alpha]
     scores = [_units(stage) for stage in stages]
-    line = Line.of(
+    return Line.of(
         np.concatenate([u for u, _ in scores]),
         np.concatenate([wrong for _, wrong in scores]),
         settings,
         score=score,
         rule=outcome.rule,
-        delta=_delta(artifact, outcome.delta) if certifies else 0.0,
+        delta=(outcome.delta or 0.0) if certifies else 0.0,
         undecided=sum(stage.data.n_undecided for stage in stages),
+        group=group,
     )
-    return artifact.model_copy(update={"spent": ledger.enter([line])})
 
 
 def _units(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
@@ -214,23 +227,16 @@ def _units(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[
 
 
 def _settings(artifact: CalibrationArtifact) -> list[object]:
-    """What else decides a fit: questions, label rule, cut, segments, clusters, and the kind of the items."""
-    labels, segments, gate = artifact.correctness.model_dump(mode="json"), artifact.segments, artifact.items
+    """What else decides a fit: questions, label rule, cut, clusters, and the kind of the items."""
+    labels, gate = artifact.correctness.model_dump(mode="json"), artifact.items
     labels["params"].pop("undecided", None)
     return [
         labels,
         artifact.data.sha256,
         artifact.outcome.scope.cut,
         artifact.calibration.group is not None,
-        None if segments is None else segments.model_dump(mode="json", exclude={"outcomes"}),
         None if gate is None else gate.model_dump(mode="json", include={"spec"}),
     ]
-
-
-def _delta(artifact: CalibrationArtifact | CascadeArtifact, delta: float | None) -> float:
-    if isinstance(artifact, CalibrationArtifact) and artifact.segments is not None:
-        return artifact.segments.delta
-    return delta or 0.0
 
 
 def ledger_of(records: Path) -> Path:

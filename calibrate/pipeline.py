@@ -38,7 +38,6 @@ from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
 from .scoring.scores import Scored, arrays, refuse_failed
-from .segments import BySegment, with_segments
 from .spec_syntax import estimator_flags
 from .thresholds import fit
 from .thresholds.registry import rule_named
@@ -118,7 +117,6 @@ def fit_artifact(
     delta: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
-    by: BySegment | None = None,
     choice: EstimatorChoice | None = None,
     options: Mapping[str, Any] | None = None,
     repeats: Repeats = "once",
@@ -138,7 +136,6 @@ def fit_artifact(
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "certified_groups", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
-        by: Fit a threshold for each of the records' groups, by a rule that certifies; default: one threshold.
         choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_score`); default: it was named.
         options: Options of the rule, e.g. ``{"share": 0.4}``.
         repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
@@ -190,7 +187,7 @@ def fit_artifact(
         error=array("b", scored.error.tobytes()),
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
-    artifact = CalibrationArtifact(
+    return CalibrationArtifact(
         created=now(),
         model=header.model,
         plan=narrowed_plan(header.plan, spec),
@@ -204,7 +201,6 @@ def fit_artifact(
         turns=turns_of_records(usable),
         choice=choice,
     )
-    return artifact if by is None else with_segments(artifact, usable.groups, by)
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -292,9 +288,6 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     outcome = artifact.outcome
     # The outcome stores the rate only; times n it is a whole number but for rounding.
     wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
-    # The whole's outcome is not the gate then: each segment has a separate threshold.
-    if artifact.segments is not None:
-        wrong, n = sum(artifact.calibration.error), len(artifact.calibration.error)
     return GateCounts.count(
         n=n,
         n_accepted=artifact.n_accepted,
@@ -385,12 +378,7 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
     table = table_of(records)
     # A record that was not measured has the score NaN, which is not below any threshold.
     scores = table.scores(estimator)
-    if artifact.segments is None:
-        return accepts(scores, _cut(artifact.outcome))
-    codes, names = table.coded("group")
-    cuts = np.array([_cut(artifact.outcome_in(name)) for name in names], dtype=np.float64)
-    accepted: NDArray[np.bool_] = scores <= cuts[codes]
-    return accepted
+    return accepts(scores, _cut(artifact.outcome))
 
 
 def _cut(outcome: Feasible | Infeasible) -> float:

@@ -10,7 +10,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from .artifact import CalibrationArtifact, CascadeArtifact
+    from .artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
     from .bindings import bindings_for
     from .errors import (
         AbstainedError,
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from .gate import accepts
     from .guard.cascade import Cascade
     from .guard.chat_model import Guardrail
+    from .guard.router import Router
     from .items.partial import Partial
     from .judges import make_judge
     from .monitor import SafetySwitch
@@ -60,6 +61,8 @@ __all__ = [
     "PromptWrapping",
     "Reason",
     "RecordError",
+    "Router",
+    "RouterArtifact",
     "SafetySwitch",
     "Sample",
     "SampleSet",
@@ -73,6 +76,7 @@ __all__ = [
     "Verdict",
     "accepts",
     "bindings_for",
+    "load_artifact",
     "make_estimator",
     "make_judge",
     "plan_for",
@@ -105,6 +109,8 @@ _MODULES = {
     "PromptWrapping": "prompting",
     "Reason": "verdict",
     "RecordError": "errors",
+    "Router": "guard.router",
+    "RouterArtifact": "artifact",
     "SafetySwitch": "monitor",
     "Sample": "types",
     "SampleSet": "types",
@@ -118,6 +124,7 @@ _MODULES = {
     "Verdict": "verdict",
     "accepts": "gate",
     "bindings_for": "bindings",
+    "load_artifact": "artifact",
     "make_estimator": "uncertainty",
     "make_judge": "judges",
     "plan_for": "uncertainty",

@@ -7,6 +7,7 @@ questions are exchangeable with the calibration questions.
 
 from __future__ import annotations
 
+import os
 from array import array
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, Self
@@ -21,7 +22,7 @@ from pydantic import (
     model_validator,
 )
 
-from .errors import ArtifactMismatchError, UsageError
+from .errors import ArtifactMismatchError
 from .files import Persisted
 from .gate import risk_coverage
 from .items.spec import ItemsThreshold, mean_uncertainty
@@ -43,19 +44,24 @@ from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from .types import Frozen, SamplingPlan
 
 __all__ = [
+    "ALL_OTHERS",
     "MOST_FAILED",
+    "Artifact",
     "CalibrationArtifact",
     "CalibrationScores",
     "CascadeArtifact",
     "CascadeOutcome",
     "DataFingerprint",
     "EstimatorChoice",
-    "Segments",
+    "RouterArtifact",
     "Spent",
     "StageShare",
+    "load_artifact",
 ]
 
 
+ALL_OTHERS = "all others"
+"""The name, in a router, of the artifact for questions of no other group."""
 MOST_FAILED = 0.01
 """Share of questions without a score because a server, a rate limit or a time-out failed, up to which a fit leaves them
 out unasked."""
@@ -158,14 +164,12 @@ class CalibrationScores(Frozen):
     """1 where the answer was wrong. A tuple; of many items an array of bytes."""
     group: tuple[str, ...] | None = None
     """Cluster id of each item (conversation, user, document), or None when items are independent."""
-    segment: tuple[str | None, ...] | None = None
-    """Segment of each item, None for "all others"; or None if there is one threshold for all."""
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
-        lengths = {len(part) for part in (self.uncertainty, self.error, self.group, self.segment) if part is not None}
+        lengths = {len(part) for part in (self.uncertainty, self.error, self.group) if part is not None}
         if len(lengths) != 1:
-            raise ValueError(f"uncertainty, error, group and segment differ in length: {sorted(lengths)}")
+            raise ValueError(f"uncertainty, error and group differ in length: {sorted(lengths)}")
         return self
 
     @field_validator("uncertainty", "error", mode="wrap")
@@ -188,26 +192,6 @@ class CalibrationScores(Frozen):
         return pack(values) if isinstance(values, array) else values
 
 
-class Segments(Frozen):
-    """Thresholds for categories of questions (intents, topics), each certified on the questions of its category.
-
-    A certificate holds in its segment, given how many questions each segment has, so for any mix of segments: where all
-    of them hold, so does alpha for all answers together.
-    """
-
-    outcomes: dict[str, Outcome] = Field(min_length=1)
-    """The certificate of each segment by its name; the artifact's own outcome is that of all other questions."""
-    delta: float
-    """Failure probability that was asked for."""
-    share: Literal["together", "each"]
-    """"together": each certificate spends delta divided by their number, so all hold at once with probability at least
-    1 - delta. "each": each spends delta, and one by itself holds with probability at least 1 - delta."""
-    unknown: Literal["others", "abstain"]
-    """Threshold for questions of other segments: fitted on the questions that are in no named segment, or none."""
-    min_labels: int
-    """Labelled questions from which on a category became a segment with its own threshold."""
-
-
 _REVERSED = 0.4
 """AUROC below which a score is called reversed."""
 
@@ -219,6 +203,8 @@ class CalibrationArtifact(Persisted):
     population of questions that drifts, is not noticed.
     """
 
+    kind: Literal["threshold", "items"] = "threshold"
+    """Whether whole answers are gated, or items of answers (JSON fields, sentences)."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -244,9 +230,6 @@ class CalibrationArtifact(Persisted):
     questions. None if they were not recorded: a guard takes them for single questions."""
     lineage: tuple[str, ...] = ()
     """Digests of the artifacts this one was refitted from, oldest first."""
-    segments: Segments | None = None
-    """Thresholds by category of questions. `outcome` is then what questions of all other categories get, and
-    `certificate` is one threshold for all questions, for comparison only. None if there is one threshold."""
     choice: EstimatorChoice | None = None
     """The choice of the estimator among several (`--estimator auto`); None if it was named."""
     spent: Spent | None = None
@@ -256,9 +239,18 @@ class CalibrationArtifact(Persisted):
     ``outcome`` counts answers: accepted are those of which some item is kept, errors those that keep more wrong items
     than allowed; and ``calibration`` is empty."""
 
+    @model_validator(mode="before")
+    @classmethod
+    def _kind_of_gate(cls, data: Any) -> Any:
+        if isinstance(data, dict) and "kind" not in data and data.get("items") is not None:
+            return {**data, "kind": "items"}
+        return data
+
     @model_validator(mode="after")
     def _one_threshold_of_parts(self) -> Self:
-        if self.items is not None and self.segments is None and self.items.threshold != self.threshold:
+        if (self.kind == "items") != (self.items is not None):
+            raise ValueError(f"the kind is {self.kind!r}, and the gate is of {'items' if self.items else 'answers'}")
+        if self.items is not None and self.items.threshold != self.threshold:
             raise ValueError(f"the items have threshold {self.items.threshold}, the outcome says {self.threshold}")
         return self
 
@@ -303,13 +295,6 @@ class CalibrationArtifact(Persisted):
             turns=turns,
         )
 
-    @model_validator(mode="after")
-    def _each_item_in_a_segment(self) -> Self:
-        named = None if self.calibration.segment is None else {name for name in self.calibration.segment if name}
-        if named != (None if self.segments is None else set(self.segments.outcomes)):
-            raise ValueError("the segments of the calibration items are not those that have a threshold")
-        return self
-
     @property
     def answer_scores(self) -> Sequence[float]:
         """The score of each calibration answer that a drift monitor compares with: with items, their mean.
@@ -329,20 +314,13 @@ class CalibrationArtifact(Persisted):
     @property
     def answer_if(self) -> str:
         """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-        if self.items is not None and self.segments is None:
+        if self.items is not None:
             if self.threshold is None:
                 return "keep nothing: no threshold was found"
             return f"keep an item if at most {self.threshold:.6g} of the samples do not support it"
-        if self.segments is not None:
-            limits = {**self.segments.outcomes, "other questions": self.outcome}
-            each = ", ".join(f"{segment}: {self._condition(outcome)}" for segment, outcome in limits.items())
-            return f"answer by the threshold of the question's segment ({each})"
         if self.threshold is None:
             return "answer nothing: no threshold was found"
-        return f"answer if {self._condition(self.outcome)}"
-
-    def _condition(self, outcome: Outcome) -> str:
-        return "nothing" if outcome.threshold is None else self.estimator.condition(outcome.threshold)
+        return f"answer if {self.estimator.condition(self.threshold)}"
 
     def __str__(self) -> str:
         """The short form, warnings, the threshold in use, and the promise."""
@@ -356,8 +334,6 @@ class CalibrationArtifact(Persisted):
         yield "rule", self.outcome.rule
         yield "alpha", self.alpha
         yield "threshold", self.threshold
-        if self.segments is not None:
-            yield "segments", len(self.segments.outcomes)
         yield "acceptance", round(self.acceptance, 4)
         yield "n", self.n_items
 
@@ -443,8 +419,6 @@ class CalibrationArtifact(Persisted):
     @property
     def _of_measured(self) -> float:
         """Share of the measured questions that the gate accepts."""
-        if self.segments is not None:
-            return self.n_accepted / len(self.calibration.error)
         return self.outcome.scope.of_measured(self.outcome.acceptance)
 
     @property
@@ -461,23 +435,16 @@ class CalibrationArtifact(Persisted):
             if shown:
                 line += f"; {broken} of these keep a wrong item ({percent(broken / shown)})"
             return f"Promise in use ({self.items.rule}): {self.outcome.promise}{self.asked.failures}", f"{line}."
-        outcome, segments = self.outcome, self.segments
-        delta, scope = outcome.delta or 0.0, ""
-        if segments is not None:
-            delta = segments.delta
-            each = "" if segments.share == "together" else ", for each by itself"
-            scope = f" in each of {len(segments.outcomes)} segments{each}"
-        feasible = outcome if isinstance(outcome, Feasible) and segments is None else None
-        interval = None if feasible is None else feasible.interval
+        outcome = self.outcome
+        interval = outcome.interval if isinstance(outcome, Feasible) else None
         in_use = Terms(
             outcome.rule,
             outcome.certifies,
-            self.confidence(delta),
+            self.confidence(outcome.delta or 0.0),
             self._of_measured,
             self.n_accepted,
             self.n_errors,
             interval,
-            scope,
         )
         return (promise_line(self.alpha, len(self.calibration.error), in_use, self.asked),)
 
@@ -507,60 +474,15 @@ class CalibrationArtifact(Persisted):
             "--map confidence=NAME:COLUMN. Or are the labels reversed?"
         )
 
-    def outcome_in(self, segment: str | None) -> Outcome:
-        """The outcome that decides about questions of a segment: its own, or that of all others."""
-        return self.outcome if self.segments is None else self.segments.outcomes.get(segment or "", self.outcome)
-
-    def in_segment(self, name: str | None) -> Self:
-        """The artifact for questions of one segment only. It has one threshold, like an artifact without segments.
-
-        Args:
-            name: A segment; None, or an unknown name, for all other questions.
-
-        Raises:
-            UsageError: The artifact has one threshold for all questions.
-        """
-        if self.segments is None or self.calibration.segment is None:
-            raise UsageError(
-                "this artifact has one threshold for all questions. Make one with: calibrate fit --by group"
-            )
-        own = name if name in self.segments.outcomes else None
-        outcome, scores = self.outcome_in(own), self.calibration
-        places = [place for place, segment in enumerate(self.calibration.segment) if segment == own]
-        part = CalibrationScores(
-            uncertainty=tuple(scores.uncertainty[i] for i in places), error=tuple(scores.error[i] for i in places)
-        )
-        update = {"outcome": outcome, "calibration": part, "segments": None}
-        return self.model_copy(update={**update, "lineage": (*self.lineage, self.digest)})
-
-    def refuse_segments(self, where: str) -> Self:
-        """The artifact, where a threshold for each segment cannot be used.
-
-        Raises:
-            UsageError: It has one.
-        """
-        if self.segments is not None:
-            raise UsageError(
-                f"{where} cannot tell segments apart, and this artifact has a threshold for each: "
-                f"{', '.join(map(repr, self.segments.outcomes))}. Give artifact.in_segment(NAME) for questions of one "
-                "segment, or an artifact with one threshold (calibrate fit without --by)."
-            )
-        return self
-
     @property
     def n_accepted(self) -> int:
-        """Calibration items at or below the threshold, over all segments if there are several."""
-        return sum(outcome.n_accepted for outcome in self._feasible)
+        """Calibration items at or below the threshold."""
+        return self.outcome.n_accepted
 
     @property
     def n_errors(self) -> int:
         """Wrong answers among them."""
-        return sum(outcome.n_errors for outcome in self._feasible)
-
-    @property
-    def _feasible(self) -> list[Feasible]:
-        several = () if self.segments is None else self.segments.outcomes.values()
-        return [outcome for outcome in (self.outcome, *several) if isinstance(outcome, Feasible)]
+        return self.outcome.n_errors
 
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
@@ -588,7 +510,58 @@ class CalibrationArtifact(Persisted):
         return None if turns in (self.turns or (ONE_QUESTION,)) else turns
 
 
-# -- The artifact of a cascade: thresholds that were chosen together, and everything they are valid for ----------------
+# -- Compositions: artifacts by group, and thresholds that were chosen together --------------------------------------
+
+
+class RouterArtifact(Persisted):
+    """Artifacts by the name of a group of questions (intent, tenant, language), each valid for its group alone.
+
+    Given how many questions each group has, those of one are draws from its population: each promise holds in its
+    group, so for any mix of groups. All of them hold at once with probability at least 1 minus the sum of their deltas
+    (union bound).
+    """
+
+    kind: Literal["router"] = "router"
+    """Distinguishes the file from the artifact of a single guard."""
+    created: str
+    """When it was fitted, ISO 8601 with time zone."""
+    artifacts: dict[str, CalibrationArtifact] = Field(min_length=1)
+    """The artifact of each group by its name; that of `ALL_OTHERS`, if there is one, is for questions of no group."""
+    packages: dict[str, str]
+    """Versions of the packages that made it."""
+
+    @model_validator(mode="after")
+    def _one_procedure(self) -> Self:
+        first = next(iter(self.artifacts.values()))
+        for name, artifact in self.artifacts.items():
+            for field in ("model", "prompt", "estimator"):
+                if getattr(artifact, field) != getattr(first, field):
+                    raise ValueError(f"group {name!r} has another {field} than the others; fit all on one record file")
+        return self
+
+    @property
+    def together(self) -> str:
+        """The promise of all groups at once, in one sentence."""
+        failing = [
+            1 - part.confidence(part.outcome.delta or 0.0) for part in self.artifacts.values() if part.n_accepted
+        ]
+        if not failing:
+            return "No group has a threshold, so nothing is answered."
+        return (
+            f"All {len(failing)} thresholds hold at once, and so for any mix of the groups, with "
+            f"{percent(max(0.0, 1 - sum(failing)))} confidence."
+        )
+
+    @property
+    def promises(self) -> tuple[str, ...]:
+        """The promise of each group, after its name."""
+        return tuple(f"{name}: {line}" for name, artifact in self.artifacts.items() for line in artifact.promises)
+
+    @property
+    def warning(self) -> str | None:
+        """The sentence to show in red if every gate stops nothing; otherwise None."""
+        warnings = [artifact.warning for artifact in self.artifacts.values() if artifact.n_accepted]
+        return warnings[0] if warnings and all(warnings) else None
 
 
 class StageShare(Frozen):
@@ -683,8 +656,6 @@ class CascadeArtifact(Persisted):
         if len(self.stages) != len(self.outcome.stages):
             raise ValueError(f"{len(self.stages)} stages but {len(self.outcome.stages)} thresholds")
         for i, (stage, share) in enumerate(zip(self.stages, self.outcome.stages, strict=True), start=1):
-            if stage.segments is not None:
-                raise ValueError(f"stage {i} has a threshold for each segment; a stage of a cascade has one threshold")
             if stage.items is not None:
                 raise ValueError(f"stage {i} gates items of answers; a stage of a cascade gives a whole answer or none")
             if stage.threshold != share.threshold:
@@ -725,3 +696,22 @@ class CascadeArtifact(Persisted):
     def warning(self) -> str | None:
         """The sentence to show in red if the system stops nothing; otherwise None."""
         return nothing_stopped(self.outcome.n, self.outcome.n_errors) if self.stops_nothing else None
+
+
+Artifact = CalibrationArtifact | RouterArtifact | CascadeArtifact
+"""What a guard, a `Router` or a `Cascade` is made of."""
+
+
+def load_artifact(path: str | os.PathLike[str]) -> Artifact:
+    """Read an artifact of any kind; the file says which.
+
+    Raises:
+        ArtifactError: As `CalibrationArtifact.load`.
+    """
+    content = Persisted._read(path)
+    kind = content.get("kind") if isinstance(content, dict) else None
+    if kind == "router":
+        return RouterArtifact._from_content(content, str(path))
+    if kind == "cascade":
+        return CascadeArtifact._from_content(content, str(path))
+    return CalibrationArtifact._from_content(content, str(path))

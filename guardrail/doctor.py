@@ -12,14 +12,13 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distributions, version
-from pathlib import Path
 from typing import Any, Literal
 
 from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
-from .artifact import CalibrationArtifact, CascadeArtifact
+from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .errors import GuardrailError, UsageError
 from .items.measure import estimator_of
@@ -38,7 +37,6 @@ from .specs import identify
 from .types import SamplingPlan, Unmeasured
 from .uncertainty import Estimator, Scorer, measure, unmet_needs
 from .uncertainty.scorer import load_scorer
-from .verdict import ALL_OTHERS
 
 __all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
 
@@ -134,18 +132,15 @@ def examine(
             yield from _alone(alone)
         return
     try:
-        artifact = CascadeArtifact.load(path) if _is_cascade(path) else CalibrationArtifact.load(path)
+        artifact = load_artifact(path)
     except GuardrailError as error:
         yield Finding("artifact", "fail", str(error), "make one with `calibrate fit`, or copy it again")
         return
+    yield Finding("artifact", "ok", f"loads, {_composed_of(artifact)}digest {artifact.digest[:19]}")
+    yield from _promised(artifact)
+    if isinstance(artifact, RouterArtifact):
+        artifact = next(iter(artifact.artifacts.values()))  # the groups share model, plan and score
     stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
-    kind = f"a cascade of {len(stages)} stages, " if isinstance(artifact, CascadeArtifact) else ""
-    yield Finding("artifact", "ok", f"loads, {kind}digest {artifact.digest[:19]}")
-    yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
-    if artifact.warning is not None:
-        yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
-    for promise in artifact.promises:
-        yield Finding("promise", "ok", promise)
     yield from _asked(artifact)
     yield _age(artifact)
     yield from _packages(artifact)
@@ -178,13 +173,25 @@ def _alone(model: Model) -> Iterator[Finding]:
     yield from _longest(chat, plan)
 
 
-def _is_cascade(path: str) -> bool:
-    """Whether a file says that it is a cascade's artifact. Any other fault shows when it is loaded."""
-    try:
-        content = json.loads(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError):
-        return False
-    return isinstance(content, dict) and content.get("kind") == "cascade"
+def _composed_of(artifact: Artifact) -> str:
+    """The parts of a composition, before a comma; "" for one guard."""
+    if isinstance(artifact, CascadeArtifact):
+        return f"a cascade of {len(artifact.stages)} stages, "
+    return f"a router of {len(artifact.artifacts)} groups, " if isinstance(artifact, RouterArtifact) else ""
+
+
+def _promised(artifact: Artifact) -> Iterator[Finding]:
+    """The thresholds, and what they promise."""
+    if isinstance(artifact, RouterArtifact):
+        for name, part in artifact.artifacts.items():
+            yield replace(_feasible(part), check=f"threshold of {name}")
+            yield from (Finding(f"promise of {name}", "ok", promise) for promise in part.promises)
+        return
+    yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
+    if artifact.warning is not None:
+        yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
+    for promise in artifact.promises:
+        yield Finding("promise", "ok", promise)
 
 
 def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
@@ -248,13 +255,6 @@ def _guard(
 
 def _feasible(artifact: CalibrationArtifact) -> Finding:
     outcome = artifact.outcome
-    if artifact.segments is not None:
-        each = {**artifact.segments.outcomes, ALL_OTHERS: outcome}
-        none = [name for name, each_outcome in each.items() if isinstance(each_outcome, Infeasible)]
-        segments = f"{len(each) - len(none)} of {len(each)} segments have one"
-        segments += f"; everything is held back in: {', '.join(none)}" if none else ""
-        fix = "label more questions of these, or calibrate with a larger alpha"
-        return Finding("threshold", "warn", segments, fix) if none else Finding("threshold", "ok", segments)
     if isinstance(outcome, Infeasible):
         return Finding(
             "threshold",

@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import cached_property
 from itertools import chain
 from pathlib import Path
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, Self, get_args
 from uuid import uuid4
 
 from pydantic import ModelWrapValidatorHandler, ValidationError, ValidationInfo, model_validator
@@ -46,6 +46,14 @@ SQLITE_PATIENCE = 30.0
 SCHEMA_VERSION: Final = 1
 """Version of every file that is a `Persisted`."""
 _WAY_OUT = "Copy it again or run `calibrate fit`."
+_KINDS = {
+    "threshold": "the artifact of one model",
+    "items": "the artifact of one model that gates items",
+    "router": "a router of several artifacts (Router.of(model, artifact, key=...); one: "
+    "RouterArtifact.load(FILE).artifacts[NAME])",
+    "cascade": "the artifact of a cascade, which has one model a stage",
+}
+"""What the ``kind`` of a file says."""
 _STORED = {"stored": True}
 """Validation context of content whose digest was verified."""
 
@@ -278,12 +286,21 @@ class Persisted(Frozen):
                 is wrong or unknown, or of another version.
             ArtifactTamperedError: The content does not match its digest.
         """
+        return cls._from_content(cls._read(path), str(path))
+
+    @staticmethod
+    def _read(path: str | os.PathLike[str]) -> Any:
+        """The JSON of a file.
+
+        Raises:
+            ArtifactFormatError: It cannot be read, or is not JSON.
+        """
         try:
             text = Path(path).read_text(encoding="utf-8")
         except (OSError, UnicodeDecodeError) as error:
             raise ArtifactFormatError(f"{path}: cannot be read ({error}). Make one with `calibrate fit`.") from error
         try:
-            content = json.loads(text)
+            return json.loads(text)
         except json.JSONDecodeError as error:
             raise ArtifactFormatError(
                 f"{path}: not complete JSON (line {error.lineno}, column {error.colno}: {error.msg}). "
@@ -293,7 +310,6 @@ class Persisted(Frozen):
             raise ArtifactFormatError(
                 f"{path}: cannot be read as JSON ({error}). The file was modified or is not an artifact. {_WAY_OUT}"
             ) from error
-        return cls._from_content(content, str(path))
 
     @classmethod
     def _from_content(cls, content: Any, path: str) -> Self:
@@ -302,11 +318,10 @@ class Persisted(Frozen):
         fault = _fault(content)
         if fault is not None:
             raise ArtifactFormatError(f"{path}: {fault}. The file was modified after it was written. {_WAY_OUT}")
-        kinds = {"model": "one model", "stages": "a cascade, which has one model a stage"}
-        found = next((name for name in kinds if name in content), None)
-        if found is not None and cls.model_fields.keys() & kinds.keys() and found not in cls.model_fields:
-            (needed,) = cls.model_fields.keys() & kinds.keys()
-            raise ArtifactFormatError(f"{path}: is the artifact of {kinds[found]}; here goes that of {kinds[needed]}.")
+        if "kind" in cls.model_fields:
+            wanted, found = get_args(cls.model_fields["kind"].annotation), content.get("kind")
+            if found not in wanted and found in _KINDS:
+                raise ArtifactFormatError(f"{path}: is {_KINDS[found]}; here goes {_KINDS[wanted[0]]}.")
         version, way_out = content["schema_version"], "calibrate again with this version"
         check_version(version, SCHEMA_VERSION, path, way_out, error=ArtifactFormatError)
         stored = content.pop("digest", None)

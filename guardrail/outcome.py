@@ -48,8 +48,8 @@ class InfeasibleReason(StrEnum):
     """No prefix of the items has an error rate that satisfies the rule."""
     TIE_BLOCK_TOO_LARGE = "tie_block_too_large"
     """The only admissible cuts fall inside a block of equal scores, which must be accepted or rejected whole."""
-    UNKNOWN_SEGMENT = "unknown_segment"
-    """The artifact has a threshold for each segment, but none was fitted for the questions of all other segments."""
+    UNKNOWN_GROUP = "unknown_group"
+    """The artifact is that of a router for the questions of no other group, and none was fitted for them."""
     NOT_CALIBRATED = "not_calibrated"
     """There is no artifact yet ("collect"): a person decides about each call, and its samples are recorded."""
 
@@ -264,7 +264,6 @@ class Terms:
         n_accepted: Calibration questions that it answers.
         n_errors: Wrong answers among them.
         interval: 95 % interval of their error rate, if there is one.
-        scope: Which questions a certificate is about, in words; "" for all of them together.
     """
 
     rule: str
@@ -274,7 +273,6 @@ class Terms:
     n_accepted: int = 0
     n_errors: int = 0
     interval: tuple[float, float] | None = None
-    scope: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -328,7 +326,7 @@ def promise_line(alpha: float, n: int, terms: Terms, asked: Asked = ALL_MEASURED
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
         certain = f"at most {target} of the answers given are wrong, with {percent(terms.confidence)} confidence"
-        promise = f"a certificate{terms.scope}: {certain}{kind}."
+        promise = f"a certificate: {certain}{kind}."
     elif terms.rule == AVERAGE:
         promise = "on average over calibrations, not a certificate"
         # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.

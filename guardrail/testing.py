@@ -183,4 +183,4 @@ def make_artifact(
         threshold=threshold,
         scores=ItemScores(sizes=(1,), uncertainty=(threshold or 0.0,), wrong=(0,)),
     )
-    return artifact.model_copy(update={"items": gate})
+    return artifact.model_copy(update={"kind": "items", "items": gate})

@@ -19,11 +19,7 @@ from .items.item import ItemVerdict
 from .plain_json import visible
 from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
 
-__all__ = ["ALL_OTHERS", "Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
-
-
-ALL_OTHERS = "all others"
-"""Segment in verdicts on questions that are in none of an artifact's segments."""
+__all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
 
 
 class Reason(StrEnum):
@@ -90,8 +86,6 @@ class Verdict(Frozen):
     turns: str | None = None
     """Turns of the conversation (`guardrail.prompting.turns_of`) if the artifact was not calibrated on such, and so
     promises nothing about it; None if it was, or if that was not checked."""
-    segment: str | None = None
-    """Segment whose threshold decided, `ALL_OTHERS` for questions of no known one; None if there is one threshold."""
     record: str | None = None
     """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
     items: tuple[ItemVerdict, ...] = ()
@@ -104,7 +98,7 @@ class Verdict(Frozen):
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         content: dict[str, Any] = write(self)
-        for name in ("turns", "segment", "record", "items", "whole"):
+        for name in ("turns", "record", "items", "whole"):
             if getattr(self, name) in (None, ()):
                 content.pop(name, None)
         return content

@@ -57,7 +57,7 @@ def test_every_command_and_option_is_on_the_page() -> None:
     ("line", "absent"),
     [
         (r"^\| `--test-fraction <float>.*\n(?=\| `--test <)", ["calibrate fit --test-fraction"]),
-        (r"^\| `--segment-delta <.*\n", ["calibrate fit --segment-delta"]),
+        (r"^\| `--group-delta <.*\n", ["calibrate fit --group-delta"]),
         (r"^  --dry-run .*\n", ["guardrail review --dry-run"]),
     ],
 )

@@ -13,15 +13,15 @@ import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, RouterArtifact, load_artifact
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 from guardrail.monitor.drift import Reference
 
-from ..data.records import RecordReader
-from ..evaluation.audit import Audit, prepared
+from ..data.records import RecordFile, RecordReader
+from ..evaluation.audit import Audit, audit_router, prepared
 from ..evaluation.audit import audit as run_audit
 from ..items.audit import measured_alike
 from ..report import sentences
@@ -32,8 +32,8 @@ from .frame.cascade import audit_stages, is_cascade
 from .frame.files import open_pool, read_pool, warn_undecided
 from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
+from .frame.routes import print_audits
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import print_tested_segments
 
 __all__ = ["audit"]
 
@@ -103,8 +103,16 @@ def audit(
         if is_cascade(artifact):
             tested = audit_stages(records, artifact, level=level, target=at_most, anytime=anytime, as_json=as_json)
             raise typer.Exit(int(tested.verdict == "refuted"))
-        loaded = CalibrationArtifact.load(artifact)
+        loaded = load_artifact(artifact)
         file = open_pool(records)
+        if isinstance(loaded, RouterArtifact):
+            _audit_router(loaded, file, estimator, level=level, target=at_most, anytime=anytime, as_json=as_json)
+            return
+        if not isinstance(loaded, CalibrationArtifact):
+            raise UsageError(
+                f"{artifact} is the artifact of a cascade, which has records for each stage. Audit it by "
+                "its verdicts: guardrail monitor."
+            )
         if loaded.items is not None:
             audit_by_items(loaded, file, level=level, target=at_most, as_json=as_json)
             return
@@ -115,13 +123,38 @@ def audit(
         warn_undecided(file)
         result = run_audit(loaded, file.records, key, level=level, target=at_most, anytime=anytime)
     if as_json:
-        # A segment's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
+        # A group's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
         typer.echo(json.dumps(json.loads(result.model_dump_json()), indent=1))
     else:
         _print_result(result, artifact)
         if result.verdict == "refuted":
             _print_what_helps(result, loaded, artifact, key, records)
     if result.verdict == "refuted":
+        raise typer.Exit(1)
+
+
+def _audit_router(
+    router: RouterArtifact,
+    file: RecordFile,
+    estimator: str | None,
+    *,
+    level: float,
+    target: float | None,
+    anytime: bool,
+    as_json: bool,
+) -> None:
+    """Test the promise of each group, and exit with 1 if one is refuted."""
+    first, header = next(iter(router.artifacts.values())), file.header
+    key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
+    file, key = prepared(file, first, key)
+    warn_undecided(file)
+    audits = audit_router(router, file.records, key, level=level, target=target, anytime=anytime)
+    if as_json:
+        shown = {name: json.loads(result.model_dump_json()) for name, result in audits.items()}
+        typer.echo(json.dumps(shown, indent=1))
+    else:
+        print_audits(audits)
+    if any(result.verdict == "refuted" for result in audits.values()):
         raise typer.Exit(1)
 
 
@@ -182,7 +215,6 @@ def _print_result(result: Audit, artifact: Path) -> None:
     title, style = TITLES[result.verdict]
     text = "\n\n".join(sentences.audited(result))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    print_tested_segments(sentences.tested_segments(result))
     for line in sentences.shifted(result):
         print_line(line)
     if result.verdict != "refuted":

@@ -18,18 +18,18 @@ from ..data.columns import in_memory
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
-from ..evaluation.audit import audit, refuse_untestable
+from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
-from ..ledger import Ledger, counted
+from ..ledger import Ledger, counted, counted_router
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import (
     auroc_of,
     verdict_text,
 )
+from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
-from ..segments import BySegment
 from ..spec_syntax import parse_rule
 from ..thresholds.fitting import DEFAULT_DELTA
 from .frame.app import app
@@ -39,7 +39,8 @@ from .frame.items import fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
 from .frame.options import USUAL, ItemsOption, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
-from .frame.terminal import print_line
+from .frame.routes import print_audits, print_router
+from .frame.terminal import finish, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
@@ -83,26 +84,26 @@ class _TestPart:
 
 
 @dataclass(frozen=True, slots=True)
-class _Segments:
-    """A threshold for each group."""
+class _Grouping:
+    """A certificate for each group."""
 
     by: Annotated[
         Literal["group"] | None,
         typer.Option(help="Certify a threshold for each group (intent, topic) instead of one for all questions."),
     ] = None
-    segment_delta: Annotated[
+    group_delta: Annotated[
         Literal["together", "each"],
-        typer.Option(help="With --by: one delta for all segments together (divided among them), or for each."),
+        typer.Option(help="With --by: one delta for all groups together (divided among them), or for each."),
     ] = "together"
-    unknown_segment: Annotated[
-        Literal["others", "abstain"],
-        typer.Option(help="With --by: questions of other segments get a threshold fitted on the others, or abstain."),
-    ] = "others"
+    other_groups: Annotated[
+        Literal["fit", "abstain"],
+        typer.Option(help="With --by: questions of smaller groups get one threshold together, or abstain."),
+    ] = "fit"
     min_labels: Annotated[int, typer.Option(help="With --by: labels a group needs for a threshold.")] = 50
 
-    def rule(self) -> BySegment | None:
-        """The segments to fit; None for one threshold."""
-        return BySegment(self.segment_delta, self.unknown_segment, self.min_labels) if self.by else None
+    def rule(self) -> ByGroup | None:
+        """How to fit by group; None for one threshold."""
+        return ByGroup(self.group_delta, self.other_groups, self.min_labels) if self.by else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,7 +162,6 @@ class _ByRule:
     delta: float | None
     groups: Groups
     testing: _TestPart
-    by: BySegment | None
     counting: _Counting
     without_failed: bool
 
@@ -183,7 +183,6 @@ class _ByRule:
             delta=self.delta,
             groups=self.groups,
             part=part,
-            by=self.by,
             choice=choice,
             options=self.options,
             repeats=repeats,
@@ -225,6 +224,49 @@ class _WithPeople:
         )
         artifact = _counted(artifact, self.sources, key)
         return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
+
+
+def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> None:
+    """Fit a router, test it on what was kept out, and write and print it.
+
+    Raises:
+        typer.Exit: With code 1 where the test part refutes the promise of a group.
+    """
+    if key == AUTO:
+        raise UsageError("--estimator auto chooses one score for all questions. With --by group name a score.")
+    repeats: Repeats = "all" if fitting.counting.count_repeats else "once"
+    part, test = fitting.testing.cut(file, _kept_out(fitting.out), fitting.groups, repeats)
+    router = fit_router(
+        file,
+        estimator=key,
+        by=by,
+        alpha=fitting.alpha,
+        rule=fitting.rule,
+        delta=fitting.delta,
+        groups=fitting.groups,
+        part=part,
+        options=fitting.options,
+        repeats=repeats,
+        without_failed=fitting.without_failed,
+    )
+    audits = {} if test is None else audit_router(router, test.records, key, repeats=repeats)
+    ledger = Ledger(fitting.sources)
+    router = counted_router(router, ledger, key)
+    print_fits(next(iter(router.artifacts.values())), ledger)
+    fitting.out.parent.mkdir(parents=True, exist_ok=True)
+    written = [router.save(fitting.out)]
+    if test is not None and not fitting.testing.test:
+        write_records(test.path, test.header, test.records)
+        written.append(test.path)
+    print_router(router)
+    if audits:
+        print_audits(audits)
+    finish(
+        written,
+        f"calibrate report {listed([fitting.out])}; serve it with guardrail.Router.of(model, artifact, key=...)",
+    )
+    if any(result.verdict == "refuted" for result in audits.values()):
+        raise typer.Exit(1)
 
 
 def _counted(artifact: CalibrationArtifact, sources: Sequence[Path], key: str) -> CalibrationArtifact:
@@ -292,7 +334,7 @@ def fit(
         ),
     ] = False,
     testing: _TestPart,
-    segments: _Segments,
+    grouping: _Grouping,
     human_labels: Annotated[
         Path | None,
         typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
@@ -339,7 +381,7 @@ def fit(
         refuse_with_items(
             estimator=estimator,
             share=share,
-            by=segments.by,
+            by=grouping.by,
             human_labels=human_labels,
             count_repeats=counting.count_repeats,
         )
@@ -374,7 +416,6 @@ def fit(
             delta=delta,
             groups=groups,
             testing=testing,
-            by=segments.rule(),
             counting=counting,
             without_failed=without_failed,
         )
@@ -383,7 +424,7 @@ def fit(
         rule if share is None else f"{name}:share",
         human_labels,
         testing,
-        segments,
+        grouping,
         clusters=cluster_by_group,
     )
     files = open_files(records)
@@ -393,6 +434,11 @@ def fit(
     if human_labels is None and not trust_labels:
         refuse_broken(file)
     warn_incomplete(file)
+    by = grouping.rule()
+    if by is not None:
+        assert isinstance(fitting, _ByRule), "refused above"
+        _fit_by_group(fitting, by, file, key)
+        return
     fitted = fitting.fit(file, key)
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.artifact.save(out)
@@ -431,20 +477,18 @@ def _refuse_conflicts(
     rule: str | None,
     human_labels: Path | None,
     testing: _TestPart,
-    segments: _Segments,
+    grouping: _Grouping,
     *,
     clusters: bool,
 ) -> None:
     """Refuse options that exclude each other, before a file is read."""
-    if human_labels is not None and (rule or segments.by or clusters or testing.test or testing.test_fraction):
+    if human_labels is not None and (rule or grouping.by or clusters or testing.test or testing.test_fraction):
         raise UsageError(
             "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
             "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
-    if segments.by and ":" in (rule or ""):
-        raise UsageError("with --by the rule takes no options: segments have their own numbers of labels.")
-    if segments.by and clusters:
-        raise UsageError("groups are segments (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
+    if grouping.by and clusters:
+        raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
     if testing.test and testing.test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
 

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
@@ -26,6 +26,7 @@ from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.items import report_by_items, say_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
+from .frame.routes import print_router
 from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_facts, print_verdict
 
@@ -66,7 +67,7 @@ def report(
         say_cascade(records[0], as_json=as_json)
         return
     if len(records) == 1 and records[0].suffix == ".json":
-        _say(CalibrationArtifact.load(records[0]), as_json=as_json)
+        _say(load_artifact(records[0]), as_json=as_json)
         return
     if as_json:
         raise UsageError(
@@ -123,10 +124,17 @@ def report(
     conclude(written, text, f"open {out} in a browser")
 
 
-def _say(artifact: CalibrationArtifact, *, as_json: bool) -> None:
+def _say(artifact: Artifact, *, as_json: bool) -> None:
     """Print what an artifact promises, and what it does not."""
     if as_json:
         typer.echo(json.dumps({"digest": artifact.digest, **artifact.content}, indent=1))
+        return
+    if isinstance(artifact, RouterArtifact):
+        print_router(artifact)
+        return
+    if isinstance(artifact, CascadeArtifact):
+        for line in artifact.promises:
+            print_line(line)
         return
     if artifact.items is not None:
         say_items(artifact)

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 from scipy import special
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError
 from guardrail.monitor.risk import log_wealth
-from guardrail.outcome import Feasible
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
-from guardrail.verdict import ALL_OTHERS
 
 from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
@@ -31,6 +29,7 @@ from ..pipeline import (
     refuse_fitted,
     require_same,
 )
+from ..router import by_route
 from ..rules.certificate import tail, upper_bound
 from ..scoring.apart import refuse_overlap
 from ..scoring.metrics import fisher_exact, ks_two_sample
@@ -123,17 +122,8 @@ class Audit(Frozen):
     """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
     anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
     """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
-    segments: dict[str, Audit] = Field(default_factory=dict, exclude_if=lambda segments: not segments)
-    """Of an artifact with a threshold for each segment: the audit of every segment with a labelled accepted answer, at
-    its part of the level."""
     n_repeated: int = Field(default=0, exclude_if=lambda n: not n)
     """Records that were not read, because another one asks the same question or is of the same cluster."""
-
-    @property
-    def worst(self) -> Audit:
-        """The refuted segment with the smallest p-value, or the audit of all questions together."""
-        refuted = [segment for segment in self.segments.values() if segment.verdict == "refuted"]
-        return min(refuted, key=lambda segment: segment.p_refute, default=self)
 
     @property
     def cause(self) -> Literal["questions", "labels", "chance"]:
@@ -142,8 +132,6 @@ class Audit(Frozen):
         "questions": their scores differ from those at calibration. "labels": the scores do not differ, but the share
         of wrong answers does. "chance": neither differs; the calibration ended above its target.
         """
-        if self.worst is not self:
-            return self.worst.cause
         if self.shift.scores_differ:
             return "questions"
         return "labels" if self.base_error_p < DIFFERENT else "chance"
@@ -177,11 +165,6 @@ def audit(
     target). Both are over independent fresh questions, for this one gate. One look a data set: of gates whose
     error rate is exactly .1, twenty tests, one after every 50 labels, ever refute 18 % and ever support 19 % of them.
     With ``anytime`` both verdicts come from betting, and hold however often the audit is repeated on a growing file.
-
-    Of an artifact with a threshold for each segment, every segment's promise is tested on its own questions, and the
-    pool as well, each at an equal part of the level: one refuted test refutes, and good gates are refuted with
-    probability at most ``level`` all together. Supported needs every segment with a threshold to be supported at the
-    level by itself.
 
     Args:
         artifact: The artifact.
@@ -219,7 +202,7 @@ def audit(
     n = labelled if joint else judged
     verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level, anytime=anytime)
     before = at_calibration(artifact)
-    result = Audit(
+    return Audit(
         verdict=verdict,
         artifact=artifact.digest,
         rule=artifact.outcome.rule,
@@ -250,43 +233,41 @@ def audit(
         seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
         n_repeated=given - len(records),
     )
-    return result if artifact.segments is None else _by_segment(result, artifact, records, estimator)
 
 
-def _by_segment(whole: Audit, artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Audit:
-    """Add the audits of the segments, and their common verdict."""
-    assert artifact.segments is not None
-    thresholds: dict[str | None, CalibrationArtifact] = {
-        name: own
-        for name in (*artifact.segments.outcomes, None)
-        if isinstance((own := artifact.in_segment(name)).outcome, Feasible)
+def audit_router(
+    artifact: RouterArtifact, records: Sequence[Record], estimator: str, *, level: float = LEVEL, **settings: Any
+) -> dict[str, Audit]:
+    """Test the promise of each group of a router on its own questions; see `audit`.
+
+    Each test has an equal part of the level: one refuted promise refutes, and a router of good gates is refuted with
+    probability at most ``level``.
+
+    Args:
+        artifact: The router.
+        records: Fresh records with scores, labels and groups.
+        estimator: Key of the score in the records.
+        level: False-alarm probability of all tests together, in (0, .5).
+        **settings: Others, as for `audit`.
+
+    Returns:
+        The audit of each group with a threshold and an accepted answer that has a label, by its name.
+
+    Raises:
+        UsageError: As `audit`; or no group has such an answer.
+    """
+    refuse_untestable(records, estimator)
+    tested = {}
+    for name, own in by_route(artifact, records).items():
+        gate = artifact.artifacts[name]
+        if bool((accepted_of(gate, own, estimator) & (labels_of(own) >= 0)).any()):
+            tested[name] = own
+    if not tested:
+        raise UsageError("no accepted answer of any group has a label, so no promise can be tested. Label more.")
+    return {
+        name: audit(artifact.artifacts[name], own, estimator, level=level / len(tested), **settings)
+        for name, own in tested.items()
     }
-    codes, names = table_of(records).coded("group")
-    places = {name: place for place, name in enumerate(thresholds)}
-    number = [places.get(name if name in artifact.segments.outcomes else None, -1) for name in names]
-    segment = np.array(number, dtype=np.int64)[codes]
-    judged = np.unique(segment[accepted_of(artifact, records, estimator) & (labels_of(records) >= 0)]).tolist()
-    tested = {name: taken(records, segment == place) for name, place in places.items() if place in judged}
-    level = whole.level / (len(tested) + 1)
-    each = {
-        ALL_OTHERS if name is None else name: audit(
-            thresholds[name],
-            segment_records,
-            estimator,
-            level=level,
-            target=whole.target,
-            anytime=whole.anytime,
-            repeats="all",
-        )
-        for name, segment_records in tested.items()
-    }
-    pooled = audit_counts(whole.n_errors, whole.n, whole.target, level, anytime=whole.anytime)[0]
-    verdict: Literal["refuted", "supported", "undecided"] = "undecided"
-    if "refuted" in {pooled, *(segment.verdict for segment in each.values())}:
-        verdict = "refuted"
-    elif each and len(each) == len(thresholds) and all(segment.p_support <= whole.level for segment in each.values()):
-        verdict = "supported"
-    return whole.model_copy(update={"verdict": verdict, "needed": None, "segments": each})
 
 
 def _independent(artifact: CalibrationArtifact, records: Sequence[Record], repeats: Repeats) -> Sequence[Record]:
@@ -503,10 +484,7 @@ def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift
         values = values[covered]  # as at calibration, scores above the cut are not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
-    if artifact.segments is not None:
-        n_accepted = artifact.n_accepted
-    else:
-        n_accepted = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
+    n_accepted = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
     if n_accepted or artifact.threshold is not None:
         share = n_accepted / before.size
         acceptance_p = fisher_exact(n_accepted, before.size, accepted, values.size)

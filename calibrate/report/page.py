@@ -14,7 +14,6 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.judges import Judge
-from guardrail.outcome import Feasible
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
@@ -26,7 +25,6 @@ from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
 from ..scoring.scores import arrays, labels_of, taken, values_of
-from ..segments import one_for_all
 from ..thresholds.registry import certifies, compared_rules, rule_names, swept_rules
 from . import sentences
 from .content import (
@@ -97,7 +95,7 @@ def _compared(artifact: CalibrationArtifact) -> list[RuleSpec]:
     own, delta = artifact.outcome.rule, artifact.outcome.delta
     if own not in rule_names():
         return list(compared_rules())
-    spec: RuleSpec = own if delta is None or artifact.segments is not None else (own, {"delta": delta})
+    spec: RuleSpec = own if delta is None else (own, {"delta": delta})
     return [spec, *(name for name in compared_rules() if name != own)]
 
 
@@ -270,11 +268,9 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
         pool = arrays(test, estimator)
         other = Items(pool.uncertainty, pool.error)
     spec = artifact.estimator
-    # With a threshold for each segment the figures, which show all questions, show one threshold for all.
-    shown = one_for_all(artifact)
     return {
-        "risk-coverage": risk_coverage(items, shown, other),
-        "scores": score_histogram(items, shown.threshold if isinstance(shown, Feasible) else None, spec.unit),
+        "risk-coverage": risk_coverage(items, artifact.outcome, other),
+        "scores": score_histogram(items, artifact.threshold, spec.unit),
     }
 
 
@@ -315,8 +311,6 @@ def _render(page: _Page, estimator: str) -> str:
         "standing": sentences.standing(page.artifact, page.test),
         "good": page.artifact.n_accepted > 0,
         "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
-        "segments": sentences.segment_table(page.artifact),
-        "tested_segments": [] if page.test is None else sentences.tested_segments(page.test),
         "promise": sentences.promise(page.artifact),
         "threshold": sentences.threshold_in_use(page.artifact),
         "promises": page.artifact.promises,

@@ -15,7 +15,6 @@ from ..data.records import GIVEN
 from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..pipeline import GateCounts
-from ..segments import segment_rows
 from ..thresholds.fitting import FRESH_LABELS, USEFUL_AUROC
 from ..thresholds.registry import certifies
 
@@ -39,11 +38,9 @@ __all__ = [
     "promise",
     "ranking",
     "second_look",
-    "segment_table",
     "shifted",
     "slots_argument",
     "standing",
-    "tested_segments",
     "threshold_in_use",
     "unguardable",
     "unread",
@@ -106,8 +103,6 @@ class VerdictText:
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
         parts: Counts of the gate on both parts, calibration first; empty without a test part.
-        segments: Rows of `segment_table`.
-        tested_segments: Rows of `tested_segments`.
     """
 
     verdict: ArtifactVerdict
@@ -117,8 +112,6 @@ class VerdictText:
     steps: tuple[str, ...]
     opening: str | None
     parts: tuple[tuple[str, GateCounts], ...]
-    segments: tuple[tuple[str, ...], ...]
-    tested_segments: tuple[tuple[str, ...], ...]
 
     @property
     def speaks_against(self) -> bool:
@@ -149,8 +142,6 @@ def verdict_text(
         steps=tuple(steps),
         opening=opening,
         parts=() if test is None else (("calibration", test.at_calibration), ("test", test.held_out)),
-        segments=tuple(segment_table(artifact)),
-        tested_segments=() if test is None else tuple(tested_segments(test)),
     )
 
 
@@ -162,8 +153,7 @@ def _paragraphs(
     if isinstance(artifact.outcome, Infeasible) and verdict.status == "abstains":
         body = [f"Why: {artifact.outcome.detail}", *on_test]
     elif verdict.status == "answers":
-        by_segment = steps[:-1] if artifact.segments is not None else []
-        body = [promise(artifact), *by_segment, *on_test, *audit]
+        body = [promise(artifact), *on_test, *audit]
     else:
         # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
         body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
@@ -216,8 +206,6 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         return f"{_seen(test)} {_unlikely(test)} {_at_calibration(test)}"
     if artifact.warning is not None:
         return " ".join(filter(None, (artifact.warning, unguardable(artifact))))
-    if artifact.segments is not None:
-        return _headline_of_segments(artifact)
     if isinstance(outcome, Infeasible):
         return (
             f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} was shown to "
@@ -241,25 +229,6 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     )
 
 
-def _headline_of_segments(artifact: CalibrationArtifact) -> str:
-    rows, n = segment_rows(artifact), len(artifact.calibration.error)
-    able = sum(row.threshold is not None for row in rows)
-    start = (
-        f'The model "{artifact.model.model}" may answer by itself where {_its_noun(artifact)} is at most the threshold '
-        f"of the question's segment. {able} of {len(rows)} segments have a threshold"
-    )
-    if (useless := unguardable(artifact)) is not None:
-        start = f"{useless} {able} of {len(rows)} segments have a threshold"
-    if not artifact.n_accepted:
-        return f"{start}: this gate abstains on everything."
-    return (
-        f"{start}; {percent(artifact.acceptance)} of all questions are accepted. Of those answers "
-        f"{percent(artifact.n_errors / artifact.n_accepted)} were wrong ({artifact.n_errors} of {artifact.n_accepted}; "
-        f"target {percent(artifact.alpha)}, in each segment). Without the gate "
-        f"{percent(sum(artifact.calibration.error) / n)} are wrong."
-    )
-
-
 def _at_calibration(test: Audit) -> str:
     before = test.at_calibration
     if before.error_rate is None:
@@ -268,49 +237,10 @@ def _at_calibration(test: Audit) -> str:
 
 
 def promise(artifact: CalibrationArtifact) -> str:
-    """The promise in one sentence; with several thresholds, the promise for each segment."""
-    own = artifact.segments
+    """The promise in one sentence."""
     if not artifact.n_accepted:
         return "Nothing: this rule found no threshold, so nothing is answered."
-    if own is None:
-        return artifact.outcome.promise
-    n = len(own.outcomes) + (artifact.outcome.n > 0 and own.unknown == "others")
-    alpha, delta = percent(artifact.alpha), _confidence(artifact, own.delta)
-    each = f"Each one: {next(iter(own.outcomes.values())).promise}"
-    if own.share == "together":
-        return (
-            f"With probability at least {delta} over the calibration questions, the error rate among accepted answers "
-            f"is at most {alpha} in every segment at once, and so for any mix of them, if questions of a segment at "
-            f"run time are like its calibration questions. {n} certificates share delta. {each}"
-        )
-    return (
-        f"In each segment by itself the error rate among accepted answers is at most {alpha} with probability at least "
-        f"{delta} over its calibration questions, if questions of the segment at run time are like them. Of {n} "
-        f"certificates up to {n * own.delta:.2g} fail on average. {each}"
-    )
-
-
-def segment_table(artifact: CalibrationArtifact) -> list[tuple[str, ...]]:
-    """A row for each segment: name, questions, wrong without the gate, its threshold, accepted, wrong among these.
-
-    The last two columns repeat accepted and wrong under one threshold for all questions.
-    """
-
-    def counts(n: int, accepted_and_wrong: tuple[int, int]) -> tuple[str, str]:
-        accepted, wrong = accepted_and_wrong
-        return percent(accepted / n), f"{percent(wrong / accepted)} ({wrong} of {accepted})" if accepted else "-"
-
-    return [
-        (
-            row.name,
-            str(row.n),
-            percent(row.base_errors / row.n),
-            "none" if row.threshold is None else artifact.estimator.limit(row.threshold),
-            *counts(row.n, row.own),
-            *counts(row.n, row.one),
-        )
-        for row in segment_rows(artifact)
-    ]
+    return artifact.outcome.promise
 
 
 def _without(artifact: CalibrationArtifact) -> str:
@@ -344,14 +274,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator.condition)) else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
-    if artifact.segments is not None:
-        rows += [
-            (f"in {name}", f"{threshold}: {accepted} of {n} accepted, of these {wrong} wrong")
-            for name, n, _, threshold, accepted, wrong, *_ in segment_table(artifact)
-        ]
-        others = artifact.segments.unknown == "others"
-        rows += [("unknown segments", "threshold of all others" if others else "abstain")]
-    elif isinstance(outcome, Feasible):
+    if isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
             ("threshold", artifact.answer_if),
@@ -413,12 +336,12 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
     status = standing(artifact, test).status
     first = advice(test, alone) if test is not None and status in ("refuted", "above") else []
     rest = [*filter(None, (cut_off_answers(artifact),))]
-    rest += _next_steps_of_one(artifact) if artifact.segments is None else _next_steps_of_segments(artifact)
+    rest += _next_steps_of_one(artifact)
     if status != "answers":
         return first + rest
     if (useless := unguardable(artifact)) is not None:
         return [*rest, useless]
-    more = ("" if artifact.segments is None else ", segment=...") + slots_argument(artifact)
+    more = slots_argument(artifact)
     left_out = " Leave out slots that make no other question, as a clock." if artifact.prompt.slots else ""
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more}).{left_out}"]
 
@@ -487,14 +410,6 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
             f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. The same `calibrate collect` "
             "again asks those whose server failed."
         )
-    return steps
-
-
-def _next_steps_of_segments(artifact: CalibrationArtifact) -> list[str]:
-    none = [row.name for row in segment_rows(artifact) if row.threshold is None]
-    steps = []
-    if none:
-        steps.append(f"Label more questions of these segments; everything abstains there: {', '.join(none)}.")
     return steps
 
 
@@ -569,19 +484,9 @@ def audited(audit: Audit) -> list[str]:
     if not audit.n:
         return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
     counts = _seen(audit)
-    bad = {name: segment for name, segment in audit.segments.items() if segment.verdict == "refuted"}
-    if bad:
-        listed = " ".join(f"In segment {name}, {_seen(segment)} {_unlikely(segment)}" for name, segment in bad.items())
-        return [f"{listed} The promise, which is for each segment, does not hold on these questions.", _cause(audit)]
     if audit.verdict == "refuted":
         return [f"{counts} {_unlikely(audit)} The promise does not hold on these questions.", _cause(audit)]
     sure = percent(1 - audit.level)
-    if audit.segments and audit.verdict == "supported":
-        return [f"{counts} In each segment the error rate is at most {target} with {sure} confidence."]
-    if audit.segments:
-        return [
-            f"{counts} That neither refutes nor proves an error rate of {target} in every segment at {sure} confidence."
-        ]
     if audit.verdict == "supported":
         return [
             f"{counts} The error rate is at most {percent(audit.upper or 0.0)} with {sure} confidence "
@@ -643,23 +548,8 @@ def shifted(audit: Audit) -> list[str]:
     return lines
 
 
-def tested_segments(audit: Audit) -> list[tuple[str, ...]]:
-    """A row for each segment that was tested: name, questions, answered, wrong among these, verdict."""
-    return [
-        (
-            name,
-            str(segment.held_out.n),
-            percent(segment.held_out.acceptance[0]),
-            f"{percent(segment.n_errors / segment.n)} ({segment.n_errors} of {segment.n})",
-            segment.verdict,
-        )
-        for name, segment in audit.segments.items()
-    ]
-
-
 def _cause(audit: Audit) -> str:
     """The most likely cause of a refutation."""
-    audit = audit.worst
     here, there = (percent(_base_error(counts)) for counts in (audit.held_out, audit.at_calibration))
     base = f"{here} of all answers are wrong, {there} at calibration"
     if audit.cause == "questions":

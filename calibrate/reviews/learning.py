@@ -137,7 +137,6 @@ def learn(
     Raises:
         UsageError: The sample cannot be used (see `thinned`), scores are bounds (see `Uncertainty`), or too few items.
     """
-    artifact.refuse_segments("learning from reviews")
     gate = artifact.items
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)

@@ -16,6 +16,7 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.messages import BaseMessage
 from pydantic import Field
 
+from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..items.gate import undivided
 from ..judges import with_majority
@@ -145,8 +146,7 @@ class Assessor:
         """
         memory = self._memory(messages, question)
         text = question_text(messages) if question is None else question
-        # An abstention counts under every threshold: another segment is no reason to draw again.
-        abstention = yield from memory.get(HELD)
+        abstention = yield from memory.get(f"{HELD} by {self._gate_names}")
         if abstention is not None:
             held = Remembered.from_stored(abstention).again(text)
             assert held.verdict is not None, "a verdict is remembered"
@@ -193,7 +193,7 @@ class Assessor:
         assessment = Assessment(drawn, verdict, by_name)
         if not verdict.passes and not assessment.is_result:
             return assessment
-        return (yield from _noted(assessment, memory, name if verdict.passes else HELD))
+        return (yield from _noted(assessment, memory, name if verdict.passes else f"{HELD} by {self._gate_names}"))
 
     def _draw(
         self, sampler: Sampler, messages: Sequence[BaseMessage]
@@ -243,7 +243,7 @@ class Assessor:
             sampler = replace(self.sampler, question=question)
             if problem.reason is not None:
                 sampler, memory = replace(sampler, plan=sampler.plan.primary_only()), NOTHING
-            remembered = (yield from memory.get(name)) or (yield from _held_candidate(memory, served))
+            remembered = (yield from memory.get(name)) or (yield from _held_candidate(memory, served, self._gate_names))
             if remembered is not None:
                 assessment = Remembered.from_stored(remembered).again(text)
             else:
@@ -277,7 +277,7 @@ class Assessor:
 
     @property
     def _gate_names(self) -> str:
-        """The thresholds that may judge a candidate; those of another segment judge the same draw anew."""
+        """The thresholds that may judge a candidate; others of the same procedure judge the same draw anew."""
         return "+".join(sorted(_by_digest(self.gates(None))))
 
     def served_verdict(self, messages: Sequence[BaseMessage], served: Sample, question: str) -> Verdict:
@@ -287,16 +287,16 @@ class Assessor:
         return verdict
 
     def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Draw:
-        """The memory of a prompt: its question, plan, artifacts and counted slots are the key."""
+        """The memory of a prompt: its question, counted slots and the procedure that measures it are the key."""
         if in_sample():  # the answers of a guard that another guard draws from must vary
             return NOTHING
         gates = self.gates(None).values()
         prompt = next((gate.artifact.prompt for gate in gates), None)
         slots = {} if prompt is None else prompt.slots_of(messages)
-        artifacts = sorted({gate.whole or gate.artifact.digest for gate in gates})
+        procedures = sorted({_procedure(gate.artifact) for gate in gates})
         counted = [(name, normal_form(text)) for name, text in sorted(slots.items()) if name in self.slots]
         read = prompt_content(messages, question, hide_system=bool(slots))
-        return Draw(self.draws, _digest(artifacts, self.sampler.plan, read, counted))
+        return Draw(self.draws, _digest(procedures, self.sampler.plan, read, counted))
 
     def _decide(self, drawn: SampleSet, settled: Mapping[str, Uncertainty]) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""
@@ -308,7 +308,7 @@ class Assessor:
                 partial(decide, drawn, gate.artifact, gate.estimator, settled=bound),
                 slow=bound is None and gate.estimator.takes_time(drawn),
             )
-            by_digest[digest] = gate.signed(verdict)
+            by_digest[digest] = verdict
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
 
 
@@ -386,9 +386,9 @@ def unpromised(verdict: Verdict, turns: str) -> Verdict:
     return marked.model_copy(update={"accepted": False, "reason": Reason.OTHER_TURNS})
 
 
-def _held_candidate(memory: Draw, served: Sample) -> Steps[str | None]:
+def _held_candidate(memory: Draw, served: Sample, gates: str) -> Steps[str | None]:
     """The remembered abstention on this very answer, or None."""
-    abstention = yield from memory.get(HELD)
+    abstention = yield from memory.get(f"{HELD} by {gates}")
     if abstention is None:
         return None
     primary = Remembered.from_stored(abstention).primary
@@ -406,6 +406,11 @@ def _noted(assessment: Assessment, memory: Draw, name: str) -> Steps[Assessment]
     written = value.model_dump_json()
     first = yield from memory.add(name, written)
     return assessment if first == written else Remembered.from_stored(first).again(drawn.question)
+
+
+def _procedure(artifact: CalibrationArtifact) -> str:
+    """Digest of what a score depends on besides the plan: artifacts that share it judge one draw."""
+    return _digest(*(part.model_dump_json() for part in (artifact.model, artifact.prompt, artifact.estimator)))
 
 
 def _digest(*parts: Any) -> str:

@@ -22,7 +22,6 @@ from ..models import resolve_model
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from .messages import as_chunk
-from .segments import in_segment_of
 
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "may_be_retried"]
 
@@ -81,7 +80,7 @@ class SteppedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AIMessage:
         """The accepted answer, or what the abstention path gives."""
-        with bounded(limit_of(config)), in_segment_of(config):
+        with bounded(limit_of(config)):
             return super().invoke(input, config, stop=stop, **kwargs)
 
     async def ainvoke(
@@ -93,7 +92,7 @@ class SteppedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AIMessage:
         """`invoke` without blocking the event loop."""
-        with bounded(limit_of(config)), in_segment_of(config):
+        with bounded(limit_of(config)):
             return await super().ainvoke(input, config, stop=stop, **kwargs)
 
 

@@ -6,7 +6,6 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from inspect import iscoroutinefunction
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
@@ -20,7 +19,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..call_settings import check_settings
-from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
+from ..errors import ArtifactMismatchError, TurnsMismatchError
 from ..items.gate import released_call
 from ..items.measure import estimator_of
 from ..items.partial import partial_or
@@ -36,7 +35,7 @@ from ..sampling.sampler import Sampler
 from ..specs import identify
 from ..types import Sample
 from ..uncertainty import Scorer
-from ..verdict import ALL_OTHERS, Verdict
+from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
 from .assess import Assessment, Assessor, check_slots
 from .base import GuardedChatModel
@@ -45,7 +44,6 @@ from .decide import Gate, in_two_stages
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observers import Observers, as_observers
-from .segments import in_segment_of, segment_of
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 if TYPE_CHECKING:
@@ -106,10 +104,6 @@ class Guardrail(GuardedChatModel):
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
     single ones: "refuse" raises `TurnsMismatchError`; "mark" gives out what the gate accepts, with a verdict that is
     not accepted (`Reason.OTHER_TURNS`) and names the turns (``verdict.turns``): the promise does not cover it."""
-    segment: Any = Field(default=None, repr=False)
-    """For artifacts with a threshold for each segment: a function of the prompt's messages that names the question's
-    segment (None, or a name without a threshold, for "all others"). ``config={"configurable": {"guardrail_segment":
-    NAME}}`` of a call comes before it. A call that neither names is refused."""
     switch: SafetySwitch | None = Field(default=None, repr=False)
     """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
     on_verdict: Any = Field(default=None, repr=False)
@@ -133,7 +127,6 @@ class Guardrail(GuardedChatModel):
 
     _assessor: Assessor = PrivateAttr()
     _slots: tuple[str, ...] = PrivateAttr(default=())
-    _by_segment: dict[str, Assessor] = PrivateAttr(default_factory=dict)
 
     @field_validator("model", mode="before")
     @classmethod
@@ -144,13 +137,6 @@ class Guardrail(GuardedChatModel):
     @classmethod
     def _load(cls, value: Any) -> Any:
         return CalibrationArtifact.load(value) if isinstance(value, str | Path) else value
-
-    @field_validator("segment")
-    @classmethod
-    def _function_of_messages(cls, value: Any) -> Any:
-        if value is None or (callable(value) and not iscoroutinefunction(value)):
-            return value
-        raise ValueError(f"segment must be a function of messages that is not async, got {value!r}")
 
     @field_validator("remember")
     @classmethod
@@ -177,29 +163,11 @@ class Guardrail(GuardedChatModel):
         observers.admit(artifact)
         memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
         self._slots = check_slots(self.remember_slots, artifact.prompt.slots) if memory.seconds > 0 else ()
-        if artifact.segments is None:
-            if self.segment is not None:
-                raise UsageError(
-                    "segment= is for an artifact with a threshold for each segment (calibrate fit --by group); this "
-                    "one has one threshold for all questions. Leave segment out."
-                )
-            self._assessor = self._made(Gate(artifact, estimator), observers, memory)
-            return self
-        # One endpoint: it is probed once.
-        parts = {name: artifact.in_segment(name) for name in artifact.segments.outcomes}
-        others = artifact.in_segment(None)
-        trust = EndpointTrust(self.model, artifact.plan, enabled=self.probe == "auto")
-
-        def assessor_of(part: CalibrationArtifact, name: str) -> Assessor:
-            gate = Gate(part, estimator, segment=name, whole=artifact.digest)
-            return self._made(gate, observers, memory, trust if part.threshold is not None else None)
-
-        self._assessor = assessor_of(others, ALL_OTHERS)
-        self._by_segment = {name: assessor_of(part, name) for name, part in parts.items()}
+        self._assessor = self._made(Gate(artifact, estimator), observers, memory)
         return self
 
-    def _made(self, gate: Gate, observers: Observers, memory: Draws, trust: EndpointTrust | None = None) -> Assessor:
-        """The assessor of prompts by one threshold."""
+    def _made(self, gate: Gate, observers: Observers, memory: Draws) -> Assessor:
+        """The assessor of prompts."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
             self.switch.check(artifact.threshold, by_item=artifact.items is not None)
@@ -213,7 +181,7 @@ class Guardrail(GuardedChatModel):
                 scoring=Scoring.of(estimator.scorers, artifact.prompt),
             ),
             gates=partial(_always, {"answer": gate}),  # unlike a lambda, part of a deep copy
-            trust=trust or EndpointTrust(self.model, plan, enabled=self.probe == "auto"),
+            trust=EndpointTrust(self.model, plan, enabled=self.probe == "auto"),
             observers=observers,
             staged=in_two_stages(plan, estimator),
             # The promise of a list of candidates is about all questions that are held back.
@@ -234,16 +202,16 @@ class Guardrail(GuardedChatModel):
 
         Args:
             question: A string, messages or a prompt value, as for ``invoke``.
-            config: Callbacks for the sampling calls, ``max_concurrency``, and the segment.
+            config: Callbacks for the sampling calls, and ``max_concurrency``.
         """
         messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)), in_segment_of(config):
+        with bounded(limit_of(config)):
             return run(self._verdict(messages, (config or {}).get("callbacks")))
 
     async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
         """`assess` without blocking the event loop."""
         messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)), in_segment_of(config):
+        with bounded(limit_of(config)):
             return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
@@ -271,7 +239,7 @@ class Guardrail(GuardedChatModel):
         artifact.prompt.check(messages, artifact.plan.options)
         turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
-        assessor = self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
+        assessor = self._assessor
         transport = {name: value for name, value in (arguments or {}).items() if name in TRANSPORT}
         if transport:
             assessor = replace(assessor, sampler=replace(assessor.sampler, transport=transport))
@@ -335,7 +303,6 @@ class Guardrail(GuardedChatModel):
 
         Raises:
             ArtifactMismatchError: It is not.
-            UsageError: Its segment is not named.
         """
         self._served_assessor(messages)
 
@@ -344,13 +311,12 @@ class Guardrail(GuardedChatModel):
 
         Raises:
             ArtifactMismatchError: The prompt is not like those of calibration.
-            UsageError: Its segment is not named.
         """
         artifact = self.artifact
         artifact.prompt.check(messages, artifact.plan.options)
         if (turns := artifact.unknown_turns(messages)) is not None:
             raise ArtifactMismatchError(f"no calibration prompt had the turns {turns[:200]!r}")
-        return self._by_segment.get(segment_of(artifact, messages, self.segment) or "", self._assessor)
+        return self._assessor
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 

@@ -26,7 +26,7 @@ PLAIN = (
     "remember_slots",
     "max_concurrency",
 )
-OBJECTS = ("judge", "similarity", "entailment", "scorer", "segment", "switch", "on_verdict")
+OBJECTS = ("judge", "similarity", "entailment", "scorer", "switch", "on_verdict")
 
 
 def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Path | None) -> dict[str, Any]:

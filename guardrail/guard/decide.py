@@ -32,21 +32,10 @@ class Gate:
     Attributes:
         artifact: The artifact that has the threshold.
         estimator: The artifact's estimator.
-        segment: Segment of the threshold, if an artifact has several; ``artifact`` is then the part for this segment.
-        whole: Digest of the whole artifact, if ``artifact`` is a part.
     """
 
     artifact: CalibrationArtifact
     estimator: Estimator
-    segment: str | None = None
-    whole: str | None = None
-
-    def signed(self, verdict: Verdict) -> Verdict:
-        """The verdict with the digest of the whole artifact, by which monitors and reviews know it."""
-        if self.whole is None:
-            return verdict
-        detail = f"{verdict.detail} Segment: {self.segment}."
-        return verdict.model_copy(update={"artifact": self.whole, "segment": self.segment, "detail": detail})
 
 
 def decide(
@@ -188,7 +177,7 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
     if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED:
         fault = "" if uncertainty.value is not None else f" Not measured: {uncertainty.reason}: {uncertainty.detail}."
         return f"Held back: {outcome.detail}{fault}"
-    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_SEGMENT:
+    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
         return f"Held back: {outcome.detail}"
     if isinstance(outcome, Infeasible):
         return (

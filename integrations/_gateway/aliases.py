@@ -7,15 +7,16 @@ import math
 from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
-from functools import cached_property, partial
+from functools import partial
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
 from langchain_core.messages import AIMessage
 from pydantic import SecretStr
 
-from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail
-from guardrail.artifact import CascadeArtifact
+from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail, Router
+from guardrail.artifact import Artifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
@@ -48,8 +49,8 @@ SECRET = 16
 CREDENTIALS = 256
 """Number of upstream keys for which guards are kept; each guard has its connections and its probe."""
 log = logging.getLogger("guardrail")
-_asked: ContextVar[tuple[str, str]] = ContextVar("guardrail_gateway_asked")
-"""The alias that the client asked for, and the digest of its request."""
+_asked: ContextVar[tuple[str, str, str | None]] = ContextVar("guardrail_gateway_asked")
+"""The alias that the client asked for, the digest of its request, and the route of its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,8 +60,8 @@ class Asking:
     chat: ChatRequest
     credential: str | None
     """Key for the upstream; None for the key in the configuration."""
-    segment: str | None
-    """Segment of the client's key."""
+    route: str | None
+    """Route of the client's key."""
     digest: str
     """Digest of request and client, equal when the client repeats it."""
     whole: bool
@@ -107,19 +108,25 @@ class ServedAlias:
         """The endpoint; the first one of a cascade."""
         self._endpoints = {upstream.url: EndpointState() for upstream in config.upstream}
         self.forwarding = Forwarding(name, self.upstream, self._endpoints[self.upstream.url], health)
-        kind = CascadeArtifact if len(config.upstream) > 1 else CalibrationArtifact
-        self.artifact = None if config.artifact is None else kind.load(config.artifact)
-        self._stages = self.artifact.stages if isinstance(self.artifact, CascadeArtifact) else (self.artifact,)
+        self.artifact = None if config.artifact is None else self._loaded(config.artifact)
+        self._stages: Sequence[CalibrationArtifact | None] = (
+            self.artifact.stages
+            if isinstance(self.artifact, CascadeArtifact)
+            else tuple(self.artifact.artifacts.values())
+            if isinstance(self.artifact, RouterArtifact)
+            else (self.artifact,)
+        )
         self.single = self._stages[0]
-        """The artifact; for a cascade that of its first stage."""
+        """The artifact; of a cascade or router the first one."""
         self._check_slots()
         self._scorer = _scorer_of(config)
-        self._segment = None if config.segment is None else import_named(config.segment, f"models.{name}.segment")
-        self._guards: LRU[Guardrail | Cascade] = LRU(CREDENTIALS)
+        self._route = None if config.route is None else import_named(config.route, f"models.{name}.route")
+        self._guards: LRU[Guardrail | Cascade | Router] = LRU(CREDENTIALS)
+        self._watches: dict[str, dict[str, Any]] = {}
         self.canary: Canary | None = None
         if config.canary is not None:
-            assert self.single is not None, "checked in the configuration"
-            self.canary = Canary(name, config.canary, self.single, self._unobserved, store, metrics)
+            assert isinstance(self.artifact, CalibrationArtifact), "checked in the configuration"
+            self.canary = Canary(name, config.canary, self.artifact, self._unobserved, store, metrics)
 
     def _check_slots(self) -> None:
         """Refuse slots as the guard does, in words that name the alias: its own error is one of pydantic."""
@@ -133,21 +140,46 @@ class ServedAlias:
                 "`remember_slots: []` of this model."
             ) from None
 
-    def check_segments(self, keys: Sequence[Key]) -> None:
-        """Refuse an artifact with a threshold for each segment if nothing names the segment of some client.
+    def _loaded(self, path: Path) -> Artifact:
+        """The artifact of this alias.
+
+        Raises:
+            UsageError: Its kind does not fit the alias.
+        """
+        config = self.config
+        if len(config.upstream) > 1:
+            return CascadeArtifact.load(path)
+        loaded = load_artifact(path)
+        if not isinstance(loaded, RouterArtifact):
+            return loaded if isinstance(loaded, CalibrationArtifact) else CalibrationArtifact.load(path)
+        if config.mode == "observe" or config.canary is not None:
+            what = "mode: observe measures" if config.mode == "observe" else "a canary asks"
+            raise UsageError(
+                f"models.{self.name}: {what} behind one artifact, and {path} is a router of {len(loaded.artifacts)}. "
+                "Give the artifact of one group."
+            )
+        return loaded
+
+    def check_routes(self, keys: Sequence[Key]) -> None:
+        """Refuse a router if nothing names the group of some client's questions.
 
         Raises:
             UsageError: Naming what is missing.
         """
-        if self.config.segment is not None or self.single is None or self.single.segments is None:
+        if self.config.route is not None or not isinstance(self.artifact, RouterArtifact):
             return
-        nameless = [key.name for key in keys if key.segment is None and (key.models is None or self.name in key.models)]
+        nameless = [key.name for key in keys if key.route is None and (key.models is None or self.name in key.models)]
         if nameless or not keys:
             whose = f"the keys {', '.join(nameless)} name none" if nameless else "there are no keys that name one"
             raise UsageError(
-                f"models.{self.name}: the artifact has a threshold for each segment, and {whose}. Give every key a "
-                "segment, or the model `segment: MODULE:NAME`, a function of the messages."
+                f"models.{self.name}: the artifact is a router with a threshold for each group, and {whose}. Give "
+                "every key a route, or the model `route: MODULE:NAME`, a function of the messages."
             )
+
+    def _route_of(self, messages: Any) -> str | None:
+        """The group of a question: that of the client's key, or what the operator's function says."""
+        route = _asked.get()[2]
+        return route if route is not None or self._route is None else self._route(messages)
 
     @property
     def guarded(self) -> bool:
@@ -226,11 +258,11 @@ class ServedAlias:
             self._changed(change, True)
         return pin is not None and pin.on_change == "abstain" and bool(changes)
 
-    def guard(self, credential: str | None) -> Guardrail | Cascade:
+    def guard(self, credential: str | None) -> Guardrail | Cascade | Router:
         """The guard that calls the upstream with this key; None for the key in the configuration."""
         return self._guards.get(credential, partial(self._new_guard, credential))
 
-    def _new_guard(self, credential: str | None) -> Guardrail | Cascade:
+    def _new_guard(self, credential: str | None) -> Guardrail | Cascade | Router:
         config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
         # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
         # another one of the same upstream and artifact, a question that was held back would be drawn again.
@@ -245,8 +277,10 @@ class ServedAlias:
         if isinstance(self.artifact, CascadeArtifact):
             stages = [own for _ in chats]
             return Cascade(chats, artifact=self.artifact, stage_settings=stages, on_verdict=self._observers, **common)
-        settings = {**own, **common, **self._watch, "scorer": self._scorer, "segment": self._segment}
-        return Guardrail(model=chats[0], artifact=self.artifact, **settings)
+        settings = {**own, **common, "scorer": self._scorer}
+        if isinstance(self.artifact, RouterArtifact):
+            return Router.of(chats[0], self.artifact, key=self._route_of, settings=self._watch, **settings)
+        return Guardrail(model=chats[0], artifact=self.artifact, **settings, **self._watch(self.single))
 
     def _on_abstain(self) -> Any:
         config = self.config
@@ -265,35 +299,33 @@ class ServedAlias:
             )
         return "raise" if config.on_abstain == "error" else "message"
 
-    @cached_property
-    def _watch(self) -> dict[str, Any]:
-        """The settings by which a monitor sees the verdicts and holds answers back."""
-        if not self.config.monitor:
+    def _watch(self, artifact: CalibrationArtifact | None) -> dict[str, Any]:
+        """The settings by which a monitor sees the verdicts by one artifact, and holds answers back."""
+        if not self.config.monitor or artifact is None or not artifact.answer_scores:
             return {"on_verdict": self._observers}
-        from guardrail.review.monitors.store import Monitors
+        if artifact.digest not in self._watches:
+            from guardrail.review.monitors.store import Monitors
 
-        assert isinstance(self.artifact, CalibrationArtifact), "checked in the configuration"
-        name, monitors = f"{self.name}-{self.artifact.digest[:12]}", Monitors(self._store)
-        names = [name] if self.canary is None else [name, self.canary.name]
-        observers = [*self._observers, monitors.drift(name, self.artifact).watch]
-        return {"on_verdict": observers, "switch": monitors.switch(names=names)}
+            name, monitors = f"{self.name}-{artifact.digest[:12]}", Monitors(self._store)
+            names = [name] if self.canary is None else [name, self.canary.name]
+            observers = [*self._observers, monitors.drift(name, artifact).watch]
+            self._watches[artifact.digest] = {"on_verdict": observers, "switch": monitors.switch(names=names)}
+        return self._watches[artifact.digest]
 
     def _unobserved(self) -> Guardrail:
         """A guard for the canary: every question is drawn anew, and nobody observes the verdicts."""
         guard = self.guard(None)
         assert isinstance(guard, Guardrail), "checked in the configuration"
         settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
-        settings["segment"] = self._segment
         return Guardrail(model=guard.model, artifact=guard.artifact, remember=0, **settings)
 
     async def answer(self, asking: Asking) -> GuardReply | ApiError:
         """The guard's answer to a request."""
-        request, segment = asking.chat, asking.segment
+        request = asking.chat
         message: AIMessage
-        _asked.set((self.name, asking.digest))  # every question runs in a task, so in its own context
-        config: Any = {"configurable": {"guardrail_segment": segment}} if segment else None
+        _asked.set((self.name, asking.digest, asking.route))  # every question runs in a task, so in its own context
         try:
-            message = await self.guard(asking.credential).ainvoke(list(request.messages), config, **request.call)
+            message = await self.guard(asking.credential).ainvoke(list(request.messages), **request.call)
         except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
             verdict = error.verdict.to_metadata()
             if self.config.on_abstain == "error":

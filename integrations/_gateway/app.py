@@ -139,7 +139,7 @@ class Gateway:
             if former[name].is_same(fresh) and self.health.fault(name) in (None, DOWN):
                 aliases[name] = former[name]
         for name, served in aliases.items():
-            served.check_segments(config.keys)
+            served.check_routes(config.keys)
             same = served is former.get(name)
             if served.artifact is not None:
                 served.guard(None)
@@ -513,10 +513,10 @@ class Gateway:
         whole = items == "all"
         # An answer belongs to one client, credential and upstream: no other request may join.
         upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
-        name, segment = (None, None) if key is None else (key.name, key.segment)
-        who = (name, credential, segment, whole, once, asked, upstreams)
+        name, route = (None, None) if key is None else (key.name, key.route)
+        who = (name, credential, route, whole, once, asked, upstreams)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
-        asking = Asking(chat, credential, segment, digest, whole)
+        asking = Asking(chat, credential, route, digest, whole)
         task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
         request.gateway.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
         number, model = request.gateway.id, alias.name

@@ -108,17 +108,17 @@ class Canary:
         """Ask all questions and bet on their scores; returns why some were not measured, or an empty text."""
         slots, guard, missing = asyncio.Semaphore(AT_ONCE), self._guard(), Counter[str]()
 
-        async def score(messages: Any, settings: Any) -> float | None:
+        async def score(messages: Any) -> float | None:
             async with slots:
                 try:
-                    verdict = await guard.aassess(messages, settings)
+                    verdict = await guard.aassess(messages)
                     value, reason = self._reference.score(verdict), str(verdict.uncertainty.reason)
                 except Exception as error:  # the other questions go on
                     value, reason = None, type(error).__name__
                 missing.update([] if value is not None else [reason])
                 return value
 
-        scores = await asyncio.gather(*(score(*asked) for asked in self._asked))
+        scores = await asyncio.gather(*(score(messages) for messages in self._asked))
         measured = len(scores) - missing.total()
         self._metrics.count("canary_questions", self._alias, "measured", by=measured)
         self._metrics.count("canary_questions", self._alias, "unmeasured", by=missing.total())
@@ -144,20 +144,14 @@ class Canary:
         return keys.add(f"round of {self.name}", "asked", 0.95 * self._every) is None
 
 
-def _questions(path: Path, artifact: CalibrationArtifact) -> tuple[bytes, list[tuple[Any, Any]]]:
-    """The bytes of a file of questions, and messages and settings of each."""
+def _questions(path: Path, artifact: CalibrationArtifact) -> tuple[bytes, list[Any]]:
+    """The bytes of a file of questions, and the messages of each."""
     if artifact.prompt.slots:
         raise UsageError(f"canary: known questions do not fill the slots {artifact.prompt.slots} of the prompt.")
     try:
         content = path.read_bytes()
         rows = [json.loads(line) for line in content.decode("utf-8").splitlines() if line.strip()]
-        asked = [
-            (
-                artifact.prompt.messages(row["question"], row.get("options")),
-                {"configurable": {"guardrail_segment": row["segment"]}} if "segment" in row else None,
-            )
-            for row in rows
-        ]
+        asked = [artifact.prompt.messages(row["question"], row.get("options")) for row in rows]
     except OSError as error:
         raise UsageError(f"{path}: the canary's questions cannot be read ({error.strerror}).") from error
     except (ValueError, KeyError, TypeError, AttributeError) as error:

@@ -154,7 +154,7 @@ class CanaryConfig(Frozen):
     """Known questions that the gateway asks by itself."""
 
     questions: Path
-    """A line of JSON for each, with ``question`` (and ``options`` or ``segment`` where the artifact has them)."""
+    """A line of JSON for each, with ``question`` (and ``options`` where the artifact has them)."""
     every: Annotated[float, BeforeValidator(_seconds), Field(ge=60)] = 3600.0
     """Seconds between two rounds, or a text such as 30m, 1h, 1d."""
 
@@ -189,10 +189,10 @@ class Alias(Frozen):
     """Unknown fields of requests to accept and leave out."""
     on_disconnect: Literal["finish", "cancel"] = "finish"
     """Whether a question whose client has disconnected is measured to its end, or continued when it is asked again."""
-    segment: str | None = None
-    """MODULE:NAME of a function of the messages that names the segment, for an artifact with a threshold for each;
-    imported when the gateway starts. The ``segment`` of the client's key comes first. No request names one: it would
-    choose its threshold."""
+    route: str | None = None
+    """MODULE:NAME of a function of the messages that names the group of a question, for a router's artifact; imported
+    when the gateway starts. The ``route`` of the client's key comes first. No request names one: it would choose its
+    threshold."""
     remember_slots: tuple[str, ...] | None = None
     """See `Guardrail`."""
     turns: Literal["refuse", "mark"] = "refuse"
@@ -232,7 +232,7 @@ class Alias(Frozen):
              "or scorer, out"),
             (self.monitor and (observes or several), "monitor watches a guarded model with one upstream. Leave it out"),
             (asked and (observes or several), "canary asks a guarded model with one upstream. Leave it out"),
-            (self.segment is not None and (alone or several), "segment belongs to the artifact of one model. Leave it "
+            (self.route is not None and (alone or several), "route belongs to the router of one model. Leave it "
              "out"),
             (replaced, "fallback takes the place of on_abstain. Leave one of them out"),
             (bool(wrong), f"pass_through of a guarded model must name paths that generate no text ({listed}), got "
@@ -253,8 +253,8 @@ class Key(Frozen):
     """SHA-256 of the key, in hex (`guardrail serve --new-key NAME`)."""
     models: tuple[str, ...] | None = None
     """Aliases it may use; None for all."""
-    segment: str | None = None
-    """Segment of its questions, for artifacts with a threshold for each segment."""
+    route: str | None = None
+    """Group of its questions, for a router's artifact."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Questions of this key under way at once; None for no limit beside that of the gateway."""
     upstream_key: SecretStr | None = None

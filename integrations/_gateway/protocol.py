@@ -338,7 +338,7 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
     verdict, measured = answer.verdict, answer.verdict["uncertainty"]
     more = {"unmeasured": measured["reason"], "fallback": answer.fallback}
     more["explanation"] = explanation(verdict) if answer.abstained or not verdict["accepted"] else None
-    more |= {name: verdict.get(name) for name in ("handoff", "segment", "turns", "stage", "held_back")}
+    more |= {name: verdict.get(name) for name in ("handoff", "route", "turns", "stage", "held_back")}
     if "items" in verdict:
         more["items"] = [_part(item, shown=not answer.abstained) for item in verdict["items"]]
     return {

@@ -26,7 +26,7 @@ from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
 from calibrate.ledger import Ledger
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
 from guardrail.files import Persisted
 from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
@@ -250,6 +250,7 @@ REWRITE: dict[str, Write] = {
     "artifact.json": artifact(CalibrationArtifact),
     "artifact-items.json": artifact(CalibrationArtifact),
     "cascade.json": artifact(CascadeArtifact),
+    "router.json": artifact(RouterArtifact),
     "candidates.json": artifact(CandidateRule),
     "guard.json": write_guard,
     "records.jsonl": write_file_of_records,

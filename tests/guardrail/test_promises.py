@@ -17,7 +17,6 @@ from guardrail.artifact import (
     CalibrationArtifact,
     CalibrationScores,
     CascadeOutcome,
-    Segments,
     Spent,
     StageShare,
 )
@@ -99,16 +98,6 @@ def test_all_fits_share_their_confidence_and_a_scope_counts_all_questions() -> N
     assert isinstance(CERTIFIED, Feasible)
     assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within the scope
     assert "answers 29.8 % of questions" in artifact(CERTIFIED.model_copy(update={"scope": scope})).promises[0]
-
-
-def test_each_segment_has_its_own_certificate() -> None:
-    segments = Segments(outcomes={"a": CERTIFIED}, delta=0.1, share="each", unknown="others", min_labels=50)
-    scores = CalibrationScores(uncertainty=tuple(U), error=tuple(E), segment=("a",) * 200)
-    own = artifact(NONE, segments=segments, calibration=scores)
-    limit = f"discrete_semantic_entropy <= {CERTIFIED.threshold:.6g} nats"
-    assert own.answer_if.endswith(f"(a: {limit}, other questions: nothing)")
-    line = own.promises[0]
-    assert "a certificate in each of 1 segments, for each by itself: at most 2 %" in line
 
 
 @pytest.mark.parametrize("question", ["sure?", "unsure?"])

@@ -63,7 +63,7 @@ def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path]
 
 def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's."""
-    outcome, segments, choice = artifact.outcome, artifact.segments, artifact.choice
+    outcome, choice = artifact.outcome, artifact.choice
     # To fit the chosen score on all questions would use those of the choice again.
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
     flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]
@@ -72,14 +72,9 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
-    delta = outcome.delta if segments is None else segments.delta
+    delta = outcome.delta
     if is_builtin and delta is not None and rule_named(outcome.rule).uses_delta:
         flags.append(f"--delta {delta:.12g}")
-    if segments is not None:
-        flags.append(
-            f"--by group --segment-delta {segments.share} --unknown-segment {segments.unknown} "
-            f"--min-labels {segments.min_labels}"
-        )
     return " ".join(flags)
 
 

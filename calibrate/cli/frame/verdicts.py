@@ -35,14 +35,13 @@ __all__ = [
     "print_labels_needed",
     "print_ranked",
     "print_second_look",
-    "print_tested_segments",
     "print_unread",
     "print_verdict",
 ]
 
 
 def print_verdict(text: VerdictText) -> None:
-    """Print the verdict in a panel, and tables of both parts and of the segments."""
+    """Print the verdict in a panel, and a table of both parts."""
     if text.opening is not None:
         print_line(text.opening)
     verdict, (headline, *reasons) = text.verdict, map(escape, text.paragraphs)
@@ -54,11 +53,6 @@ def print_verdict(text: VerdictText) -> None:
     if text.parts:
         heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
         console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
-    if text.segments:
-        columns = ("segment", "n", "wrong", "answers if", "answered", "wrong", "one: answered", "one: wrong")
-        segments = table("Segments", columns, text.segments)
-        console.print(segments, "one: under one threshold for all questions", highlight=False)
-    print_tested_segments(text.tested_segments)
 
 
 def print_facts(facts: Iterable[tuple[str, str]], caveats: Iterable[str]) -> None:
@@ -72,13 +66,6 @@ def print_facts(facts: Iterable[tuple[str, str]], caveats: Iterable[str]) -> Non
     console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats:
         print_line(f"- {caveat}")
-
-
-def print_tested_segments(rows: Sequence[tuple[str, ...]]) -> None:
-    """Print a table of the segments on the test questions, if there are any."""
-    if rows:
-        columns = ("segment", "questions", "answered", "wrong among answered", "its promise")
-        console.print(table("Segments on the test questions", columns, rows))
 
 
 def _counted(counts: GateCounts) -> list[str]:

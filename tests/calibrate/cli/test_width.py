@@ -18,6 +18,7 @@ from calibrate.cli.frame.terminal import VisibleConsole, console
 from calibrate.data.records import RecordFile, write_records
 from calibrate.pipeline import part_header
 from guardrail.__main__ import list_commands, main
+from guardrail.artifact import RouterArtifact
 from tests.calibrate.test_cascade import better
 
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
@@ -100,13 +101,13 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
     file = RecordFile(path, labelled.header, tuple(records))
     write_records(path, file.header, file.records)
     write_records(large, better(file).header, better(file).records)
-    artifact, segmented = tmp_path / "a.json", tmp_path / "s.json"
+    artifact, routed = tmp_path / "a.json", tmp_path / "s.json"
     key = "discrete_semantic_entropy"
     commands = (
         ("score", path, "-e", "all", "-e", "semantic_entropy:text(threshold=0.7):greedy"),
         ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
-        ("fit", path, "-a", "0.3", "-o", segmented, "-e", key, "--by", "group", "--test-fraction", "0.3"),
-        ("report", segmented),
+        ("fit", path, "-a", "0.3", "-o", routed, "-e", key, "--by", "group", "--test-fraction", "0.3"),
+        ("report", routed),
         ("fit", path, large, "--cascade", "-a", "0.15", "-e", key, "-o", tmp_path / "c.json"),
         ("plan", "-a", "0.1", "--accuracy", "0.8", "--auroc", "0.8", "--repetitions", "5"),
         ("plan", "-a", "0.1", "--records", path, "--pilot", path, "--labels", "40", "--repetitions", "5", "-e", key),
@@ -117,7 +118,7 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
         result = CliRunner().invoke(app, [str(word) for word in command])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert result.exit_code in (0, 1), result.output
-    titles = ("Scores (higher", "Not computed", "Estimators on", "Segments", "Stages", "Answered, %")
+    titles = ("Scores (higher", "Not computed", "Estimators on", "Groups", "Stages", "Answered, %")
     assert all(any(title.startswith(start) for title in tables) for start in titles), tables
     assert (
         sum(title.startswith(("Main", "A-CRC", "Ablation", "Estimators,", "semantic_entropy:")) for title in tables)
@@ -126,8 +127,8 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
     assert {title: width for title, width in tables.items() if width > 80} == {}
 
 
-NAMES = {"trees": "t" * 60, "shrubs": "a segment of shrubs " * 3, "herbs": f"herbs/{'h' * 54}"}
-"""Names of segments with 60 characters: in one word, in several, and behind a slash."""
+NAMES = {"trees": "t" * 60, "shrubs": "a group of all shrubs " * 3, "herbs": f"herbs/{'h' * 54}"}
+"""Names of groups with 60 characters: in one word, in several, and behind a slash."""
 LONG_NAMES = {
     "score": "score R -e degree",
     "fit": "fit R -a 0.3 -e degree --by group --test-fraction 0.3 -o OUT",
@@ -135,7 +136,7 @@ LONG_NAMES = {
     "audit": "audit --records T --artifact A",
     "evaluate": "evaluate R -a 0.3 -e degree --splits 2",
     "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -e degree",
-    "report": "report R --artifact A --test T --out OUT.html --splits 0",
+    "report": "report R --artifact B --test T --out OUT.html --splits 0",
     "sample": "sample --records U --n 40 -e degree -o OUT.jsonl",
     "cascade": "fit R L --cascade -a 0.3 -e degree -o OUT",
 }
@@ -143,7 +144,7 @@ LONG_NAMES = {
 
 @pytest.fixture(scope="module")
 def long_names(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files whose segments have long names: records, those of a better model, and an artifact with a threshold each."""
+    """Files whose groups have long names: records, those of a better model, an artifact and a router."""
     folder = tmp_path_factory.mktemp("long")
     records = [record.model_copy(update={"group": NAMES[str(record.group)][:60]}) for record in labelled.records]
     file = RecordFile(folder / "records.jsonl", part_header(labelled.header, records), tuple(records))
@@ -168,6 +169,7 @@ def long_names(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -
         paths["A"],
     ]
     assert CliRunner().invoke(app, [str(word) for word in command]).exit_code == 0
+    paths["B"] = RouterArtifact.load(paths["A"]).artifacts[NAMES["trees"]].save(folder / "b.json")
     return paths
 
 
@@ -175,7 +177,7 @@ def long_names(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -
 def test_tables_with_names_of_60_characters_fit(
     name: str, long_names: dict[str, Path], tables: dict[str, int], tmp_path: Path
 ) -> None:
-    assert {len(segment[:60]) for segment in NAMES.values()} == {60}
+    assert {len(group[:60]) for group in NAMES.values()} == {60}
     files = {
         **long_names,
         "OUT": tmp_path / "out.json",
@@ -187,5 +189,5 @@ def test_tables_with_names_of_60_characters_fit(
     assert result.exit_code in (0, 1), result.output
     assert not (result.exit_code and "Error" in result.output), result.output
     assert {title: width for title, width in tables.items() if width > 80} == {}
-    has_segments = any(title.startswith("Segments") for title in tables)
-    assert has_segments == (name in ("fit", "promise", "audit", "report")), tables
+    has_groups = any(title.startswith("Groups") for title in tables)
+    assert has_groups == (name in ("fit", "promise", "audit")), tables

@@ -453,7 +453,10 @@ def test_what_is_another_question_is_drawn() -> None:
     again = Guardrail(model=model, artifact=artifact, **settings)
     assert again.assess("q").cost.calls == 0  # guards that share a memory, e.g. one made for each run
     stricter = make_artifact(model, threshold=0.4)
-    assert Guardrail(model=model, artifact=stricter, **settings).assess("q").cost.calls == 11
+    # The same draw against another threshold: drawing again would select.
+    assert Guardrail(model=model, artifact=stricter, **settings).assess("q").cost.calls == 0
+    other_score = make_artifact(model, estimator="semantic_entropy")
+    assert Guardrail(model=model, artifact=other_score, **settings).assess("q").cost.calls == 11
     assert copy.deepcopy(guard).assess("q").cost.calls == 11
 
 

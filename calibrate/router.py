@@ -1,0 +1,145 @@
+"""A certificate for each group of the questions (intent, tenant, language), as a router's artifact.
+
+One threshold keeps the error rate of all accepted answers at alpha, on average over groups: in a hard group it may be
+far above. A certificate for each group, fitted on its questions alone, holds there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact
+from guardrail.errors import UsageError
+from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
+
+from .data.collect import package_versions
+from .data.column_store import open_records
+from .data.records import Record, RecordFile
+from .data.table import RecordTable, table_of
+from .pipeline import fit_artifact, now
+from .thresholds import DEFAULT_DELTA
+from .thresholds.registry import rule_named
+
+__all__ = ["ByGroup", "by_route", "fit_router"]
+
+
+@dataclass(frozen=True, slots=True)
+class ByGroup:
+    """Settings of a fit with a certificate for each group.
+
+    Attributes:
+        share: "together": every certificate spends delta divided by their number, so that all of them hold at once
+            with probability 1 - delta. "each": every one spends delta; of K certificates up to K * delta fail on
+            average.
+        others: Questions of smaller groups, and of none: "fit" one certificate for them together, or "abstain".
+        min_labels: Labelled questions from which on a group gets a certificate.
+    """
+
+    share: Literal["together", "each"] = "together"
+    others: Literal["fit", "abstain"] = "fit"
+    min_labels: int = 50
+
+
+def fit_router(
+    records: RecordFile | str | Path,
+    *,
+    estimator: str,
+    by: ByGroup = ByGroup(),
+    rule: str = "certified",
+    delta: float | None = None,
+    part: Sequence[Record] | None = None,
+    **settings: Any,
+) -> RouterArtifact:
+    """Fit a certificate for each of the records' groups, on the questions of that group alone.
+
+    Which groups get one depends on the number of labels, not on what the labels say. Given these numbers, the questions
+    of a group are draws from its population, so each certificate holds with its share of delta; by the union bound all
+    hold at once with probability 1 - delta ("together").
+
+    Args:
+        records: A record file, scored and labelled; its records have groups.
+        estimator: Key of the score in the file.
+        by: How to fit.
+        rule: A rule that certifies.
+        delta: Failure probability; default 0.1.
+        part: Fit on these records only (a calibration part); default: all of the file.
+        **settings: Others, as for `fit_artifact`.
+
+    Raises:
+        UsageError: A rule that does not certify, clusters, labels drawn within a scope, no group with enough labels, or
+            what `fit_artifact` refuses.
+    """
+    file = records if isinstance(records, RecordFile) else open_records(records)
+    table = file.records if part is None else table_of(part)
+    chosen = rule_named(rule)
+    if not chosen.certifies or not chosen.uses_delta:
+        raise UsageError(f"rule {chosen.name!r} certifies nothing, and groups divide delta. Use rule 'certified'.")
+    if settings.get("groups", "category") == "cluster" or file.header.scope.is_drawn:
+        what = "questions that were drawn by their scores" if file.header.scope.is_drawn else "clusters"
+        raise UsageError(f"a threshold for each group cannot be fitted on {what}. Leave out one of the two.")
+    if by.min_labels < 1:
+        raise UsageError(f"min_labels must be at least 1, got {by.min_labels}. The default is 50.")
+    codes, names = table.coded("group")
+    usable = table.usable(estimator)
+    labels = {
+        name: int(np.count_nonzero(usable & (codes == place))) for place, name in enumerate(names) if name is not None
+    }
+    groups = sorted(name for name, n in labels.items() if n >= by.min_labels)
+    if not groups:
+        most = max(labels.items(), key=lambda item: item[1], default=None)
+        largest = "no question has a group" if most is None else f"the largest, {most[0]!r}, has {most[1]}"
+        raise UsageError(
+            f"no group has {by.min_labels} labelled questions: {largest}. Label more questions, lower --min-labels, "
+            "or fit one threshold."
+        )
+    place_of = {name: place for place, name in enumerate(names)}
+    parts = {name: table.take(codes == place_of[name]) for name in groups}
+    rest = table.take(~np.isin(codes, [place_of[name] for name in groups]))
+    fits_others = by.others == "fit" and bool(rest.usable(estimator).any())
+    if fits_others:
+        parts[ALL_OTHERS] = rest
+    delta = DEFAULT_DELTA if delta is None else delta
+    spent = delta / len(parts) if by.share == "together" else delta
+    artifacts = {
+        name: fit_artifact(file, estimator=estimator, rule=rule, delta=spent, part=own, **settings)
+        for name, own in parts.items()
+    }
+    if not fits_others:
+        artifacts[ALL_OTHERS] = _nothing_for_others(artifacts[groups[0]], groups)
+    return RouterArtifact(created=now(), artifacts=artifacts, packages=package_versions())
+
+
+def by_route(artifact: RouterArtifact, records: Sequence[Record]) -> dict[str, RecordTable]:
+    """The records that a router sends to each of its artifacts by their groups; routes without any are left out."""
+    table = table_of(records)
+    codes, names = table.coded("group")
+    routes = [name if name in artifact.artifacts else ALL_OTHERS for name in names]
+    found = {
+        route: np.isin(codes, [i for i, each in enumerate(routes) if each == route]) for route in artifact.artifacts
+    }
+    return {route: table.take(mask) for route, mask in found.items() if mask.any()}
+
+
+def _nothing_for_others(like: CalibrationArtifact, groups: Sequence[str]) -> CalibrationArtifact:
+    """An artifact for the questions of no group, which accepts nothing."""
+    outcome = Infeasible(
+        rule=like.outcome.rule,
+        alpha=like.alpha,
+        delta=None,
+        n=0,
+        guarantee="Nothing is accepted.",
+        diagnostics=Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0),
+        reason=InfeasibleReason.UNKNOWN_GROUP,
+        detail=(
+            "The question is of none of the groups that have a threshold, so nothing is accepted (they are: "
+            f"{', '.join(groups)}). Name its group, or hand it to a person."
+        ),
+    )
+    return CalibrationArtifact.uncalibrated(
+        like.model, like.plan, like.prompt, like.estimator, outcome, turns=like.turns
+    )

@@ -1,0 +1,294 @@
+"""`Router`: a guard for each group of questions (intent, tenant, language), chosen by the application."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from inspect import iscoroutinefunction
+from pathlib import Path
+from typing import Any, Literal, Protocol, Self, runtime_checkable
+
+from langchain_core.callbacks import Callbacks
+from langchain_core.language_models import LanguageModelInput
+from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.outputs import ChatResult
+from langchain_core.prompts import ChatPromptTemplate
+from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
+from langchain_core.runnables.config import ensure_config
+from pydantic import Field, field_validator
+
+from ..artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact
+from ..errors import ArtifactMismatchError, UsageError, describe_error
+from ..prompting import copies_of
+from ..sampling.draws import REMEMBERED, Draws
+from ..sampling.effects import Steps, arun, run
+from ..sampling.limits import bounded, limit_of
+from ..verdict import Verdict
+from .base import GuardedChatModel
+from .chat_model import Guardrail
+
+__all__ = ["CONFIG_KEY", "Router"]
+
+CONFIG_KEY = "guardrail_route"
+"""Name of the route in a call's ``config["configurable"]``, for a router without a key function."""
+
+_named: ContextVar[Any] = ContextVar(CONFIG_KEY, default=None)
+"""The route that the configuration of the surrounding call names."""
+
+
+@runtime_checkable
+class _WithPrompt(Protocol):
+    @property
+    def prompt(self) -> ChatPromptTemplate:
+        """The calibrated prompt."""
+        ...
+
+
+class Router(GuardedChatModel):
+    """A drop-in chat model that has each question answered by the guard of its group.
+
+    Example:
+        >>> router = Router({"billing": strict, "shipping": lax}, key=intent)             # doctest: +SKIP
+        >>> router = Router.of(chat, "router.json", key=intent)                           # doctest: +SKIP
+        >>> (router.prompt | router).invoke({"question": "When is invoice 7 due?"})       # doctest: +SKIP
+
+    Each guard keeps its own promise about the questions of its group, whatever the mix of groups. Find the group as at
+    calibration, and never let a client name it: it chooses the threshold.
+
+    The key is a function of the prompt's messages. Without one, the configuration of each call names the route:
+    ``config={"configurable": {"guardrail_route": "billing"}}``. A key without a guard (None, too) goes to the guard
+    "all others"; without such a guard the call is refused. ``response_metadata["guardrail"]["route"]`` names the route.
+    """
+
+    guards: dict[str, GuardedChatModel] = Field(min_length=1)
+    """A guard (or `Cascade`, or `Router`) by the name of its group."""
+    key: Any = Field(default=None, repr=False)
+    """A function of the prompt's messages that names the group of the question, or None for "all others"; None if the
+    configuration of each call names it."""
+    disable_streaming: Literal[True] = True
+    """Fixed: nothing can be shown before the verdict."""
+    cache: Literal[False] = False
+    """Fixed: a cached verdict would outlive the cause of an abstention."""
+
+    def __init__(self, guards: Mapping[str, GuardedChatModel] | None = None, /, **fields: Any) -> None:
+        """The fields by name; or the guards first."""
+        if guards is not None:
+            if "guards" in fields:
+                raise UsageError("guards was given twice. Give it once.")
+            fields["guards"] = dict(guards)
+        super().__init__(**fields)
+
+    @classmethod
+    def of(
+        cls,
+        model: Any,
+        artifact: RouterArtifact | str | Path,
+        *,
+        key: Callable[[Any], str | None] | None = None,
+        settings: Callable[[CalibrationArtifact], Mapping[str, Any]] = lambda artifact: {},
+        **common: Any,
+    ) -> Self:
+        """One guard of a model for each artifact of a router's file (`calibrate fit --by group`).
+
+        Args:
+            model: The chat model, or its name.
+            artifact: The file, or what it holds.
+            key: As `key`.
+            settings: Further settings of a guard that depend on its artifact, such as a monitor.
+            **common: Settings of all guards, as for `Guardrail`.
+        """
+        loaded = artifact if isinstance(artifact, RouterArtifact) else RouterArtifact.load(artifact)
+        remember = common.pop("remember", REMEMBERED)
+        # One memory: a question that comes back in another group is not drawn again.
+        draws = remember if isinstance(remember, Draws) else Draws(remember)
+        guards = {
+            name: Guardrail(model=model, artifact=part, remember=draws, **{**common, **settings(part)})
+            for name, part in loaded.artifacts.items()
+        }
+        return cls(guards, key=key)
+
+    @field_validator("key")
+    @classmethod
+    def _function_of_messages(cls, value: Any) -> Any:
+        if value is None or (callable(value) and not iscoroutinefunction(value)):
+            return value
+        raise ValueError(f"key must be a function of messages that is not async, got {value!r}")
+
+    @property
+    def prompt(self) -> ChatPromptTemplate:
+        """The calibrated prompt, if all guards have the same.
+
+        Raises:
+            UsageError: They differ. Wrap the questions of each group in its own guard's prompt.
+        """
+        first, *others = (guard.prompt for guard in self.guards.values() if isinstance(guard, _WithPrompt))
+        if any(prompt != first for prompt in others):
+            raise UsageError("the guards of this router have several prompts. Take that of one: router.guards[NAME].")
+        return first
+
+    # -- the choice --------------------------------------------------------------------------------------------------
+
+    def route(self, messages: Sequence[BaseMessage]) -> str:
+        """The name of the guard that a prompt goes to.
+
+        Args:
+            messages: The prompt.
+
+        Raises:
+            ArtifactMismatchError: The key has no guard, and there is none for "all others"; or nothing names a key.
+            UsageError: The key function failed, or a key is not a string.
+        """
+        source = f'config["configurable"][{CONFIG_KEY!r}]'
+        if self.key is None:
+            name = _named.get()
+            if name is None:
+                raise ArtifactMismatchError(
+                    "this router has a guard for each group, and the call names none. Give "
+                    f'config={{"configurable": {{"{CONFIG_KEY}": NAME}}}}, or make the router with '
+                    "key=function_of_messages."
+                )
+        else:
+            source = "key(messages)"
+            try:
+                name = self.key(copies_of(messages))
+            except Exception as error:  # the user's code
+                raise UsageError(
+                    f"{source} failed: {describe_error(error)}. Nothing was drawn; fix the function."
+                ) from error
+        if name is not None and not isinstance(name, str):
+            raise UsageError(f"{source} must be the name of a group or None, got {type(name).__name__}: {name!r}.")
+        route = name if name in self.guards else ALL_OTHERS
+        if route not in self.guards:
+            raise ArtifactMismatchError(
+                f"{source} is {name!r}, and this router has guards for {', '.join(map(repr, self.guards))} only. "
+                f'Calibrate this group, or add a guard "{ALL_OTHERS}".'
+            )
+        return route
+
+    def invoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """The accepted answer of the group's guard, or what its abstention path gives."""
+        with _route_of(config):
+            return super().invoke(input, config, stop=stop, **kwargs)
+
+    async def ainvoke(
+        self,
+        input: LanguageModelInput,
+        config: RunnableConfig | None = None,
+        *,
+        stop: list[str] | None = None,
+        **kwargs: Any,
+    ) -> AIMessage:
+        """`invoke` without blocking the event loop."""
+        with _route_of(config):
+            return await super().ainvoke(input, config, stop=stop, **kwargs)
+
+    def _answer(
+        self,
+        messages: Sequence[BaseMessage],
+        stop: Sequence[str] | None,
+        run_manager: Any,
+        arguments: Mapping[str, Any],
+    ) -> Steps[ChatResult]:
+        route = self.route(messages)
+        result = yield from self.guards[route]._answer(messages, stop, run_manager, arguments)
+        for generation in result.generations:
+            metadata = generation.message.response_metadata
+            # The innermost of nested routers has named its own already.
+            generation.message.response_metadata = {
+                **metadata,
+                "guardrail": {"route": route, **metadata.get("guardrail", {})},
+            }
+        return result
+
+    # -- assessing ---------------------------------------------------------------------------------------------------
+
+    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
+        """The verdict of the group's guard on one prompt, without acting on it."""
+        messages = self._convert_input(question).to_messages()
+        with bounded(limit_of(config)), _route_of(config):
+            return run(self._verdict(messages, (config or {}).get("callbacks")))
+
+    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
+        """`assess` without blocking the event loop."""
+        messages = self._convert_input(question).to_messages()
+        with bounded(limit_of(config)), _route_of(config):
+            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
+
+    def _verdict(
+        self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
+    ) -> Steps[Verdict]:
+        guard: Any = self.guards[self.route(messages)]
+        verdict: Verdict = yield from guard._verdict(messages, callbacks, arguments)
+        return verdict
+
+    # -- tools and structured output -----------------------------------------------------------------------------------
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """The router for callers that bind tools; each guard checks them, see `Guardrail.bind_tools`."""
+        bound: list[Any] = [guard.bind_tools(tools, **kwargs) for guard in self.guards.values()]
+        return self.bind(**bound[0].kwargs)
+
+    def with_structured_output(self, schema: Any, **kwargs: Any) -> Runnable[LanguageModelInput, Any]:
+        """A runnable that returns objects of a schema; each guard checks it, see `Guardrail.with_structured_output`."""
+        runnables = {name: guard.with_structured_output(schema, **kwargs) for name, guard in self.guards.items()}
+
+        def chosen(prompt: Any) -> Runnable[LanguageModelInput, Any]:
+            return runnables[self.route(self._convert_input(prompt).to_messages())]
+
+        def call(prompt: Any, config: RunnableConfig) -> Any:
+            with _route_of(config):
+                return chosen(prompt).invoke(prompt, config)
+
+        async def acall(prompt: Any, config: RunnableConfig) -> Any:
+            with _route_of(config):
+                return await chosen(prompt).ainvoke(prompt, config)
+
+        return RunnableLambda(call, afunc=acall, name="guardrail_router")
+
+    # -- LangChain plumbing ------------------------------------------------------------------------------------------
+
+    @property
+    def on_abstain(self) -> Any:
+        """The abstention path of the guards, if all of them give a text or raise; otherwise one that does not."""
+        paths = [getattr(guard, "on_abstain", None) for guard in self.guards.values()]
+        return next((path for path in paths if not isinstance(path, str)), paths[0])
+
+    def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
+        return tuple(artifact for guard in self.guards.values() for artifact in guard._artifacts())
+
+    def _memory(self) -> dict[str, Any]:
+        return {"guards": self.guards}
+
+    @property
+    def _remembers(self) -> bool:
+        return all(guard._remembers for guard in self.guards.values())
+
+    @property
+    def _llm_type(self) -> str:
+        return "guardrail_router"
+
+    @property
+    def _identifying_params(self) -> dict[str, Any]:
+        return {"guards": {name: guard._identifying_params for name, guard in self.guards.items()}}
+
+
+@contextmanager
+def _route_of(config: RunnableConfig | None) -> Iterator[None]:
+    """Have the routers inside take the route that a call's configuration names.
+
+    A router on the abstention path of another guard inherits the name, unless its own configuration has one.
+    """
+    named = ensure_config(config).get("configurable", {}).get(CONFIG_KEY)
+    token = _named.set(_named.get() if named is None else named)
+    try:
+        yield
+    finally:
+        _named.reset(token)
