@@ -18,7 +18,7 @@ from guardrail.errors import UsageError
 from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
 
 from .data.collect import package_versions
-from .data.column_store import open_records
+from .data.columns import open_records
 from .data.records import Record, RecordFile
 from .data.table import RecordTable, table_of
 from .pipeline import fit_artifact, now
