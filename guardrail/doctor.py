@@ -20,7 +20,7 @@ from langchain_core.messages import HumanMessage
 
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
-from .errors import GuardrailError, UsageError
+from .errors import GuardrailError, UsageError, server_words
 from .items.measure import estimator_of
 from .judges import Judge, with_majority
 from .models import resolve_model
@@ -508,10 +508,10 @@ def _question(
     for text, fix in dropped.items():  # Gemini's and Bedrock's classes warn and leave the setting out
         yield Finding("requests", "warn", text, fix)
     if drawn.problem is not None:
-        refusal = _way_out(recorder.error)
-        refused = f" ({recorder.error})" if refusal else ""
-        fix = refusal or "fix the cause; until then every question abstains"
-        yield Finding("sampling", "fail", f"{drawn.problem.value}: {drawn.problem_detail}{refused}", fix)
+        said = server_words(recorder.error)
+        fix = _way_out(recorder.error) or "fix the cause; until then every question abstains"
+        quoted = f". The server says: {said}" if said else ""
+        yield Finding("sampling", "fail", f"{drawn.problem.value}: {drawn.problem_detail}{quoted}", fix)
     else:
         distinct = len({(sample.text, str(sample.tool_calls)) for sample in drawn.samples})
         samples = f"{len(drawn.samples)} samples, {distinct} different" if plan.n else "the primary answer"

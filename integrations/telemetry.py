@@ -12,7 +12,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from inspect import signature
 from typing import Any, Literal, NamedTuple
 
 from langchain_core.messages import BaseMessage
@@ -125,7 +124,8 @@ class Telemetry:
         self._context = require("opentelemetry.context", extra="otel")
         self._key = self._context.create_key(SCOPE)
         self._tracer = self._trace.get_tracer(SCOPE, tracer_provider=tracer_provider)
-        self._logger = _event_logger(logger_provider)
+        logs = require("opentelemetry._logs", extra="otel")
+        self._logger = logs.get_logger(SCOPE, logger_provider=logger_provider)
         meter = require("opentelemetry.metrics", extra="otel").get_meter(SCOPE, meter_provider=meter_provider)
         self._add: dict[str, Any] = {}
         for name, (kind, unit, description, _, buckets) in INSTRUMENTS.items():
@@ -176,10 +176,7 @@ class Telemetry:
             span.set_attributes(attributes)
             if verdict.reason is Reason.UNMEASURED:
                 span.set_status(self._trace.StatusCode.ERROR)
-            if self._logger is None:
-                span.add_event(EVENT, score)
-            else:
-                self._logger.emit(event_name=EVENT, attributes=score)
+            self._logger.emit(event_name=EVENT, attributes=score)
 
 
 @contextmanager
@@ -209,16 +206,6 @@ def caller(headers: Mapping[str, str]) -> Iterator[None]:
         yield
     finally:
         context.detach(token)
-
-
-def _event_logger(provider: Any) -> Any:
-    """The logger that emits events; None if this version of opentelemetry-api cannot emit any."""
-    try:
-        from opentelemetry._logs import get_logger
-    except ImportError:
-        return None
-    logger = get_logger(SCOPE, logger_provider=provider)
-    return logger if "event_name" in signature(logger.emit).parameters else None
 
 
 def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any], dict[str, Any]]:

@@ -32,13 +32,15 @@ news = log.getChild("serve")
 class _Cause:
     """A cause so far: its sentence, how often and when it was seen, and its lines in the log."""
 
-    text: str
+    text: str = ""
     count: int = 0
     unlogged: int = 0
-    seen: float = 0.0
+    seen: float = -math.inf
     logged: float = -math.inf
     breaks: bool = False
     """Whether questions get errors for it."""
+    failed: int = 0
+    """Questions in a row that got errors for it."""
     announced: bool = False
     """Whether it has a line in the log without one that it is over."""
 
@@ -49,8 +51,6 @@ class Health:
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._causes: dict[tuple[str | None, str], _Cause] = {}
-        self._faults: dict[str | None, tuple[str, float]] = {}
-        self._failed: dict[str | None, int] = {}
 
     def warn(
         self, model: str | None, name: str, text: str, *, at: str = "", again: float = AGAIN, breaks: bool = False
@@ -64,7 +64,7 @@ class Health:
         with self._lock:
             if len(self._causes) >= MOST and (model, name) not in self._causes:
                 del self._causes[next(iter(self._causes))]
-            cause = self._causes.setdefault((model, name), _Cause(text))
+            cause = self._causes.setdefault((model, name), _Cause())
             cause.text, cause.seen, cause.breaks = text, now, breaks
             cause.count, cause.unlogged = cause.count + 1, cause.unlogged + 1
             if now - cause.logged < again:
@@ -76,40 +76,35 @@ class Health:
         """Report a cause for which questions get errors; if it lasts, the model is faulty."""
         self.warn(model, name, text, at=at, breaks=True)
         with self._lock:
-            failed = self._failed[model] = self._failed.get(model, 0) + 1
-            if name in AT_ONCE or failed >= IN_A_ROW:
-                self._faults[model] = (name, self._clock())
+            self._causes[model, name].failed += IN_A_ROW if name in AT_ONCE else 1
 
     def recover(self, model: str | None, only: str | None = None) -> None:
         """Report that a question was answered, so that no cause lasts for which questions got errors.
 
-        ``only`` names the one cause that is no longer shown; None stands for all, and the fault of the model.
+        ``only`` names the one cause that is over; None stands for all.
         """
         with self._lock:
-            if only is None:
-                self._failed.pop(model, None)
-                self._faults.pop(model, None)
             ended = []
             for (of, name), cause in self._causes.items():
                 if of == model and cause.breaks and only in (None, name):
                     ended += [name] if cause.announced else []
                     # Kept, so that a cause that comes and goes is logged once a minute.
-                    cause.count, cause.seen, cause.announced = 0, -math.inf, False
+                    cause.count, cause.seen, cause.announced, cause.failed = 0, -math.inf, False, 0
         if ended:
             news.info("guardrail serve: %s: answers again; over: %s", model or "gateway", ", ".join(ended))
 
     def forget(self, model: str) -> None:
-        """Forget the causes and faults of a model whose configuration has changed."""
+        """Forget the causes of a model whose configuration has changed."""
         with self._lock:
-            self._failed.pop(model, None)
-            self._faults.pop(model, None)
             self._causes = {place: cause for place, cause in self._causes.items() if place[0] != model}
 
     def fault(self, model: str | None) -> str | None:
-        """The name of the present fault of a model."""
+        """The name of the cause for which a model answers nothing now, the latest of several."""
         with self._lock:
-            name, seen = self._faults.get(model, (None, -math.inf))
-        return name if self._clock() - seen < LASTS else None
+            own = [(name, cause) for (of, name), cause in self._causes.items() if of == model and cause.failed]
+        latest, cause = max(own, key=lambda each: each[1].seen, default=("", _Cause()))
+        lasts = sum(each.failed for _, each in own) >= IN_A_ROW and self._clock() - cause.seen < LASTS
+        return latest if lasts else None
 
     def reasons(self, guarded: Collection[str]) -> list[str]:
         """The faults for which no question can be answered: a shared one, or one of every guarded model."""

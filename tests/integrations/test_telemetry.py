@@ -236,12 +236,6 @@ def test_a_failing_exporter_changes_no_answer(otel: Otel, caplog: pytest.LogCapt
     assert [record.getMessage() for record in caplog.records] == ["guardrail: telemetry failed with OSError"]
 
 
-def test_without_events_in_the_api_the_span_has_them(otel: Otel, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(telemetry, "_event_logger", lambda provider: None)
-    Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=otel.telemetry()).invoke(SURE)
-    assert [event.name for event in otel.spans[0].events] == ["gen_ai.evaluation.result"]
-
-
 def test_the_api_alone_changes_nothing_and_without_it_the_error_names_the_extra(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
