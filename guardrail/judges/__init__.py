@@ -8,7 +8,6 @@ from .base import BatchJudge, Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
 from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
-from .refusals import is_refusal
 from .registry import default_judge, list_entailments, list_judges, make_entailment, make_judge
 from .similarity import (
     BatchSimilarity,
@@ -21,7 +20,7 @@ from .similarity import (
     list_similarities,
     make_similarity,
 )
-from .text import normalise
+from .text import is_refusal, normalise
 from .tool_call import ToolCallJudge, is_canonical_call
 from .vote import distinct_answers, majority, with_majority
 
