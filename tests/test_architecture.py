@@ -16,7 +16,7 @@ LIGHT = {"langchain_core", "numpy", "pydantic", "typing_extensions"}
 HEAVY = {"torch", "transformers", "openai", "scipy", "matplotlib", "typer", "rich", "yaml", "jinja2"}
 HEAVY |= {"sqlalchemy", "starlette", "uvicorn"}
 # The review queue and its page are part of `guardrail`, but nothing imports them unless asked; the `review` extra.
-REVIEW = {"sqlalchemy", "httpx", "starlette", "uvicorn", "jinja2", "markupsafe", "psycopg"}
+REVIEW = {"sqlalchemy", "httpx", "starlette", "uvicorn", "jinja2", "markupsafe", "psycopg", "standardwebhooks"}
 
 
 def modules(package: str) -> list[Path]:
