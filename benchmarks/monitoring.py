@@ -28,12 +28,10 @@ from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.gate import accepts
 from guardrail.monitor import DriftMonitor, RiskMonitor, jump
-from guardrail.monitor.betting import JUMPS
-from guardrail.monitor.drift import DRIFT_BETS
-from guardrail.monitor.risk import RISK_BETS
+from guardrail.monitor.base import STAKES
+from guardrail.monitor.drift import SLOPES
 from guardrail.outcome import Feasible
 from guardrail.review import Monitors, ReviewStore
-from guardrail.review.monitors.inbox import FOLD_AT_ONCE, Inbox, put
 from guardrail.testing import ScriptedChat, make_artifact
 
 CALIBRATION, QUIET, LONGEST = 1_000, 300, 2_000
@@ -153,8 +151,8 @@ def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
     """Run one stream through a drift monitor; also return its log-wealth over the questions."""
     stream = stream_of(change, seed)
     monitor = DriftMonitor(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
-    state, _, wealth = monitor.state.after(monitor.grid, stream.u.tolist())
-    at = state.alarmed_at
+    wealth = [monitor.update(score).log_wealth for score in stream.u.tolist()]
+    at = monitor.state.alarmed_at
     if at is None:
         return Run(False, None, len(wealth)), wealth
     return Run(at <= QUIET, None if at <= QUIET else at - QUIET, at), wealth[:at]
@@ -216,8 +214,8 @@ def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, fl
     rng = np.random.default_rng(seed)
     shares = []
     for name in ("risk, error rate exactly alpha = 0.1, all audited", "risk, one in ten audited", "drift"):
-        bets = np.array(DRIFT_BETS if name == "drift" else RISK_BETS)
-        capital = np.full((count, len(JUMPS), bets.size), 1 / (len(JUMPS) * bets.size))
+        bets = np.array(SLOPES if name == "drift" else STAKES)
+        capital = np.full((count, bets.size), 1 / bets.size)
         alarmed = np.zeros(count, dtype=bool)
         early = 0.0
         for step in range(steps):
@@ -230,7 +228,7 @@ def false_alarms(steps: int, count: int, seed: int) -> list[tuple[str, float, fl
                 gains = 1 + bets * (share / 0.1) * np.where(audited, (error - 0.1) / share, 0.0)[:, None]
                 gains[~audited] = 1.0
             capital[:] = jump(capital, gains)
-            alarmed |= capital.sum(axis=(1, 2)) >= 1 / DELTA
+            alarmed |= capital.sum(axis=1) >= 1 / DELTA
             if step + 1 == steps // 10:
                 early = float(alarmed.mean())
         shares.append((name, early, float(alarmed.mean())))
@@ -266,25 +264,15 @@ def speed(seconds: float) -> None:
     artifact = artifact_of(np.array(scores[:1_000]))
     monitor = DriftMonitor(artifact)
     start = time.perf_counter()
-    state = monitor.state
-    for first in range(1_000, 101_000, FOLD_AT_ONCE):
-        state, _, _ = state.after(monitor.grid, scores[first : first + FOLD_AT_ONCE])
-    print(f"updates in memory: {state.n / (time.perf_counter() - start):,.0f}/s")
-    late = state.model_copy(update={"n": 10**6, "counts": tuple(10**6 // len(state.counts) for _ in state.counts)})
-    size = len(late.model_dump_json()) + len(monitor.grid.model_dump_json())
-    print(f"state and grid after 10^6 updates: {size / 1000:,.1f} kB")
+    for score in scores[1_000:21_000]:
+        monitor.update(score)
+    print(f"updates in memory: {monitor.state.n / (time.perf_counter() - start):,.0f}/s")
     with postgres.server() as url, ReviewStore(url) as store:
-        monitors = Monitors(store)
-        monitors.drift("drift", artifact)
-        for count in (THREADS, 8 * THREADS):
-            rate = _inserts(store, count, seconds)
-            print(f"inserts into the inbox, {count} threads, each waits for its commit: {rate:,.0f}/s")
-        rows = [{"key": f"more {i}", "value": score} for i, score in enumerate(scores[: 20 * FOLD_AT_ONCE])]
-        with store.database.write(600.0) as connection:
-            put(connection, "drift", rows, 0.0)
-        start = time.perf_counter()
-        folded = monitors.fold()
-        print(f"updates folded: {folded / (time.perf_counter() - start):,.0f}/s")
+        shared = Monitors(store).drift("drift", artifact)
+        with ThreadPoolExecutor(THREADS) as threads:
+            start = time.perf_counter()
+            list(threads.map(shared.update, scores[:2_000]))
+            print(f"updates in the database, {THREADS} threads: {2_000 / (time.perf_counter() - start):,.0f}/s")
         rounds = [[_guarded(store, observed, seconds) for observed in (False, True)] for _ in range(ROUNDS)]
         plain, watched = np.median(rounds, axis=0)
         ratio = np.median([round_rates[1] / round_rates[0] for round_rates in rounds])
@@ -292,21 +280,6 @@ def speed(seconds: float) -> None:
             f"guard with {THREADS} threads, a call takes {LATENCY * 1000:g} ms, median of {ROUNDS} rounds in turns: "
             f"{plain:,.0f} questions/s unwatched, {watched:,.0f} watched ({ratio:.0%})"
         )
-
-
-def _inserts(store: ReviewStore, count: int, seconds: float) -> float:
-    """Return the scores a second that threads write; each thread waits until its score is on disk."""
-    box, written = Inbox(store.database, "drift"), [0] * count
-    end = time.perf_counter() + seconds
-
-    def write(number: int) -> None:
-        while time.perf_counter() < end:
-            box.add(number / count, f"{count}-{number}-{written[number]}")
-            written[number] += 1
-
-    with ThreadPoolExecutor(count) as threads:
-        list(threads.map(write, range(count)))
-    return sum(written) / seconds
 
 
 class SlowChat(ScriptedChat):

@@ -31,7 +31,6 @@ from langchain_core.messages import BaseMessage
 
 from guardrail import Guardrail
 from guardrail.review import Monitors, ReviewStore
-from guardrail.review.monitors.rows import steps_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.verdict import Verdict
 from tests import postgres
@@ -226,9 +225,7 @@ def run(
             replicas.end()
         lines = [line.split() for path in Path(name).glob("guard-*") for line in path.read_text().splitlines()]
         with ReviewStore(url) as store:
-            Monitors(store).fold()
-            with store.database.read() as connection:
-                counts = Counter(int(step.value) for step in connection.execute(steps_of("drift")))
+            counts = Counter(int(step.value) for step in Monitors(store).history("drift", most=10**9))
     accepted = {int(score) for score, fate in lines if fate == "given"}
     report.accepted, report.held = len(accepted), sum(fate == "held" for _, fate in lines)
     report.unwatched = len(accepted - counts.keys())

@@ -23,7 +23,7 @@ Command = tuple[str, str]
 GROUP = "acrc_guardrail.commands"
 COMMANDS: dict[str, Command] = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
-    "monitor": ("guardrail.review.monitor_command", "bring the monitors up to date with what guards have written"),
+    "monitor": ("guardrail.review.monitor_command", "show the monitors of a review store; 1 while an alarm is open"),
     "review": ("guardrail.review.command", "serve the page on which people decide what was held back"),
 }
 """The subcommands of this package. An entry point cannot replace one."""

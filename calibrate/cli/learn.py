@@ -327,7 +327,7 @@ def _feed_monitor(
     name: str,
     missing: Missing,
 ) -> None:
-    from guardrail.review.monitors.store import Monitors
+    from guardrail.review.monitors import Monitors
 
     monitors = Monitors(store)
     own = pool.of(artifact)

@@ -12,8 +12,7 @@ COPA 2021 (the Simple and Composite Jumper).
 
 from __future__ import annotations
 
-from .base import Alarm
-from .betting import jump
+from .base import Alarm, jump
 from .canary import CanaryMonitor, CanaryState
 from .drift import DriftMonitor, DriftState
 from .risk import RiskMonitor, RiskState

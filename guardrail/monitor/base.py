@@ -1,26 +1,48 @@
-"""Base of both monitors: the alarm, its report, and the saved state."""
+"""Base of all monitors: the bets, the state they leave, and the alarm.
+
+Money that starts at 1 bets against a promise. While the promise holds no bet has a positive expected gain, so the money
+is a non-negative supermartingale, and by Ville's inequality it ever reaches 1/delta with probability at most delta.
+"""
 
 from __future__ import annotations
 
 import json
+import math
 import os
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from copy import copy
 from pathlib import Path
-from typing import Literal, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
 
-from pydantic import ValidationError
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import ValidationError, model_validator
 
 from ..errors import UsageError
 from ..files import atomic_write, check_version, problem_of
 from ..types import Frozen
-from .betting import FORMAT, BettingState, amount
 
-__all__ = ["Alarm", "Monitor", "check_unit", "parse_state", "read_state"]
+__all__ = [
+    "STAKES",
+    "Alarm",
+    "Bet",
+    "BettingState",
+    "Monitor",
+    "amount",
+    "check_unit",
+    "jump",
+    "parse_state",
+    "read_state",
+]
 
+STAKES = (0.0, 0.025, 0.08, 0.2, 0.5)
+"""Bets as fractions of the largest safe one, which cannot lose everything; 0 keeps the money."""
+MIXED = 0.002
+"""Share of the money that is spread over all bets before each bet. Without it every bet loses its money during a long
+quiet period, and a late change would be detected late."""
+_FORMAT = 1
 _WAY_OUT = "Copy the file again, or start a new monitor."
-
-State = TypeVar("State", bound=BettingState)
 
 
 class Alarm(Frozen):
@@ -38,25 +60,139 @@ class Alarm(Frozen):
     """The finding, and the next step."""
 
 
-class Monitor:
-    """Base of both monitors: reports an alarm once, saves and loads. Updates are thread-safe.
+class Bet(NamedTuple):
+    """One update of a monitor."""
+
+    value: float
+    """Drift, canary: the score. Risk: 1 for a wrong answer, 0 for a right one."""
+    chance: float
+    """Drift, canary: the p-value. Risk: the probability with which the answer was audited."""
+    log_wealth: float
+    """Natural logarithm of the betting wealth after it."""
+
+
+def jump(capital: NDArray[np.float64], gains: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Spread a share of the money over all bets, then bet: c_b <- (.998 c_b + .002 mean(c)) gain_b.
+
+    Args:
+        capital: Money in each bet, shape (..., B).
+        gains: What a unit of money in each bet becomes, shape (..., B); >= 0, expectation <= 1 while the promise holds.
+
+    Returns:
+        The money after the bet, same shape. Its sum is the wealth.
+    """
+    spread = (1 - MIXED) * capital + MIXED * capital.mean(axis=-1, keepdims=True)
+    return np.asarray(spread * gains, dtype=np.float64)
+
+
+def amount(log_wealth: float) -> float:
+    """The wealth; infinity if it exceeds what a float can hold."""
+    return math.exp(log_wealth) if log_wealth < 700 else math.inf  # exp overflows a float above 709
+
+
+class BettingState(Frozen):
+    """What the states of all monitors have in common. Plain JSON."""
+
+    BETS: ClassVar[int]
+    """Number of bets over which the money is divided."""
+
+    format: int = _FORMAT
+    """Version of this layout."""
+    delta: float
+    """Probability of ever raising a false alarm."""
+    n: int = 0
+    """Updates so far."""
+    log_wealth: float = 0.0
+    """Natural logarithm of the betting wealth; starts at 0."""
+    peak_log_wealth: float = 0.0
+    """Its largest value so far."""
+    shares: tuple[float, ...]
+    """The share of the wealth in each bet; sums to 1."""
+    alarmed_at: int | None = None
+    """Update at which the wealth first reached 1/delta; None before that. The monitor keeps its alarm."""
+
+    @classmethod
+    def even(cls) -> tuple[float, ...]:
+        """Money divided equally over the bets."""
+        return (1 / cls.BETS,) * cls.BETS
+
+    @model_validator(mode="after")
+    def _of_a_monitor(self) -> Self:
+        """Refuse a state that no monitor can reach: a damaged file must not raise the wealth or clear an alarm."""
+        if not 0 < self.delta < 1:
+            raise ValueError(f"delta must be in (0, 1), got {self.delta}")
+        if self.n < 0 or not all(map(math.isfinite, (self.log_wealth, self.peak_log_wealth))):
+            raise ValueError(
+                f"n = {self.n}, wealth e^{self.log_wealth}, peak e^{self.peak_log_wealth} cannot be reached"
+            )
+        if len(self.shares) != self.BETS or min(self.shares) < 0 or abs(sum(self.shares) - 1) > 1e-6:
+            raise ValueError(f"shares must be {self.BETS} numbers of at least 0 with the sum 1")
+        # A file without its alarm would let the guard go on as if nothing had been found.
+        reached = self.peak_log_wealth >= -math.log(self.delta)
+        if reached != (self.alarmed_at is not None) or (reached and not 1 <= (self.alarmed_at or 0) <= self.n):
+            raise ValueError(f"peak e^{self.peak_log_wealth} and an alarm at {self.alarmed_at} of {self.n} differ")
+        return self
+
+    @property
+    def wealth(self) -> float:
+        """The betting wealth."""
+        return amount(self.log_wealth)
+
+    @property
+    def alarmed(self) -> bool:
+        """Whether the wealth has ever reached 1/delta."""
+        return self.alarmed_at is not None
+
+    def bet(self, gains: NDArray[np.float64], **changed: Any) -> Self:
+        """The state after one bet.
+
+        Args:
+            gains: What a unit of money in each bet becomes, shape (B,).
+            changed: Other fields that change.
+        """
+        capital = jump(np.array(self.shares), gains)
+        total = capital.sum()
+        # Shares and log-wealth apart: the money itself would leave the range of a float in a long stream.
+        n, log_wealth = self.n + 1, self.log_wealth + math.log(total)
+        alarms = self.alarmed_at is None and log_wealth >= -math.log(self.delta)
+        return self.model_copy(
+            update={
+                "n": n,
+                "log_wealth": log_wealth,
+                "peak_log_wealth": max(self.peak_log_wealth, log_wealth),
+                "shares": tuple((capital / total).tolist()),
+                "alarmed_at": n if alarms else self.alarmed_at,
+                **changed,
+            }
+        )
+
+
+State = TypeVar("State", bound=BettingState)
+
+
+class Monitor(Generic[State]):
+    """Base of all monitors: takes in values, reports an alarm once, saves. Updates are thread-safe.
 
     A state that already has an alarm reports it at once, because this listener has not received it yet. A listener that
     raises is called again at the next update, because it may not have acted on the alarm.
     """
 
     kind: Literal["risk", "drift"]
-    state: BettingState
+    state: State
 
-    def __init__(self, on_alarm: Callable[[Alarm], object] | None) -> None:
+    def __init__(self, start: State, state: State | None, on_alarm: Callable[[Alarm], object] | None) -> None:
+        self.state = start
         self._on_alarm = on_alarm
         self._reported = False
         self._lock = threading.Lock()
+        if state is not None:
+            self.state = self._adopted(state)
+        self._report()
 
     @property
     def alarmed(self) -> bool:
         """Whether an alarm was raised."""
-        return bool(self.state.alarmed)
+        return self.state.alarmed
 
     @property
     def alarm(self) -> Alarm | None:
@@ -73,6 +209,24 @@ class Monitor:
         atomic_write(target, self.state.model_dump_json() + "\n")
         return target
 
+    def at(self, state: State) -> Self:
+        """This monitor, deaf, with another state.
+
+        Raises:
+            UsageError: The state belongs to a monitor with other settings.
+        """
+        other = copy(self)
+        other.state, other._on_alarm = self._adopted(state), None
+        return other
+
+    def _update(self, take: Callable[[], Sequence[Bet]]) -> State:
+        # The bet depends on the state before it: two updates at once would lose one.
+        with self._lock:
+            take()
+            after = self.state
+        self._report()
+        return after
+
     def _report(self) -> None:
         """Report an alarm that was not reported yet."""
         if self._on_alarm is None or not self.alarmed:
@@ -88,6 +242,10 @@ class Monitor:
         except BaseException:
             self._reported = False
             raise
+
+    def _adopted(self, state: State) -> State:
+        """A stored state, if it belongs to a monitor with the settings of this one."""
+        raise NotImplementedError
 
     def _detail(self) -> str:
         """Text of the alarm: the finding, and the next step."""
@@ -124,7 +282,7 @@ def parse_state(text: str, kind: type[State], where: str) -> State:
     except ValueError as error:
         raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
     if isinstance(content, dict):
-        check_version(content.get("format"), FORMAT, where, "start a new monitor")
+        check_version(content.get("format"), _FORMAT, where, "start a new monitor")
     try:
         return kind.from_stored(content)
     except ValidationError as error:

@@ -6,41 +6,26 @@ import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import NamedTuple, Self
+from typing import Self
 
-import numpy as np
 from pydantic import NonNegativeInt, model_validator
 
 from ..errors import UsageError
-from .base import Alarm, Monitor, check_unit, read_state
-from .betting import BettingState, even
-from .drift import DRIFT_BETS, Grid, uniforms
+from .base import Alarm, Bet, BettingState, Monitor, check_unit, read_state
+from .drift import SLOPES, Grid, gains_of, uniforms
 
-__all__ = ["BASELINE", "CanaryMonitor", "CanaryRound", "CanaryState", "canary_detail"]
+__all__ = ["BASELINE", "CanaryMonitor", "CanaryState"]
 
 BASELINE = 8
 """Scores of a question with which its later scores are compared."""
-
-
 _grid = lru_cache(maxsize=4096)(Grid.of)
 """The grids of the questions, which do not change after the baseline."""
-
-
-class CanaryRound(NamedTuple):
-    """The bets of one round, one for each question that was measured and has its baseline."""
-
-    values: list[float]
-    """The scores."""
-    p_values: list[float]
-    """Their p-values."""
-    log_wealth: list[float]
-    """The logarithm of the wealth after each bet."""
 
 
 class CanaryState(BettingState):
     """The state of a `CanaryMonitor`; its size does not grow after the baseline."""
 
-    BETS = DRIFT_BETS
+    BETS = len(SLOPES)
 
     seed: int
     """Seed of the randomiser that breaks ties."""
@@ -62,50 +47,8 @@ class CanaryState(BettingState):
             raise ValueError(f"n is {self.n}, but {sum(map(sum, self.counts))} scores are counted")
         return self
 
-    @classmethod
-    def begin(cls, questions: int, *, delta: float, seed: int) -> Self:
-        """The state before the first round."""
-        empty: tuple[tuple[()], ...] = ((),) * questions
-        return cls(delta=delta, seed=seed, shares=even(len(DRIFT_BETS)), baseline=empty, counts=empty)
 
-    @property
-    def learning(self) -> int:
-        """Questions that do not have their baseline yet."""
-        return sum(len(scores) < BASELINE for scores in self.baseline)
-
-    def after(self, scores: Sequence[float | None]) -> tuple[Self, CanaryRound]:
-        """The state after a round; see `CanaryMonitor`.
-
-        Args:
-            scores: One for each question; None where it was not measured.
-
-        Raises:
-            UsageError: There are more or fewer scores than questions.
-        """
-        if len(scores) != len(self.baseline):
-            raise UsageError(f"the canary has {len(self.baseline)} questions, got {len(scores)} scores.")
-        baseline, counts = [*self.baseline], [*self.counts]
-        values, p_values = list[float](), list[float]()
-        for i, score in enumerate(scores):
-            if score is None:
-                continue
-            if len(baseline[i]) < BASELINE:
-                baseline[i] = (*baseline[i], float(score))
-                continue
-            # A seed for each question: with common tie-breakers their p-values would depend on each other.
-            seed = self.seed + i
-            tie, theta = uniforms(seed, str(sum(counts[i])))
-            grid = _grid(baseline[i], seed)
-            p, after = grid.p_values(counts[i], grid.cells([score], [tie]), np.array([theta]))
-            values.append(float(score))
-            p_values.append(float(p[0]))
-            counts[i] = tuple(after.tolist())
-        changed, path = self.bet(1 + np.array(DRIFT_BETS) * (np.array(p_values)[:, None] - 0.5))
-        changed |= {"baseline": tuple(baseline), "counts": tuple(counts), "rounds": self.rounds + 1}
-        return self.model_copy(update=changed), CanaryRound(values, p_values, path)
-
-
-class CanaryMonitor(Monitor):
+class CanaryMonitor(Monitor[CanaryState]):
     """Tests "the known questions are answered as certainly as in their first rounds".
 
     Known questions are not exchangeable with those of the calibration, so each is compared with itself only. Its first
@@ -125,7 +68,6 @@ class CanaryMonitor(Monitor):
     """
 
     kind = "drift"
-    state: CanaryState
 
     def __init__(
         self,
@@ -136,13 +78,11 @@ class CanaryMonitor(Monitor):
         on_alarm: Callable[[Alarm], object] | None = None,
         state: CanaryState | None = None,
     ) -> None:
-        super().__init__(on_alarm)
         check_unit("delta", delta)
         seed = secrets.randbits(62) if seed is None else seed
-        self.state = state or CanaryState.begin(questions, delta=delta, seed=seed)
-        if len(self.state.baseline) != questions:
-            raise UsageError(f"the saved canary has {len(self.state.baseline)} questions, not {questions}.")
-        self._report()
+        empty: tuple[tuple[()], ...] = ((),) * questions
+        start = CanaryState(delta=delta, seed=seed, shares=CanaryState.even(), baseline=empty, counts=empty)
+        super().__init__(start, state, on_alarm)
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], *, on_alarm: Callable[[Alarm], object] | None = None) -> Self:
@@ -156,21 +96,38 @@ class CanaryMonitor(Monitor):
 
     def update(self, scores: Sequence[float | None]) -> CanaryState:
         """Take in a round: the score of each question, None where it was not measured."""
-        with self._lock:
-            self.state, _ = self.state.after(scores)
-            after = self.state
-        self._report()
-        return after
+        return self._update(lambda: self.take(scores))
+
+    def take(self, scores: Sequence[float | None]) -> list[Bet]:
+        """`update` without lock and report; one bet for each question that was measured and has its baseline."""
+        state, bets = self.state, list[Bet]()
+        if len(scores) != len(state.baseline):
+            raise UsageError(f"the canary has {len(state.baseline)} questions, got {len(scores)} scores.")
+        baseline, counts = [*state.baseline], [*state.counts]
+        for i, score in enumerate(scores):
+            if score is None:
+                continue
+            if len(baseline[i]) < BASELINE:
+                baseline[i] = (*baseline[i], float(score))
+                continue
+            # A seed for each question: with common tie-breakers their p-values would depend on each other.
+            seed = state.seed + i
+            p, counts[i] = _grid(baseline[i], seed).take(counts[i], score, *uniforms(seed, str(sum(counts[i]))))
+            state = state.bet(gains_of(p))
+            bets.append(Bet(float(score), p, state.log_wealth))
+        changed = {"baseline": tuple(baseline), "counts": tuple(counts), "rounds": state.rounds + 1}
+        self.state = state.model_copy(update=changed)
+        return bets
+
+    def _adopted(self, state: CanaryState) -> CanaryState:
+        if len(state.baseline) != len(self.state.baseline):
+            raise UsageError(f"the saved canary has {len(state.baseline)} questions, not {len(self.state.baseline)}.")
+        return state
 
     def _detail(self) -> str:
-        return canary_detail(self.state)
-
-
-def canary_detail(state: CanaryState) -> str:
-    """Text of the alarm of a canary."""
-    return (
-        f"The canary's questions are no longer answered as certainly as in their first {BASELINE} rounds: "
-        f"{state.n} scores in {state.rounds} rounds refute it (false alarm probability {state.delta:g}). The model or "
-        "its server changed, so the calibrated guarantee may no longer apply: look at the provider's notices, audit "
-        "accepted answers, and calibrate again."
-    )
+        return (
+            f"The canary's questions are no longer answered as certainly as in their first {BASELINE} rounds: "
+            f"{self.state.n} scores in {self.state.rounds} rounds refute it (false alarm probability "
+            f"{self.state.delta:g}). The model or its server changed, so the calibrated guarantee may no longer "
+            "apply: look at the provider's notices, audit accepted answers, and calibrate again."
+        )

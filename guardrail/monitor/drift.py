@@ -6,14 +6,13 @@ import hashlib
 import logging
 import math
 import os
+from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from functools import cached_property
 from itertools import pairwise
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 from langchain_core.messages import BaseMessage
-from numpy.typing import NDArray
 from pydantic import NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
@@ -22,19 +21,16 @@ from ..gate import EVERY_QUESTION
 from ..items.spec import mean_uncertainty
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
-from .base import Alarm, Monitor, check_unit, read_state
-from .betting import BettingState, even
+from .base import STAKES, Alarm, Bet, BettingState, Monitor, check_unit, read_state
 
-__all__ = ["CELLS", "DRIFT_BETS", "DriftMonitor", "DriftState", "Grid", "Reference", "drift_detail", "uniforms"]
+__all__ = ["CELLS", "SLOPES", "DriftMonitor", "DriftState", "Grid", "Reference", "uniforms"]
 
 log = logging.getLogger("guardrail")
 
-DRIFT_BETS = (-2.0, -1.0, 0.0, 1.0, 2.0)
+SLOPES = (*(-2 * stake for stake in STAKES[:0:-1]), *(2 * stake for stake in STAKES))
 """Slopes of the betting function 1 + s (p - 1/2), which averages 1 over uniform p and is >= 0 for |s| <= 2."""
 CELLS = 256
 """Largest number of cells of a grid, which bounds the state of a monitor."""
-_AT_ONCE = 256
-"""Scores whose p-values are computed together."""
 _RECENT = 0.02
 """Weight of the newest p-value in `DriftState.recent`."""
 
@@ -57,10 +53,8 @@ class Grid(Frozen):
     calibration scores in a cell: counting those would be wrong.
     """
 
-    scores: tuple[float, ...]
-    """Scores of the boundaries, ascending."""
-    ties: tuple[float, ...]
-    """Their tie-breakers in [0, 1); ascending among equal scores."""
+    bounds: tuple[tuple[float, float], ...]
+    """Score and tie-breaker of each boundary, ascending."""
     gaps: tuple[PositiveInt, ...]
     """Gaps between calibration scores in each cell; one more than there are boundaries."""
 
@@ -77,53 +71,34 @@ class Grid(Frozen):
         pairs = sorted((float(u), uniforms(seed, f"calibration {i}")[0]) for i, u in enumerate(calibration))
         count = min(cells, n + 1)
         ranks = [round(j * (n + 1) / count) for j in range(count + 1)]  # 0, ..., n + 1; strictly increasing
-        chosen = [pairs[rank - 1] for rank in ranks[1:-1]]
         gaps = tuple(later - earlier for earlier, later in pairwise(ranks))
-        return cls(scores=tuple(u for u, _ in chosen), ties=tuple(v for _, v in chosen), gaps=gaps)
+        return cls(bounds=tuple(pairs[rank - 1] for rank in ranks[1:-1]), gaps=gaps)
 
-    def cells(self, scores: Sequence[float], ties: Sequence[float] | NDArray[np.float64]) -> NDArray[np.intp]:
-        """The cell of each score, from 0 (most certain) on; of equal scores the tie-breaker decides."""
-        bounds, breakers, _ = self._arrays
-        # Where left and right differ the score equals a boundary, and only there a tie-breaker is needed.
-        first = np.searchsorted(bounds, scores, side="left")
-        last = np.searchsorted(bounds, scores, side="right")
-        for i in np.flatnonzero(first < last):
-            first[i] += np.searchsorted(breakers[first[i] : last[i]], float(ties[int(i)]))
-        return first
-
-    def p_values(
-        self, counts: Sequence[int], cells: NDArray[np.intp], thetas: NDArray[np.float64]
-    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-        """The p-values of scores, one after another, and the counts after them.
+    def take(self, counts: Sequence[int], score: float, tie: float, theta: float) -> tuple[float, tuple[int, ...]]:
+        """The p-value of a score, and the counts after it.
 
         Args:
-            counts: Earlier scores by cell; empty for none.
-            cells: Cells of the new scores, in order.
-            thetas: Uniform numbers, one for each.
+            counts: Earlier scores of the stream by cell; empty for none.
+            score: The score.
+            tie: Its tie-breaker, uniform.
+            theta: Uniform.
         """
-        places = self._arrays[2] + np.array(counts or 0)
-        # In blocks: the comparison of each score with the earlier ones of its block is quadratic.
-        p_values = []
-        for first in range(0, len(cells), _AT_ONCE):
-            some = cells[first : first + _AT_ONCE]
-            earlier = np.tri(len(some), k=-1, dtype=bool)  # in row t: the new scores before t
-            above = places.sum() - places.cumsum()[some] + (earlier & (some > some[:, None])).sum(axis=1)
-            within = places[some] + (earlier & (some == some[:, None])).sum(axis=1)
-            total = places.sum() + np.arange(len(some))
-            p_values.append((above + thetas[first : first + _AT_ONCE] * within) / total)
-            # Each score splits one place of its cell in two, so the urn gains one place there.
-            places = places + np.bincount(some, minlength=len(places))
-        return np.concatenate(p_values), places - self._arrays[2]
+        counts = counts or (0,) * len(self.gaps)
+        cell = bisect_left(self.bounds, (score, tie))
+        places = [gap + count for gap, count in zip(self.gaps, counts, strict=True)]
+        p = (sum(places[cell + 1 :]) + theta * places[cell]) / sum(places)
+        return p, tuple(count + (i == cell) for i, count in enumerate(counts))
 
-    @cached_property
-    def _arrays(self) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
-        return np.array(self.scores), np.array(self.ties), np.array(self.gaps)
+
+def gains_of(p: float) -> Any:
+    """What a unit of money in each bet becomes at this p-value, shape (B,)."""
+    return 1 + np.array(SLOPES) * (p - 0.5)
 
 
 class DriftState(BettingState):
     """The state of a `DriftMonitor`; its size is bounded."""
 
-    BETS = DRIFT_BETS
+    BETS = len(SLOPES)
 
     seed: int
     """Seed of the randomiser that breaks ties."""
@@ -134,23 +109,8 @@ class DriftState(BettingState):
     recent: float = 0.5
     """Mean p-value, exponentially weighted towards the latest; below 0.5: less certain than at calibration."""
 
-    def after(self, grid: Grid, scores: Sequence[float]) -> tuple[DriftState, list[float], list[float]]:
-        """The state after more scores, with the p-value and the log-wealth of each; see `DriftMonitor`."""
-        if not scores:
-            return self, [], []
-        # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
-        drawn = np.array([uniforms(self.seed, str(self.n + i)) for i in range(len(scores))])
-        cells = grid.cells(scores, drawn[:, 0])
-        p_values, counts = grid.p_values(self.counts, cells, drawn[:, 1])
-        changed, path = self.bet(1 + np.array(DRIFT_BETS) * (p_values[:, None] - 0.5))
-        recent = self.recent
-        for p in p_values.tolist():
-            recent += _RECENT * (p - recent)
-        changed |= {"counts": tuple(counts.tolist()), "recent": recent}
-        return self.model_copy(update=changed), p_values.tolist(), path
 
-
-class DriftMonitor(Monitor):
+class DriftMonitor(Monitor[DriftState]):
     """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
 
     Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
@@ -160,7 +120,7 @@ class DriftMonitor(Monitor):
         p_t = (sum_{i > j} W_i + theta_t W_j) / (n + t),  theta_t uniform.
 
     While calibration and stream are exchangeable the p-values are independent and uniform *exactly*; see `Grid`. Small
-    p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2) with jumps between slopes.
+    p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
     Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
 
     For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
@@ -181,7 +141,6 @@ class DriftMonitor(Monitor):
     kind = "drift"
     needs_scores = True
     """A guard has it admit its artifact, and shows it each verdict once."""
-    state: DriftState
 
     def __init__(
         self,
@@ -192,25 +151,12 @@ class DriftMonitor(Monitor):
         on_alarm: Callable[[Alarm], object] | None = None,
         state: DriftState | None = None,
     ) -> None:
-        super().__init__(on_alarm)
         check_unit("delta", delta)
-        # Its counts are of another grid, in which the same cell means other scores.
-        if state is not None and state.calibration_digest != artifact.digest:
-            raise UsageError(
-                f"the saved monitor compares with artifact {state.calibration_digest}, not {artifact.digest}. Start a "
-                "new monitor for a new artifact."
-            )
-        self.state = state or DriftState(
-            delta=delta, seed=seed, calibration_digest=artifact.digest, shares=even(len(DRIFT_BETS))
-        )
         self._reference = Reference(artifact)
-        self.grid = Grid.of(self._reference.scores, self.state.seed)
-        if len(self.state.counts) not in (0, len(self.grid.gaps)):
-            raise UsageError(
-                f"the saved monitor counts {len(self.state.counts)} cells, but the artifact has {len(self.grid.gaps)}. "
-                "Copy the file again, or start a new monitor."
-            )
-        self._report()
+        self.grid = Grid.of(self._reference.scores, seed)
+        digest, shares = artifact.digest, DriftState.even()
+        start = DriftState(delta=delta, seed=seed, calibration_digest=digest, shares=shares)
+        super().__init__(start, state, on_alarm)
 
     @classmethod
     def load(
@@ -226,12 +172,6 @@ class DriftMonitor(Monitor):
             UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
         """
         state = read_state(path, DriftState)
-        scores = sum(state.counts)
-        # A count that was lost or added would change every later p-value without a trace.
-        if state.n != scores:
-            raise UsageError(
-                f"{path}: n is {state.n}, but there are {scores} scores. Copy the file again, or start a new monitor."
-            )
         return cls(artifact, delta=state.delta, seed=state.seed, on_alarm=on_alarm, state=state)
 
     def update(self, uncertainty: float) -> DriftState:
@@ -243,20 +183,29 @@ class DriftMonitor(Monitor):
         Raises:
             UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
         """
+        return self._update(lambda: self.take(uncertainty))
+
+    def take(self, uncertainty: float) -> list[Bet]:
+        """`update` without lock and report; the bet, or none for a score that is left out."""
         if not self._reference.in_scope(uncertainty):
-            return self.state
-        with self._lock:
-            self.state, _, _ = self.state.after(self.grid, [float(uncertainty)])
-            after = self.state
-        self._report()
-        return after
+            return []
+        # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
+        state, (tie, theta) = self.state, uniforms(self.state.seed, str(self.state.n))
+        p, counts = self.grid.take(state.counts, float(uncertainty), tie, theta)
+        recent = state.recent + _RECENT * (p - state.recent)
+        self.state = state.bet(gains_of(p), counts=counts, recent=recent)
+        return [Bet(float(uncertainty), p, self.state.log_wealth)]
+
+    def score(self, verdict: Verdict) -> float | None:
+        """The score of a verdict that is taken in; None if it is left out. See `Reference.score`."""
+        return self._reference.score(verdict)
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
 
         `Reference.score` says which verdicts are left out and which are refused.
         """
-        score = self._reference.score(verdict)
+        score = self.score(verdict)
         if score is not None:
             self.update(score)
 
@@ -264,18 +213,34 @@ class DriftMonitor(Monitor):
         """Accept a guard of this artifact or refuse it; called by `Guardrail`. See `Reference.admit`."""
         self._reference.admit(artifact)
 
+    def _adopted(self, state: DriftState) -> DriftState:
+        own = self.state
+        # Its counts are of another grid, in which the same cell means other scores.
+        if state.calibration_digest != own.calibration_digest:
+            raise UsageError(
+                f"the saved monitor compares with artifact {state.calibration_digest}, not {own.calibration_digest}. "
+                "Start a new monitor for a new artifact."
+            )
+        if (state.delta, state.seed) != (own.delta, own.seed):
+            raise UsageError(
+                f"the saved monitor has delta {state.delta} and seed {state.seed}; the arguments are {own.delta} and "
+                f"{own.seed}. Give the same values, or use another name."
+            )
+        # A count that was lost or added would change every later p-value without a trace.
+        if state.n != sum(state.counts) or len(state.counts) not in (0, len(self.grid.gaps)):
+            raise UsageError(
+                f"the saved monitor has n = {state.n}, but {sum(state.counts)} scores in {len(state.counts)} cells. "
+                "Copy the file again, or start a new monitor."
+            )
+        return state
+
     def _detail(self) -> str:
-        return drift_detail(self.state)
-
-
-def drift_detail(state: DriftState) -> str:
-    """Text of the alarm of a drift monitor."""
-    way = "less" if state.recent < 0.5 else "more"
-    return (
-        f"Questions are answered {way} certainly than at calibration: {state.n} scores refute that they are "
-        f"alike (false alarm probability {state.delta:g}). The calibrated guarantee no longer applies: look "
-        "at recent questions, audit accepted answers, and calibrate again on questions like them."
-    )
+        way = "less" if self.state.recent < 0.5 else "more"
+        return (
+            f"Questions are answered {way} certainly than at calibration: {self.state.n} scores refute that they are "
+            f"alike (false alarm probability {self.state.delta:g}). The calibrated guarantee no longer applies: look "
+            "at recent questions, audit accepted answers, and calibrate again on questions like them."
+        )
 
 
 def uniforms(seed: int, name: str) -> tuple[float, float]:

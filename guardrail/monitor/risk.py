@@ -5,24 +5,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterable
-from typing import Self
+from typing import Any, Self
 
 import numpy as np
 
 from ..errors import UsageError
-from .base import Alarm, Monitor, check_unit, read_state
-from .betting import BettingState, even
+from .base import STAKES, Alarm, Bet, BettingState, Monitor, check_unit, read_state
 
-__all__ = ["RISK_BETS", "RiskMonitor", "RiskState", "log_wealth"]
-
-RISK_BETS = (0.0, 0.02, 0.05, 0.1, 0.2, 0.35, 0.55, 0.8)
-"""Fractions of the largest safe bet, the one that cannot lose everything; 0 keeps the money."""
+__all__ = ["RiskMonitor", "RiskState", "log_wealth"]
 
 
 class RiskState(BettingState):
     """The state of a `RiskMonitor`."""
 
-    BETS = RISK_BETS
+    BETS = len(STAKES)
 
     alpha: float
     """Error rate among accepted answers that was promised."""
@@ -37,15 +33,14 @@ class RiskState(BettingState):
         """The state after one more audited answer; see `RiskMonitor.update`."""
         # At this bet a right answer at the smallest audit rate takes all the money: 1 - lambda alpha / q = 0.
         largest = self.min_audit_rate / self.alpha
-        gains = 1 + np.array(RISK_BETS) * largest * (float(error) - self.alpha) / audit_rate
+        gains = 1 + np.array(STAKES) * largest * (float(error) - self.alpha) / audit_rate
         counts = {rate: (audited, wrong) for rate, audited, wrong in self.tallies}
         audited, wrong = counts.get(audit_rate, (0, 0))
         counts[audit_rate] = (audited + 1, wrong + int(error))
-        tallies = tuple((rate, *pair) for rate, pair in sorted(counts.items()))
-        return self.model_copy(update={**self.bet(gains[None])[0], "tallies": tallies})
+        return self.bet(gains, tallies=tuple((rate, *pair) for rate, pair in sorted(counts.items())))
 
 
-class RiskMonitor(Monitor):
+class RiskMonitor(Monitor[RiskState]):
     """Tests "the error rate among accepted answers is at most alpha" on audited accepted answers, at any time.
 
     Null hypothesis: given everything before, the next accepted answer is wrong with probability at most alpha. For
@@ -55,8 +50,8 @@ class RiskMonitor(Monitor):
 
         1 + lambda (E - alpha) / q,  0 <= lambda < q_min / alpha,
 
-    and 1 for an answer that was not audited; its expectation is at most 1. Money is divided over a ladder of bets and
-    over jump rates (`jump`), which needs no tuning.
+    and 1 for an answer that was not audited; its expectation is at most 1. Money is divided over several bets (`jump`),
+    which needs no tuning.
 
     It does not see errors among answers that were held back, nor auditors' mistakes (an auditor who calls right answers
     wrong with probability r needs alpha + r).
@@ -74,7 +69,6 @@ class RiskMonitor(Monitor):
     """
 
     kind = "risk"
-    state: RiskState
 
     def __init__(
         self,
@@ -86,25 +80,12 @@ class RiskMonitor(Monitor):
         on_alarm: Callable[[Alarm], object] | None = None,
         state: RiskState | None = None,
     ) -> None:
-        super().__init__(on_alarm)
         check_unit("alpha", alpha)
-        check_unit("delta", delta)
         if not 0 < min_audit_rate <= 1:
             raise UsageError(f"min_audit_rate must be in (0, 1], got {min_audit_rate}. Write 0.1 to audit one in ten.")
-        if state is not None and (state.alpha, state.delta, state.min_audit_rate) != (alpha, delta, min_audit_rate):
-            raise UsageError(
-                f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
-                f"the arguments are {alpha}, {delta} and {min_audit_rate}. Give the same values or start a new monitor."
-            )
-        if state is not None and artifact is not None and state.artifact not in (None, artifact):
-            raise UsageError(
-                f"the saved monitor audits artifact {state.artifact}, not {artifact}. Start a new monitor for a new "
-                "artifact; in the review store, under a new name."
-            )
-        if state is None:
-            state = RiskState(alpha=alpha, delta=delta, min_audit_rate=min_audit_rate, shares=even(len(RISK_BETS)))
-        self.state = state if artifact is None else state.model_copy(update={"artifact": artifact})
-        self._report()
+        check_unit("delta", delta)
+        settings: dict[str, Any] = {"alpha": alpha, "delta": delta, "min_audit_rate": min_audit_rate}
+        super().__init__(RiskState(**settings, artifact=artifact, shares=RiskState.even()), state, on_alarm)
 
     @classmethod
     def load(
@@ -134,6 +115,10 @@ class RiskMonitor(Monitor):
             UsageError: An audit rate below the declared smallest one, or above 1; an error that is neither true nor
                 false. Leave out answers that could not be judged, and count them.
         """
+        return self._update(lambda: self.take(error, audit_rate))
+
+    def take(self, error: bool, audit_rate: float | None = None) -> list[Bet]:
+        """`update` without lock and report; the bet."""
         # By equality: 1 and 0 pass, while None (an answer nobody could judge) must not count as right.
         if error not in (True, False):
             raise UsageError(f"error must be True or False, got {error!r}. Leave out answers that could not be judged.")
@@ -143,12 +128,8 @@ class RiskMonitor(Monitor):
                 f"audit_rate must be in [{self.state.min_audit_rate}, 1], got {audit_rate}: bets are sized for the "
                 "declared smallest rate. Start a new monitor with a smaller min_audit_rate."
             )
-        # The bet depends on the state before it: two updates at once would lose one.
-        with self._lock:
-            before = self.state
-            after = self.state = before.after(error=bool(error), audit_rate=rate)
-        self._report()
-        return after
+        self.state = self.state.after(error=bool(error), audit_rate=rate)
+        return [Bet(float(error), rate, self.state.log_wealth)]
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
         """Estimate of the error rate among accepted answers with a confidence sequence: valid at every time.
@@ -173,6 +154,21 @@ class RiskMonitor(Monitor):
         flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
         return estimate, lower, 1 - _bisect(lambda m: log_wealth(flipped, m, smallest) > limit, 0.0, 1.0)
 
+    def _adopted(self, state: RiskState) -> RiskState:
+        own = self.state
+        if (state.alpha, state.delta, state.min_audit_rate) != (own.alpha, own.delta, own.min_audit_rate):
+            raise UsageError(
+                f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
+                f"the arguments are {own.alpha}, {own.delta} and {own.min_audit_rate}. Give the same values or start "
+                "a new monitor."
+            )
+        if own.artifact is not None and state.artifact not in (None, own.artifact):
+            raise UsageError(
+                f"the saved monitor audits artifact {state.artifact}, not {own.artifact}. Start a new monitor for a "
+                "new artifact; in the review store, under a new name."
+            )
+        return state if own.artifact is None else state.model_copy(update={"artifact": own.artifact})
+
     def _detail(self) -> str:
         interval = self.interval()
         audits = (
@@ -190,7 +186,7 @@ class RiskMonitor(Monitor):
 def log_wealth(tallies: Iterable[tuple[float, int, int]], m: float, min_audit_rate: float = 1.0) -> float:
     """Natural logarithm of what fixed bets against "at most m of the accepted answers are wrong" have made of 1.
 
-    The mean over the bets, without jumps, so the order of the answers plays no part. While the hypothesis holds it ever
+    The mean over the bets, never mixed, so the order of the answers plays no part. While the hypothesis holds it ever
     reaches log(1/delta) with probability at most delta, however often it is looked at. It falls as m grows.
 
     Args:
@@ -198,12 +194,12 @@ def log_wealth(tallies: Iterable[tuple[float, int, int]], m: float, min_audit_ra
         m: The error rate.
         min_audit_rate: Smallest audit rate, for which bets are sized.
     """
-    logs = np.zeros(len(RISK_BETS))
+    logs = np.zeros(len(STAKES))
     for rate, audited, wrong in tallies:
-        bets = np.array(RISK_BETS) * min_audit_rate / rate
+        bets = np.array(STAKES) * min_audit_rate / rate
         # At m = 0 a wrong answer refutes everything; 1e-12 keeps that a number.
         logs += wrong * np.log1p(bets * (1 - m) / max(m, 1e-12)) + (audited - wrong) * np.log1p(-bets)
-    return float(np.logaddexp.reduce(logs) - math.log(len(RISK_BETS)))
+    return float(np.logaddexp.reduce(logs) - math.log(len(STAKES)))
 
 
 def _bisect(above: Callable[[float], bool], low: float, high: float) -> float:

@@ -26,9 +26,7 @@ from .errors import (  # noqa: E402
     UnstorableError,
 )
 from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
-from .monitors.shared import SharedDrift, SharedRisk  # noqa: E402
-from .monitors.store import Monitors  # noqa: E402
-from .monitors.switch import SharedSwitch  # noqa: E402
+from .monitors import Monitors, SharedDrift, SharedRisk, SharedSwitch  # noqa: E402
 from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
 from .queue.purging import Purged  # noqa: E402
 from .queue.store import Lease, ReviewStore, WorkLease  # noqa: E402

@@ -42,7 +42,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         f"  {ENV_WEBHOOK}  signs callbacks; if set, this process delivers them\n"
         f"  {ENV_NOTIFY}          where to say that something waits:\n"
         "                            slack=URL teams=URL json=URL\n\n"
-        "While it serves, it also updates drift monitors, like `guardrail monitor`.\n\n"
         "First time:\n"
         "  guardrail review --add-token ann\n"
         "  guardrail review"
@@ -131,7 +130,6 @@ def _serve(arguments: argparse.Namespace) -> int:
     for package in ("standardwebhooks", "starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
     from .delivery import Deliverer
-    from .monitors.inbox import InboxWorker
     from .queue.store import ReviewStore
     from .web.app import review_app, server_of
 
@@ -167,14 +165,11 @@ def _serve(arguments: argparse.Namespace) -> int:
             )
         if deliverer is not None:
             deliverer.start()
-        worker = InboxWorker(store.database)
-        worker.start()
         try:
             server.run(sockets=[listener])
         except KeyboardInterrupt:
             pass
         finally:
-            worker.stop()
             if deliverer is not None:
                 deliverer.stop()
     return 0

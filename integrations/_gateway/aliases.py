@@ -304,7 +304,7 @@ class ServedAlias:
         if not self.config.monitor or artifact is None or not artifact.answer_scores:
             return {"on_verdict": self._observers}
         if artifact.digest not in self._watches:
-            from guardrail.review.monitors.store import Monitors
+            from guardrail.review.monitors import Monitors
 
             name, monitors = f"{self.name}-{artifact.digest[:12]}", Monitors(self._store)
             names = [name] if self.canary is None else [name, self.canary.name]

@@ -23,7 +23,7 @@ from .config import CanaryConfig
 from .metrics import Metrics
 
 if TYPE_CHECKING:
-    from guardrail.review.monitors.shared import SharedCanary
+    from guardrail.review.monitors import SharedCanary
 
 __all__ = ["Canary"]
 
@@ -61,7 +61,7 @@ class Canary:
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
         self.monitor: CanaryMonitor | SharedCanary = CanaryMonitor(len(self._asked))
         if store is not None:
-            from guardrail.review.monitors.store import Monitors
+            from guardrail.review.monitors import Monitors
 
             self.monitor = Monitors(store).canary(self.name, len(self._asked))
         self.due = 0.0

@@ -42,7 +42,7 @@ from guardrail.outcome import Feasible
 from guardrail.review import Content, Decision, ReviewStore, ticket
 from guardrail.review.audits import AUDIT_RATE, audit_sample
 from guardrail.review.hooks import content_of
-from guardrail.review.monitors.store import Monitors
+from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Uncertainty, Unmeasured
 from guardrail.verdict import Reason, Verdict

@@ -11,10 +11,9 @@ import pytest
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, jump
-from guardrail.monitor.betting import even
+from guardrail.monitor import Alarm, CanaryMonitor, DriftMonitor, jump
 from guardrail.monitor.canary import BASELINE
-from guardrail.monitor.drift import DRIFT_BETS, Grid, uniforms
+from guardrail.monitor.drift import SLOPES, Grid, gains_of, uniforms
 from tests.validity.test_monitor import DELTA, artifact_with, ever
 
 STREAMS, ROUNDS = 300, 40
@@ -30,18 +29,18 @@ def scores_of(rng: np.random.Generator, n: int, hard: tuple[float, ...] = HARD) 
 
 
 def p_values_of(scores: NDArray[np.float64], seed: int, *, counted: bool = True) -> NDArray[np.float64]:
-    """The p-values of the rounds after the baseline, as `CanaryState` computes them round by round.
+    """The p-values of the rounds after the baseline, question by question; shape (rounds, questions).
 
     Without ``counted`` every score is ranked in the baseline alone.
     """
     columns = []
     for i, column in enumerate(scores.T):
-        grid = Grid.of(column[:BASELINE].tolist(), seed + i)
-        later = column[BASELINE:].tolist()
-        ties, thetas = np.array([uniforms(seed + i, str(k)) for k in range(len(later))]).T
-        cells = grid.cells(later, ties)
-        p = grid.p_values((), cells, thetas)[0] if counted else (BASELINE - cells + thetas) / (BASELINE + 1)
-        columns.append(p)
+        grid, counts, p_values = Grid.of(column[:BASELINE].tolist(), seed + i), (0,) * (BASELINE + 1), list[float]()
+        for k, score in enumerate(column[BASELINE:].tolist()):
+            p, after = grid.take(counts, score, *uniforms(seed + i, str(k)))
+            p_values.append(p)
+            counts = after if counted else counts
+        columns.append(p_values)
     return np.array(columns).T
 
 
@@ -49,7 +48,7 @@ def share_of_alarms(*, counted: bool) -> float:
     """Share of streams without a change whose wealth ever reaches 1/delta."""
     streams = [scores_of(np.random.default_rng(seed), BASELINE + ROUNDS) for seed in range(STREAMS)]
     p = np.stack([p_values_of(scores, 7 * seed, counted=counted).ravel() for seed, scores in enumerate(streams)], 1)
-    return ever(1 + np.array(DRIFT_BETS) * (p[..., None] - 0.5))
+    return ever(1 + np.array(SLOPES) * (row[:, None] - 0.5) for row in p)
 
 
 def test_an_unchanged_model_is_rarely_called_changed_over_the_whole_run() -> None:
@@ -64,19 +63,17 @@ def test_without_counting_later_scores_there_would_be_too_many_false_alarms() ->
 def test_the_state_bets_on_these_p_values_and_leaves_out_what_is_missing() -> None:
     scores = scores_of(np.random.default_rng(5), BASELINE + 10)
     expected = p_values_of(scores, 11)
-    state, listed = CanaryState.begin(len(HARD), delta=DELTA, seed=11), []
+    monitor, listed = CanaryMonitor(len(HARD), delta=DELTA, seed=11), list[float]()
     for row in scores.tolist():
-        state, bets = state.after(row)
-        before = state
-        state, nothing = state.after([None] * len(HARD))  # a round that failed
-        assert (nothing.p_values, state) == ([], before.model_copy(update={"rounds": before.rounds + 1}))
-        listed += bets.p_values
+        listed += [bet.chance for bet in monitor.take(row)]
+        before = monitor.state
+        assert monitor.take([None] * len(HARD)) == []  # a round that failed
+        assert monitor.state == before.model_copy(update={"rounds": before.rounds + 1})
     assert listed == pytest.approx(expected.ravel())
-    gains = 1 + np.array(DRIFT_BETS) * (expected.ravel()[:, None] - 0.5)
-    capital = np.array(even(len(DRIFT_BETS)))
-    for gain in gains:
-        capital = jump(capital, gain)
-    assert state.wealth == pytest.approx(capital.sum())
+    capital = np.full(len(SLOPES), 1 / len(SLOPES))
+    for p in expected.ravel():
+        capital = jump(capital, gains_of(p))
+    assert monitor.state.wealth == pytest.approx(capital.sum())
 
 
 @pytest.mark.parametrize(("before", "after"), [((0.05, 0.3, 0.6, 0.6), (0.4, 0.6, 0.9, 0.9)), ((0.6,) * 4, (0.2,) * 4)])
@@ -105,11 +102,9 @@ def test_comparing_known_questions_with_the_calibration_would_alarm_without_a_ch
 
 def test_p_values_of_equal_questions_do_not_depend_on_each_other() -> None:
     """With common tie-breakers, questions that always tie would have equal p-values, and bets would be repeated."""
-    state = CanaryState.begin(2, delta=0.05, seed=3)
-    pairs = []
-    for _ in range(200 + BASELINE):
-        state, bets = state.after([1.0, 1.0])
-        pairs += [bets.p_values] if bets.p_values else []
+    monitor = CanaryMonitor(2, seed=3)
+    rounds = [monitor.take([1.0, 1.0]) for _ in range(200 + BASELINE)]
+    pairs = [[bet.chance for bet in bets] for bets in rounds if bets]
     correlation = np.corrcoef(np.array(pairs).T)[0, 1]
     assert abs(correlation) < 4 / math.sqrt(len(pairs))
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import logging
 import math
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
 from fractions import Fraction
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -16,15 +18,14 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor, SafetySwitch, jump
-from guardrail.monitor.betting import JUMPS
-from guardrail.monitor.drift import DRIFT_BETS, Grid
-from guardrail.monitor.risk import RISK_BETS
+from guardrail.monitor.base import STAKES
+from guardrail.monitor.drift import SLOPES, Grid, gains_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Uncertainty
 from guardrail.verdict import Reason, Verdict
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
-STREAMS, STEPS, DELTA = 1_000, 2_000, 0.1
+STREAMS, STEPS, DELTA = 3_000, 2_000, 0.1
 FALSE_ALARMS = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / STREAMS)
 """Largest allowed share of alarms: a valid monitor exceeds it in fewer than one of a thousand runs (binomial)."""
 
@@ -35,25 +36,23 @@ def artifact_with(scores: NDArray[np.float64]) -> CalibrationArtifact:
     return make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
 
 
-def ever(gains: NDArray[np.float64]) -> float:
-    """Return the share of streams whose wealth ever reaches 1/delta; gains of shape (steps, streams, bets)."""
-    streams, bets = gains.shape[1:]
-    capital = np.full((streams, len(JUMPS), bets), 1 / (len(JUMPS) * bets))
-    alarmed = np.zeros(streams, dtype=bool)
+def ever(gains: Iterable[NDArray[np.float64]]) -> float:
+    """Return the share of streams whose wealth ever reaches 1/delta; each of the gains has shape (streams, bets)."""
+    capital, alarmed = np.zeros(0), np.zeros(0, dtype=bool)
     for gain in gains:
+        if not capital.size:
+            capital, alarmed = np.full(gain.shape, 1 / gain.shape[1]), np.zeros(len(gain), dtype=bool)
         capital = jump(capital, gain)
-        alarmed |= capital.sum(axis=(1, 2)) >= 1 / DELTA
+        alarmed = alarmed | (capital.sum(axis=1) >= 1 / DELTA)
     return float(alarmed.mean())
 
 
-def risk_gains(rate: float, alpha: float, audit: NDArray[np.float64], seed: int) -> NDArray[np.float64]:
+def risk_gains(rate: float, alpha: float, audit: NDArray[np.float64], seed: int) -> Iterator[NDArray[np.float64]]:
     """Return the gains of audited answers; the audit rates vary from answer to answer."""
     rng = np.random.default_rng(seed)
-    error = (rng.random((audit.size, STREAMS)) < rate).astype(float)
-    audited = rng.random((audit.size, STREAMS)) < audit[:, None]
-    scaled = np.where(audited, (error - alpha) / audit[:, None], 0.0)
-    gains: NDArray[np.float64] = 1 + np.array(RISK_BETS) * (audit.min() / alpha) * scaled[..., None]
-    return gains
+    for q in audit:
+        error, audited = rng.random(STREAMS) < rate, rng.random(STREAMS) < q
+        yield 1 + np.array(STAKES) * (audit.min() / alpha) * np.where(audited, (error - alpha) / q, 0.0)[:, None]
 
 
 @pytest.mark.parametrize("varied", [False, True])
@@ -69,37 +68,34 @@ def test_a_broken_promise_is_found_with_audits_of_three_in_ten() -> None:
 @pytest.mark.slow
 def test_ignoring_the_audit_rates_would_raise_false_alarms() -> None:
     """Negative control: wrong answers are audited more often, so unweighted bets see too many errors."""
-    rng = np.random.default_rng(3)
-    error = (rng.random((STEPS, STREAMS)) < 0.1).astype(float)
-    hard = rng.random((STEPS, STREAMS)) < np.where(error == 1, 0.7, 0.4)  # a feature known before the audit
-    rate = np.where(hard, 0.6, 0.2)
-    audited = rng.random((STEPS, STREAMS)) < rate
-    bets = np.array(RISK_BETS) / 0.1
-    unweighted = 1 + bets * np.where(audited, error - 0.1, 0.0)[..., None]
-    weighted = 1 + bets * 0.2 * np.where(audited, (error - 0.1) / rate, 0.0)[..., None]
-    assert ever(unweighted) > 2 * FALSE_ALARMS
-    assert ever(weighted) <= FALSE_ALARMS
+
+    def gains(*, weighted: bool) -> Iterator[NDArray[np.float64]]:
+        rng, largest = np.random.default_rng(3), 2.0 if weighted else 10.0
+        for _ in range(STEPS):
+            error = rng.random(STREAMS) < 0.1
+            hard = rng.random(STREAMS) < np.where(error, 0.7, 0.4)  # a feature known before the audit
+            rate = np.where(hard, 0.6, 0.2)
+            won = np.where(rng.random(STREAMS) < rate, (error - 0.1) / (rate if weighted else 1.0), 0.0)
+            yield 1 + np.array(STAKES) * largest * won[:, None]
+
+    assert ever(gains(weighted=False)) > 2 * FALSE_ALARMS
+    assert ever(gains(weighted=True)) <= FALSE_ALARMS
 
 
 def test_exchangeable_scores_are_rarely_called_drifted_though_they_tie() -> None:
     """The p-values are ranks among calibration and stream, exactly as in the monitor, on a few levels only."""
-    rng = np.random.default_rng(4)
-    n, steps, streams = 100, 600, 1_000
-    scores = rng.integers(0, 8, size=(streams, n + steps))
-    theta = rng.random((streams, steps))
-    counts = np.zeros((streams, 8), dtype=np.int64)
-    rows = np.arange(streams)
-    for i in range(n):
-        np.add.at(counts, (rows, scores[:, i]), 1)
-    gains = np.empty((steps, streams, len(DRIFT_BETS)))
-    for t in range(steps):
-        score = scores[:, n + t]
-        above = (counts * (np.arange(8) > score[:, None])).sum(axis=1)
-        p = (above + theta[:, t] * (1 + counts[rows, score])) / (n + t + 1)
-        gains[t] = 1 + np.array(DRIFT_BETS) * (p[:, None] - 0.5)
-        np.add.at(counts, (rows, score), 1)
-    bound = DELTA + 3.1 * math.sqrt(DELTA * (1 - DELTA) / streams)
-    assert ever(gains) <= bound
+
+    def gains() -> Iterator[NDArray[np.float64]]:
+        rng, rows, n = np.random.default_rng(4), np.arange(STREAMS), 100
+        counts = rng.multinomial(n, [1 / 8] * 8, size=STREAMS)
+        for t in range(600):
+            score = rng.integers(0, 8, size=STREAMS)
+            above = (counts * (np.arange(8) > score[:, None])).sum(axis=1)
+            p = (above + rng.random(STREAMS) * (1 + counts[rows, score])) / (n + t + 1)
+            yield 1 + np.array(SLOPES) * (p[:, None] - 0.5)
+            np.add.at(counts, (rows, score), 1)
+
+    assert ever(gains()) <= FALSE_ALARMS
 
 
 def places_of(order: tuple[int, ...], n_calibration: int, cells: int) -> list[tuple[Fraction, Fraction, int]]:
@@ -108,13 +104,14 @@ def places_of(order: tuple[int, ...], n_calibration: int, cells: int) -> list[tu
     ``order`` ranks calibration and stream; the grid is the library's.
     """
     grid = Grid.of([float(u) for u in order[:n_calibration]], seed=0, cells=cells)
-    places, counts = [], [0] * len(grid.gaps)
+    places: list[tuple[Fraction, Fraction, int]] = []
+    counts = (0,) * len(grid.gaps)
     for u in order[n_calibration:]:
-        (cell,) = grid.cells([float(u)], [0.5])
-        low, _ = grid.p_values(counts, np.array([cell]), np.array([0.0]))
-        high, after = grid.p_values(counts, np.array([cell]), np.array([1.0]))
-        places.append((Fraction(low[0]).limit_denominator(100), Fraction(high[0]).limit_denominator(100), int(cell)))
-        counts = after.tolist()
+        low, _ = grid.take(counts, float(u), 0.5, 0.0)
+        high, after = grid.take(counts, float(u), 0.5, 1.0)
+        (cell,) = (i for i, (before, now) in enumerate(zip(counts, after, strict=True)) if now > before)
+        places.append((Fraction(low).limit_denominator(100), Fraction(high).limit_denominator(100), cell))
+        counts = after
     return places
 
 
@@ -151,7 +148,7 @@ def test_counting_calibration_scores_in_cells_would_not_be_exact() -> None:
     streams = []
     for order in permutations(range(n_calibration + steps)):
         grid = Grid.of([float(u) for u in order[:n_calibration]], seed=0)
-        cells = grid.cells([float(u) for u in order], [0.5] * len(order)).tolist()
+        cells = [bisect_left(grid.bounds, (float(u), 0.5)) for u in order]
         stream = []
         for t in range(n_calibration, n_calibration + steps):
             above = sum(cell > cells[t] for cell in cells[:t])
@@ -166,7 +163,7 @@ def test_ties_are_broken_at_random_by_scores_that_are_never_equal() -> None:
     n_calibration, levels = 3, (0.0, 0.0, 1.0, 0.0)
     grids = [Grid.of(levels[:n_calibration], seed) for seed in range(4_000)]
     draws = np.random.default_rng(1).random(len(grids))
-    cells = [int(grid.cells([levels[n_calibration]], [tie])[0]) for grid, tie in zip(grids, draws, strict=True)]
+    cells = [bisect_left(grid.bounds, (levels[n_calibration], tie)) for grid, tie in zip(grids, draws, strict=True)]
     share = np.bincount(cells, minlength=4) / len(cells)
     assert np.abs(share[:3] - 1 / 3).max() < 4 * math.sqrt(2 / 9 / len(cells))
     assert share[3] == 0
@@ -176,25 +173,17 @@ def test_p_values_of_the_drift_monitor_are_uniform_with_ties() -> None:
     rng = np.random.default_rng(6)
     levels = (rng.integers(0, 4, size=600) / 4).tolist()
     monitor = DriftMonitor(artifact_with(np.array(levels[:100])))
-    state, p_values, _ = monitor.state.after(monitor.grid, levels[100:])
-    p = np.sort(p_values)
+    p = np.sort([monitor.take(level)[0].chance for level in levels[100:]])
     distance = np.abs(p - (np.arange(p.size) + 0.5) / p.size).max()
     assert distance < 1.95 / math.sqrt(p.size)  # Kolmogorov-Smirnov at .001
-    assert not state.alarmed
+    assert not monitor.alarmed
 
 
-def test_scores_in_one_go_are_scores_one_by_one_and_the_state_stays_small() -> None:
-    rng = np.random.default_rng(8)
-    scores = rng.normal(size=700).tolist()
-    monitor = DriftMonitor(artifact_with(rng.normal(size=2_000)))
-    start = monitor.state
-    for score in scores:
-        monitor.update(score)
-    state, _, path = start.after(monitor.grid, scores)
-    assert state == monitor.state
-    assert len(path) == state.n == sum(state.counts) == len(scores)
-    millions = state.model_copy(update={"counts": tuple(10**9 for _ in state.counts)})
-    assert len(millions.model_dump_json()) + len(monitor.grid.model_dump_json()) < 20_000
+def test_the_state_stays_small() -> None:
+    monitor = DriftMonitor(artifact_with(np.random.default_rng(8).normal(size=2_000)))
+    monitor.update(0.0)
+    billions = monitor.state.model_copy(update={"counts": tuple(10**9 for _ in monitor.state.counts)})
+    assert len(billions.model_dump_json()) < 5_000
 
 
 def test_a_shift_is_found_once_and_told_in_words(tmp_path: Path) -> None:
@@ -224,10 +213,10 @@ def alarmed_risk(**settings: str) -> RiskMonitor:
 
 
 def test_an_alarm_in_a_saved_state_holds_answers_back_after_a_restart(tmp_path: Path) -> None:
-    artifact = artifact_with(np.arange(3.0))
+    artifact = artifact_with(np.arange(300.0))
     drift = DriftMonitor(artifact)
     while not drift.alarmed:
-        drift.update(9.0)
+        drift.update(999.0)
     drift.update(1.0)  # the wealth may fall again
     risk = alarmed_risk()
     for monitor in (risk, drift):
@@ -252,7 +241,7 @@ def test_a_hook_that_raises_is_called_again_until_it_has_the_alarm() -> None:
             raise error
 
     monitor = RiskMonitor(0.1, on_alarm=hook)
-    # the top bet alone multiplies its eighth of the money by 1 + .8 * 9: after two errors it is below 20, then 69
+    # a fifth of the money grows by 5.5 with each error: about 6 after two, then 33, above the line at 20
     monitor.update(True)
     monitor.update(True)
     with pytest.raises(ConnectionError, match="the pager is down"):
@@ -335,11 +324,17 @@ def test_a_real_shift_of_topic_is_found_soon_and_no_shift_seldom_is() -> None:
 
 
 def test_one_bet_by_hand() -> None:
-    """Equal capital on 8 bets; alpha .1, audit rate 1: an error multiplies bet b by 1 + b / .1 * .9."""
+    """Equal capital on 5 stakes that sum to .805; alpha .1, audit rate 1: an error multiplies stake s by 1 + 9 s."""
     state = RiskMonitor(0.1).update(True)
-    assert state.log_wealth == pytest.approx(math.log(sum(1 + 9 * bet for bet in RISK_BETS) / 8))
+    assert state.log_wealth == pytest.approx(math.log(1 + 9 * 0.805 / 5))
+    # A fifth of 1, 1.225, 1.72, 2.8 and 5.5 of 12.245 in all, spread by .002, and then each bet again.
+    again = RiskMonitor(0.1, state=state).update(True)
+    before = [1, 1.225, 1.72, 2.8, 5.5]
+    spread = [(0.998 * money + 0.002 * 12.245 / 5) / 5 for money in before]
+    assert again.log_wealth == pytest.approx(math.log(sum(m * g for m, g in zip(spread, before, strict=True))))
     state = RiskMonitor(0.1).update(False)
-    assert state.log_wealth == pytest.approx(math.log(sum(1 - bet for bet in RISK_BETS) / 8))
+    assert state.log_wealth == pytest.approx(math.log(1 - 0.805 / 5))
+    assert gains_of(0.75) == pytest.approx([0.75, 0.9, 0.96, 0.9875, 1, 1.0125, 1.04, 1.1, 1.25])
 
 
 def test_saving_and_loading_changes_nothing(tmp_path: Path) -> None:
@@ -436,15 +431,15 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
         ({"log_wealth": None}, "log_wealth"),
         ({"log_wealth": math.nan}, "cannot be"),
         ({"peak_log_wealth": math.inf}, "cannot be"),
-        ({"shares": [[1.0]]}, "rows of"),
-        ({"shares": "DOUBLED"}, "sum to 1"),
+        ({"shares": [1.0]}, "with the sum 1"),
+        ({"shares": "DOUBLED"}, "with the sum 1"),
         ({"n": -1}, "cannot be"),
         ({"delta": 0.0}, "delta"),
-        ({"peak_log_wealth": 9.0}, "no alarm"),
-        ({"alarmed_at": 2}, "at update 2 of 1"),
-        ({"alarmed_at": 0}, "at update 0 of 1"),
+        ({"peak_log_wealth": 9.0}, "an alarm at None of 1 differ"),
+        ({"alarmed_at": 1}, "an alarm at 1 of 1 differ"),
+        ({"alarmed_at": 2, "peak_log_wealth": 9.0}, "an alarm at 2 of 1 differ"),
         ({"format": 2}, "format version"),
-        ({"n": 5}, "n is 5"),
+        ({"n": 5}, "n = 5"),
     ],
 )
 def test_a_damaged_file_is_refused_in_words(tmp_path: Path, change: dict[str, object], part: str) -> None:
@@ -453,12 +448,12 @@ def test_a_damaged_file_is_refused_in_words(tmp_path: Path, change: dict[str, ob
     risk.update(False)
     drift.update(1.0)
     for monitor in (risk, drift):
-        if part == "n is 5" and monitor is risk:
+        if part == "n = 5" and monitor is risk:
             continue  # a risk monitor tallies its scores instead of listing them
         state = json.loads(monitor.save(tmp_path / "m.json").read_text())
         changed = dict(change)
         if changed.get("shares") == "DOUBLED":
-            changed["shares"] = [[2 * share for share in row] for row in state["shares"]]
+            changed["shares"] = [2 * share for share in state["shares"]]
         (tmp_path / "m.json").write_text(json.dumps({**state, **changed}))
         with pytest.raises(UsageError, match=part):
             RiskMonitor.load(tmp_path / "m.json") if monitor is risk else DriftMonitor.load(

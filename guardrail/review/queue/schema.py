@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from sqlalchemy import (
-    BigInteger,
     Column,
     Float,
     Index,
@@ -25,8 +24,6 @@ __all__ = [
     "LONGEST_MONITOR",
     "ended",
     "events",
-    "grids",
-    "inbox",
     "items",
     "make_tables",
     "marks",
@@ -134,26 +131,6 @@ steps = Table(
     Column("log_wealth", Float(53), nullable=False),
     UniqueConstraint("name", "key"),
 )
-grids = Table(
-    "review_monitor_grids",
-    metadata,
-    Column("name", String(LONGEST_MONITOR), primary_key=True),
-    Column("grid", Text, nullable=False),
-)
-"""The `Grid` of each drift monitor, which never changes: a process without the artifact can fold."""
-inbox = Table(
-    "review_monitor_inbox",
-    metadata,
-    Column("number", BigInteger().with_variant(Integer, "sqlite"), primary_key=True, autoincrement=True),
-    Column("name", String(LONGEST_MONITOR), nullable=False),
-    Column("key", String(LONGEST_KEY), nullable=False),
-    Column("at", Float(53), nullable=False),
-    Column("value", Float(53), nullable=False),
-    UniqueConstraint("name", "key"),
-    sqlite_autoincrement=True,
-)
-"""Scores that guards have written and nobody has folded into the monitor yet."""
-Index("review_monitor_inbox_order", inbox.c.name, inbox.c.number)
 
 
 _SQLITE = [

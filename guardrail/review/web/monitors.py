@@ -8,7 +8,7 @@ from starlette.concurrency import run_in_threadpool
 from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
-from ..monitors.store import Monitors, MonitorView
+from ..monitors import Monitors, MonitorView
 from ..queue.store import ReviewStore
 from .plots import wealth_plot
 from .site import LARGEST_FORM, Site, SiteCall

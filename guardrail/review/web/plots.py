@@ -12,7 +12,7 @@ from typing import Any, TypeGuard
 
 from markupsafe import Markup, escape
 
-from ..monitors.store import MonitorStep
+from ..monitors import MonitorStep
 
 __all__ = ["uncertainty_plot", "wealth_plot"]
 

@@ -11,7 +11,7 @@ import pytest
 from starlette.testclient import TestClient
 
 from guardrail.review import ReviewStore
-from guardrail.review.monitors.store import Monitors, MonitorStep
+from guardrail.review.monitors import Monitors, MonitorStep
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.plots import BOTTOM, RIGHT, TOP, wealth_plot

@@ -8,8 +8,8 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ import numpy as np
 import pytest
 from langchain_core.messages import HumanMessage
 from pydantic import ValidationError
-from sqlalchemy import func, select, update
+from sqlalchemy import event
 from sqlalchemy.engine import Connection
 
 from guardrail import Guardrail, Reason
@@ -28,14 +28,7 @@ from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore, StoreUnavailableError
 from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
-from guardrail.review.monitors import inbox as inbox_module
-from guardrail.review.monitors.inbox import Inbox, put
-from guardrail.review.monitors.rows import fetch, steps_of
-from guardrail.review.monitors.shared import SharedDrift, SharedRisk
-from guardrail.review.monitors.store import Monitors
-from guardrail.review.monitors.switch import BEHIND
-from guardrail.review.queue.schema import inbox
-from guardrail.review.queue.schema import monitors as table
+from guardrail.review.monitors import Monitors, SharedRisk
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -104,7 +97,7 @@ def test_an_alarm_reaches_the_trail_every_process_and_the_next_start(store: Revi
     while not heard:
         risk.update(True)
         updates += 1
-    # the top bet alone multiplies its eighth of the money by 1 + .8 * 9: after three errors it is 69 > 20
+    # a fifth of the money grows by 5.5 with each error: 33 after three, above the line at 20
     assert updates <= 3
     risk.update(True)
     other.update(False)
@@ -416,113 +409,61 @@ def test_processes_and_threads_lose_nothing(store: ReviewStore, store_url: str) 
     assert replayed.state == shared.state
 
 
-# -- the inbox -------------------------------------------------------------------------------------------------------
+# -- guards that watch -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture
-def quiet(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No process folds by itself."""
-    monkeypatch.setattr(SharedDrift, "_watch_on", lambda self: None)
-
-
-def in_inbox(store: ReviewStore) -> int:
-    with store.database.read() as connection:
-        return int(connection.execute(select(func.count()).select_from(inbox)).scalar_one())
-
-
-@pytest.mark.usefixtures("quiet")
-def test_watched_scores_are_on_disk_and_any_process_folds_them_once(store: ReviewStore, store_url: str) -> None:
+def test_what_a_guard_watches_is_in_the_history_and_counts_once_under_a_key(store: ReviewStore) -> None:
     artifact = make_artifact(MODEL)
-    monitors = Monitors(store)
-    drift = monitors.drift("drift", artifact)
+    drift = Monitors(store).drift("drift", artifact)
     guard = Guardrail(model=MODEL, artifact=artifact, on_verdict=drift.watch)
     scores = [guard.assess(question).uncertainty.value for question in (SURE, UNSURE, SURE)]
-    assert in_inbox(store) == 3
-    with ReviewStore(store_url) as other:  # without the artifact
-        assert Monitors(other).fold() == 3
-        assert [view.n for view in Monitors(other).all()] == [3]
-    assert in_inbox(store) == 0
-    assert [step.value for step in monitors.history("drift")] == scores
-    lost_answer = Inbox(store.database, "drift")
-    for _ in range(2):  # the second time after the first one was folded
-        lost_answer.add(0.5, "the same score")
-        lost_answer.add(0.5, "the same score")
-        monitors.fold()
-    assert drift.state.n == 4
+    assert [step.value for step in Monitors(store).history("drift")] == scores
+    for _ in range(2):  # the answer to the first update was lost
+        assert drift.update(0.5, key="the same score").n == 4
 
 
-@pytest.mark.usefixtures("quiet")
-def test_threads_that_write_at_the_same_time_share_a_commit(
-    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    box, commits = Monitors(store).drift("drift", ARTIFACT)._inbox, list[int]()
-    write = box._write
+def test_threads_that_watch_at_the_same_time_share_a_commit_and_each_learns_of_a_failure(store: ReviewStore) -> None:
+    """Otherwise a disk that takes 10 ms for a commit would allow 100 questions a second."""
+    drift, commits = Monitors(store).drift("drift", ARTIFACT), list[object]()
+    verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL)).assess(SURE)
+    seen = verdict.model_copy(update={"artifact": ARTIFACT.digest})
+    event.listen(store.database.engine, "commit", commits.append)
 
-    def counted(batch: Any, within: float) -> None:
-        commits.append(len(batch.rows))
-        write(batch, within)
+    def watched_at_once() -> list[BaseException | None]:
+        with ThreadPoolExecutor(8) as threads:
+            with drift._turn:  # as if another thread were writing
+                futures = [threads.submit(drift.watch, seen) for _ in range(8)]
+                while len(drift._waiting) < 8:
+                    threading.Event().wait(0.001)
+            return [future.exception() for future in futures]
 
-    monkeypatch.setattr(box, "_write", counted)
-    threads = [threading.Thread(target=box.add, args=(float(i), f"score {i}")) for i in range(8)]
-    with box._writing:  # as if another thread were writing
-        for thread in threads:
-            thread.start()
-        while len(box._batch.rows) < len(threads):
-            threading.Event().wait(0.001)
-    for thread in threads:
-        thread.join()
-    assert commits == [8]
-    assert in_inbox(store) == 8
-
-
-@pytest.mark.usefixtures("quiet")
-def test_waiting_for_a_turn_and_writing_share_one_deadline(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    box, within = Monitors(store).drift("drift", ARTIFACT)._inbox, list[float]()
-
-    def written(batch: Any, seconds: float) -> None:
-        within.append(seconds)
-        batch.problem = None
-
-    monkeypatch.setattr(box, "_write", written)
-    began = time.monotonic()
-    with box._writing:
-        thread = threading.Thread(target=box.add, args=(0.5, "key"))
-        thread.start()
-        while not box._batch.rows:
-            threading.Event().wait(0.001)
-        joined = time.monotonic()
-        while time.monotonic() < joined + 0.05:
-            threading.Event().wait(0.001)
-    thread.join()
-    waited = time.monotonic() - began
-    deadline = store.database.deadline
-    assert deadline - waited <= within[0] <= deadline - 0.05
+    assert watched_at_once() == [None] * 8
+    assert (len(commits), len(Monitors(store).history("drift"))) == (1, 8)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drift, "_update", unavailable)
+        assert {type(error) for error in watched_at_once()} == {StoreUnavailableError}
+    assert len(Monitors(store).history("drift")) == 8
 
 
-@pytest.mark.usefixtures("quiet")
-def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
-    store: ReviewStore, caplog: pytest.LogCaptureFixture
-) -> None:
+def unavailable(*_: object, **__: object) -> Any:
+    raise StoreUnavailableError("it does not answer")
+
+
+def test_what_cannot_be_written_is_held_back_or_passes(store: ReviewStore, caplog: pytest.LogCaptureFixture) -> None:
     artifact = make_artifact(MODEL)
     monitors = Monitors(store)
     holds, lets = monitors.drift("drift", artifact), monitors.drift("drift", artifact, on_watch_failure="pass")
     audits = audit_sample(store, 1.0, on_watch_failure="pass")
     settings: dict[str, Any] = {"model": MODEL, "artifact": artifact}
 
-    def unavailable(*_: object) -> Any:
-        raise StoreUnavailableError("it does not answer")
-
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(type(store.database), "write", unavailable)
         assert Guardrail(**settings, on_verdict=holds.watch).assess(SURE).reason is Reason.SUSPENDED
         assert Guardrail(**settings, on_verdict=[lets.watch, audits]).assess(SURE).accepted
     assert (holds.unwritten, lets.unwritten, audits.unwritten) == (0, 1, 1)
-    assert "a score of monitor 'drift' is not written yet" in caplog.text
+    assert "a score of monitor 'drift' is not written" in caplog.text
     assert "passes without its audit" in caplog.text
-    holds._inbox.flush()
-    lets._inbox.flush()
-    lets._inbox.flush()
-    assert monitors.fold() == 2
+    assert [view.n for view in monitors.all()] == [0]
     word: Any = "no"
     with pytest.raises(UsageError, match="on_watch_failure must be"):
         monitors.drift("drift", artifact, on_watch_failure=word)
@@ -530,132 +471,66 @@ def test_what_cannot_be_written_is_held_back_or_passes_and_is_written_later(
         audit_sample(store, 1.0, on_watch_failure=word)
 
 
-def test_a_process_that_watches_folds_and_learns_of_its_alarm(store: ReviewStore) -> None:
-    heard, alarmed = list[Alarm](), threading.Event()
-
-    def hook(alarm: Alarm) -> None:
-        heard.append(alarm)
-        alarmed.set()
-
-    drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=hook)
+def test_a_process_that_watches_learns_of_the_alarm(store: ReviewStore) -> None:
+    """One object raises it, the other learns of it with its next score."""
+    heard, also_heard = list[Alarm](), list[Alarm]()
+    drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=heard.append)
+    other = Monitors(store).drift("drift", ARTIFACT, on_alarm=also_heard.append)
     verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL)).assess(UNSURE)
     far = verdict.model_copy(
         update={"artifact": ARTIFACT.digest, "uncertainty": verdict.uncertainty.model_copy(update={"value": 99.0})}
     )
     for _ in range(40):
         drift.watch(far)
-    assert alarmed.wait(60)
     assert [alarm.monitor for alarm in heard] == ["drift"]
-
-
-@pytest.mark.usefixtures("quiet")
-def test_a_large_fold_alarms_with_the_wealth_of_that_time(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(inbox_module, "FOLD_AT_ONCE", 600)
-    monitors = Monitors(store)
-    drift = monitors.drift("drift", ARTIFACT)
-    rows = [{"key": f"score {i}", "value": 99.0} for i in range(601)]
-    with store.database.write() as connection:
-        put(connection, "drift", rows, 0.0)
-    assert monitors.fold() == len(rows)
-    (view,) = monitors.all()
+    assert also_heard == []
+    other.watch(far)
+    assert also_heard == heard
+    (view,) = Monitors(store).all()
     assert view.alarm is not None
-    assert 20 <= view.alarm.wealth < 100
     assert view.alarm.at == drift.state.alarmed_at
-    assert view.n == len(rows)
-
-
-@pytest.mark.usefixtures("quiet")
-def test_nothing_passes_while_scores_wait_too_long_to_be_folded(store: ReviewStore) -> None:
-    monitors = Monitors(store)
-    monitors.drift("drift", ARTIFACT)
-    monitors.risk("risk", 0.1)
-    every, deaf = monitors.switch(every=0.0), monitors.switch(names="risk", every=0.0)
-    with store.database.write() as connection:
-        now = store.database.now(connection)
-        put(connection, "drift", [{"key": "a", "value": 0.0}], now - BEHIND / 2)
-    assert every.allows(0.0)
-    with store.database.write() as connection:
-        connection.execute(update(inbox).values(at=now - 2 * BEHIND))
-    assert not every.allows(0.0)
-    assert "Scores of monitor 'drift' have waited 120 s" in every.reason()
-    assert deaf.allows(0.0)
-    monitors.fold()
-    assert every.allows(0.0)
-
-
-@pytest.mark.usefixtures("quiet")
-def test_a_monitor_that_cannot_be_folded_leaves_the_others_alone(
-    store: ReviewStore, caplog: pytest.LogCaptureFixture
-) -> None:
-    monitors = Monitors(store)
-    for name in ("a", "b"):
-        Inbox(store.database, monitors.drift(name, ARTIFACT).name).add(0.0, "key")
-    with store.database.write() as connection:
-        connection.execute(update(table).where(table.c.name == "a").values(state='{"format": 99}'))
-    assert monitors.fold() == 1
-    assert "the inbox of monitor 'a' cannot be folded" in caplog.text
-    assert in_inbox(store) == 1
-
-
-@pytest.mark.usefixtures("quiet")
-@pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_monitor_that_another_process_folds_is_left_to_it(store: ReviewStore, store_url: str) -> None:
-    Inbox(store.database, Monitors(store).drift("drift", ARTIFACT).name).add(0.5, "key")
-    with ReviewStore(store_url) as other:
-        with other.database.write() as connection:
-            assert fetch(connection, "drift", lock=True) is not None
-            assert Monitors(store).fold() == 0
-        assert Monitors(store).fold() == 1
+    assert 20 <= view.alarm.wealth < 100, "the wealth of the time of the alarm"
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("store_url", ["postgres"], indirect=True)
-def test_a_folding_worker_killed_after_any_statement_loses_nothing_and_counts_nothing_twice(
+def test_a_process_killed_after_any_statement_loses_nothing_and_counts_nothing_twice(
     store: ReviewStore, store_url: str
 ) -> None:
-    monitors, scores = Monitors(store), [i / 10 for i in range(30)]
-    drift = monitors.drift("drift", ARTIFACT)
-    with store.database.write() as connection:
-        put(connection, "drift", [{"key": f"score {i}", "value": score} for i, score in enumerate(scores)], 0.0)
-    folder = [sys.executable, "-c", _FOLDERS, store_url]
-    killed = int(subprocess.run(folder, check=True, stdout=subprocess.PIPE, text=True, timeout=300).stdout)
-    assert killed >= 10  # statements and commits of one fold
-    with store.database.read() as connection:
-        assert [step.value for step in connection.execute(steps_of("drift"))] == scores
-    assert in_inbox(store) == 0
+    drift = Monitors(store).drift("drift", ARTIFACT)
+    ran = subprocess.run([sys.executable, "-c", _DYING, store_url], check=True, stdout=subprocess.PIPE, text=True)
+    assert int(ran.stdout) >= 6, "killed after each statement and commit of an update"
+    scores = [step.value for step in Monitors(store).history("drift")]
+    assert scores == [0.0, 1.0, 2.0]
     alone = DriftMonitor(ARTIFACT)
     for score in scores:
         alone.update(score)
     assert drift.state == alone.state
 
 
-# Each child folds until the inbox is empty, and kills itself after one more statement than the child before it.
-_FOLDERS = """
+# Each child makes three updates, and kills itself after one more statement than the child before it.
+_DYING = """
 import itertools, os, signal, sys
-from sqlalchemy import event, func, select
+from sqlalchemy import event
 from guardrail.review import Monitors, ReviewStore
-from guardrail.review.monitors import inbox as inbox_module
-from guardrail.review.queue.schema import inbox
+from tests.guardrail.review.test_review_monitors import ARTIFACT
 
-def fold(url, deadly):
+def run(url, deadly):
     seen = itertools.count(1)
     def die(*_):
         if next(seen) == deadly:
             os.kill(os.getpid(), signal.SIGKILL)
     with ReviewStore(url) as store:
+        drift = Monitors(store).drift("drift", ARTIFACT)
         for moment in ("after_cursor_execute", "commit"):
             event.listen(store.database.engine, moment, die)
-        while True:  # the server may still hold what the child before it had locked
-            Monitors(store).fold()
-            with store.database.read() as connection:
-                if not connection.execute(select(func.count()).select_from(inbox)).scalar_one():
-                    return
+        for score in (0.0, 1.0, 2.0):
+            drift.update(score, key=f"score {score}")
 
-inbox_module.FOLD_AT_ONCE = 10
 for deadly in itertools.count(1):
     child = os.fork()
     if not child:
-        fold(sys.argv[1], deadly)
+        run(sys.argv[1], deadly)
         os._exit(0)
     if os.waitpid(child, 0)[1] != signal.SIGKILL:
         break
@@ -663,17 +538,22 @@ print(deadly - 1)
 """
 
 
-@pytest.mark.usefixtures("quiet")
-def test_the_command_folds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_the_command_shows_the_monitors_and_ends_with_1_while_an_alarm_is_open(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     path = tmp_path / "reviews.db"
-    assert main(["monitor", "--db", str(path), "--once"]) == 1
+    assert main(["monitor", "--db", str(path)]) == 1
     assert "there is no review store" in capsys.readouterr().err
     with ReviewStore(path) as store:
-        Inbox(store.database, Monitors(store).drift("desk\x1b[2J", ARTIFACT).name).add(0.0, "key")
-    assert main(["monitor", "--db", str(path), "--once"]) == 0
-    output = capsys.readouterr().out
-    assert "Folded 1 scores." in output
-    assert r"desk\x1b[2J (drift): 1 updates" in output, "a name cannot command a terminal"
+        monitors = Monitors(store)
+        monitors.drift("desk\x1b[2J", ARTIFACT).update(0.0)
+        assert main(["monitor", "--db", str(path)]) == 0
+        assert r"desk\x1b[2J (drift): 1 updates" in capsys.readouterr().out, "a name cannot command a terminal"
+        alarmed(monitors)
+        assert main(["monitor", "--db", str(path)]) == 1
+        monitors.acknowledge("risk", who="ada")
+    assert main(["monitor", "--db", str(path)]) == 0
+    assert "acknowledged alarm" in capsys.readouterr().out
 
 
 def test_other_settings_under_the_same_name_are_refused(store: ReviewStore) -> None:

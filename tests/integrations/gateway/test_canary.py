@@ -15,7 +15,7 @@ import pytest
 from guardrail.errors import UsageError
 from guardrail.monitor.canary import BASELINE
 from guardrail.review import ReviewStore
-from guardrail.review.monitors.store import Monitors
+from guardrail.review.monitors import Monitors
 from integrations._gateway.canary import Canary
 from integrations._gateway.config import Config
 from tests.integrations.gateway.conftest import ANSWERS, SURE, UNSURE, Held, Serve, Served

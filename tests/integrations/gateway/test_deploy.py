@@ -29,7 +29,7 @@ import yaml
 
 from guardrail.errors import UsageError
 from guardrail.review.errors import StoreUnavailableError
-from guardrail.review.monitors.store import Monitors
+from guardrail.review.monitors import Monitors
 from guardrail.review.queue.expiring_keys import ExpiringKeys
 from guardrail.review.queue.store import ReviewStore
 from guardrail.testing import make_artifact
@@ -273,7 +273,6 @@ def test_gateways_share_a_drift_monitor(serve: Serve, tmp_path: Path) -> None:
         assert served.ask().json()["guardrail"]["accepted"]
     name = f"support-{artifact.digest[:12]}"
     with ReviewStore(reviews) as store:
-        Monitors(store).fold()
         assert [(view.name, view.n) for view in Monitors(store).all()] == [(name, 2)]
 
 

@@ -1,1 +1,0 @@
-"""Monitors whose state several processes share through the review database."""
