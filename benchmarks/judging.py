@@ -232,7 +232,7 @@ def run(questions: Sequence[Question], *, rounds: int, hidden: int, layers: int)
     with tempfile.TemporaryDirectory() as temporary:
         save_cross_encoder(Path(temporary), questions, hidden=hidden, layers=layers)
         judge = NliJudge(model=temporary, device="cpu")
-    encoder = judge._loaded.encoder
+    encoder = judge._encoder
     count, plain = Count(), Plain(encoder.model, encoder.tokenizer)
     count.watch(encoder.model)
 
@@ -297,7 +297,7 @@ def batches(questions: Sequence[Question], *, rounds: int, hidden: int, layers: 
         [HumanMessage(row.question)] for row in read_embedded(TASKS[0].questions)[: len(questions)]
     ]
     count = Count()
-    count.watch(judge._loaded.encoder.model)
+    count.watch(judge._encoder.model)
     sizes = [size for size in (1, 4, 16, 64) if size <= len(questions)]
     rates_by_size: dict[int, list[Rates]] = {size: [] for size in sizes}
     ours(judge, questions[:1], "components", 1)  # the first pass of a process is slow

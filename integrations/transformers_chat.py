@@ -33,10 +33,10 @@ from ._local.decoding import Continuation, Row, uniforms
 from ._local.engine import CANCELLED, DecodingRequest, Engine
 from ._local.loading import LocalModel, load, revision_of, wrap
 from ._local.options import UnreadableOptionError, option_ids
-from ._local.outputs import NOT_FINITE, SampleReader, as_chunk, chat_result, last_chunk, not_finite
+from ._local.outputs import NOT_FINITE, SampleReader, as_chunk, chat_result, not_finite
 from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
 from ._local.self_check import Support, self_check
-from ._local.tokens import DecodedText, Detokenizer, TextStream
+from ._local.tokens import Detokenizer, TextStream
 
 __all__ = ["TransformersChat", "from_text"]
 
@@ -289,25 +289,26 @@ class TransformersChat(NativeChat):
             raise GuardrailError(f"model {self._local.name!r}: {detail}") from response.failure
         if fault := not_finite(response):
             raise GuardrailError(f"model {self._local.name!r}: {fault}")
+        return self._result(request, response.continuations, settings)
+
+    def _result(self, request: DecodingRequest, results: Sequence[Continuation], settings: CallSettings) -> ChatResult:
         answers = [
-            self._answer(result.ids, result.logprobs, result.ended, settings) for result in response.continuations
+            self._engine.detokenizer.answer(
+                result.ids,
+                result.logprobs,
+                ended=result.ended,
+                stops=settings.stop,
+                stop_ids=settings.stop_token_ids,
+                pieces=settings.logprobs,
+            )
+            for result in results
         ]
         return chat_result(
             answers,
             prompt=len(request.prompt),
-            generated=[len(result.ids) for result in response.continuations],
+            generated=[len(result.ids) for result in results],
             tools=tool_names(settings.tools),
             model=self._local.name,
-        )
-
-    def _answer(self, ids: list[int], logprobs: list[float], ended: bool, settings: CallSettings) -> DecodedText:
-        return self._engine.detokenizer.answer(
-            ids,
-            logprobs,
-            ended=ended,
-            stops=settings.stop,
-            stop_ids=settings.stop_token_ids,
-            pieces=settings.logprobs,
         )
 
     async def _agenerate(
@@ -368,10 +369,8 @@ class TransformersChat(NativeChat):
                 yield ChatGenerationChunk(message=AIMessageChunk(content=shown))
         if not result.closed:  # cancelled
             return
-        answer = self._answer(result.ids, result.logprobs, result.ended, settings)
-        yield last_chunk(
-            text.close(), answer, prompt=len(request.prompt), generated=len(result.ids), model=self._local.name
-        )
+        whole = self._result(request, [result], settings)
+        yield as_chunk(whole.generations[0], text.close())
 
     def bind_tools(
         self, tools: Sequence[Any], *, tool_choice: str | None = None, **kwargs: Any

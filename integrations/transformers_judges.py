@@ -5,18 +5,20 @@ One model in memory serves all judges of that model and revision. See ``docs/jud
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.judges import EntailmentScores, Item, JudgeSpec
+from guardrail.judges import BatchJudge, BatchSimilarity, EntailmentScores, Item, JudgeSpec
 from guardrail.judges.text import agree, normalise
 
-from ._local.encoders import Precision
-from ._local.judge_models import Embedding, Nli, entails, load_embedding, load_nli, scores
+from ._local.encoders import Encoder, Precision, load_encoder
+from ._local.loading import Tensor, torch
 
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
@@ -48,47 +50,117 @@ class _Local:
         max_batch_tokens: Most positions of a forward pass; None chooses by device. Not part of the spec.
     """
 
+    AUTO_CLASS: ClassVar[str]
+    """Class of transformers that loads the model."""
+
     model: str
     revision: str | None = None
     precision: Precision = "auto"
     device: str = field(default="auto", compare=False)
     max_batch_tokens: int | None = field(default=None, compare=False)
+    _encoder: Encoder = field(init=False, repr=False, compare=False)
 
-    def _settle(self, loaded: Nli | Embedding) -> None:
-        """Replace the given revision and precision by those of the loaded model."""
-        object.__setattr__(self, "_loaded", loaded)
-        object.__setattr__(self, "revision", loaded.encoder.revision)
-        object.__setattr__(self, "precision", loaded.encoder.precision(self.precision))
+    def __post_init__(self) -> None:
+        encoder = load_encoder(
+            self.AUTO_CLASS,
+            self.model,
+            revision=self.revision,
+            device=self.device,
+            max_batch_tokens=self.max_batch_tokens,
+        )
+        loaded = {"_encoder": encoder, "revision": encoder.revision, "precision": encoder.precision(self.precision)}
+        for name, value in loaded.items():
+            object.__setattr__(self, name, value)
 
     def _spec(self, name: str, *, version: int = VERSION, **params: float | bool) -> JudgeSpec:
         shared = {"model": self.model, "revision": self.revision, "precision": self.precision}
         return JudgeSpec(name=name, version=version, params={**shared, **params})
 
 
+# -- natural language inference, in any order of the labels ------------------------------------------------------------
+
+THREE = ("entailment", "neutral", "contradiction")
+TWO = ("entailment", "not_entailment")
+_KINDS = (
+    (re.compile("(not|non)entail"), "not_entailment"),
+    (re.compile("entail"), "entailment"),
+    (re.compile("neutral"), "neutral"),
+    (re.compile("contradict"), "contradiction"),
+)
+
+
+def label_order(id2label: dict[int, str], model: str) -> tuple[int, ...]:
+    """Positions of the labels, entailment first.
+
+    Args:
+        id2label: Names of the model's outputs. Case and punctuation are ignored.
+        model: The model, for the error.
+
+    Raises:
+        UsageError: The labels are neither the three labels of NLI nor entailment and its absence, each once.
+    """
+    places: dict[str, int] = {}
+    for place, label in id2label.items():
+        plain = re.sub("[^a-z]", "", label.lower())
+        kind = next((kind for pattern, kind in _KINDS if pattern.match(plain)), None)
+        if kind is not None:
+            places.setdefault(kind, int(place))
+    labels = next((labels for labels in (THREE, TWO) if set(labels) == places.keys()), None)
+    if labels is None or len(id2label) != len(labels):
+        raise UsageError(
+            f"model {model!r} calls its labels {', '.join(map(repr, id2label.values()))}; an NLI model has "
+            "'entailment', 'neutral' and 'contradiction', or 'entailment' and 'not_entailment'. If the labels mean the "
+            "same, write these names into id2label of its config.json."
+        )
+    return tuple(places[label] for label in labels)
+
+
+def entails(logits: NDArray[np.float64]) -> bool:
+    """Whether entailment is strictly the most probable label; a tie is not entailment."""
+    return bool(logits[0] > logits[1:].max())
+
+
+def scores(logits: NDArray[np.float64], temperature: float = 1.0) -> EntailmentScores:
+    """Softmax of the logits over ``temperature``; neutral and contradiction are None for a model of two labels."""
+    shifted = np.exp((logits - logits.max()) / temperature)
+    shares = [float(share) for share in shifted / shifted.sum()]
+    if len(shares) == len(TWO):
+        return EntailmentScores(shares[0])
+    return EntailmentScores(*shares)
+
+
+def with_question(question: str, answer: str) -> str:
+    """The text that a model reads: "question answer", or the answer alone if the question is ""."""
+    return f"{question} {answer}" if question else answer
+
+
 @dataclass(frozen=True, kw_only=True)
 class _NliBased(_Local):
-    _loaded: Nli = field(init=False, repr=False, compare=False)
+    AUTO_CLASS = "AutoModelForSequenceClassification"
+    _order: tuple[int, ...] = field(init=False, repr=False, compare=False)
+    """Positions of entailment, neutral and contradiction among the logits; or of entailment and its absence."""
 
     def __post_init__(self) -> None:
-        self._settle(
-            load_nli(self.model, revision=self.revision, device=self.device, max_batch_tokens=self.max_batch_tokens)
-        )
+        super().__post_init__()
+        object.__setattr__(self, "_order", label_order(self._encoder.model.config.id2label, self.model))
+
+    def _logits(self, items: Sequence[Item]) -> list[NDArray[np.float64] | None]:
+        """Logits of each (question, premise, hypothesis), entailment first.
+
+        The question is prepended to both sides. None if the pair is longer than the model's limit, if unknown tokens
+        hide how the texts differ, or if a logit is not finite.
+        """
+        pairs = [
+            (with_question(question, premise), with_question(question, other)) for question, premise, other in items
+        ]
+        columns = list(self._order)
+        lost = self._encoder.lost_to_unknown_tokens([(premise, other) for _, premise, other in items])
+        outputs = self._encoder.run(pairs, lambda output, _: output.logits[:, columns], self.precision)
+        return [None if unread else logits for unread, logits in zip(lost, outputs, strict=True)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class _EmbeddingBased(_Local):
-    _loaded: Embedding = field(init=False, repr=False, compare=False)
-
-    def __post_init__(self) -> None:
-        self._settle(
-            load_embedding(
-                self.model, revision=self.revision, device=self.device, max_batch_tokens=self.max_batch_tokens
-            )
-        )
-
-
-@dataclass(frozen=True, kw_only=True)
-class NliJudge(_NliBased):
+class NliJudge(_NliBased, BatchJudge):
     """Two answers are the same iff each entails the other, with the question prepended to both.
 
     Entailment is the strictly most probable label. Pairs that fail in the first direction are not tried in the second,
@@ -107,10 +179,6 @@ class NliJudge(_NliBased):
         """Name, version and parameters."""
         return self._spec("nli")
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Entailment both ways; see `equivalent_batch`."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Entailment both ways for pairs of several questions; None for a pair that could not be read."""
         ordered = [(question, min(a, b), max(a, b)) for question, a, b in items]
@@ -122,7 +190,7 @@ class NliJudge(_NliBased):
     def _entailed(self, items: Sequence[Item]) -> list[bool | None]:
         """Whether the first text entails the second; equal texts do, and the model does not see them."""
         differing = [item for item in items if item[1] != item[2]]
-        answers = iter(self._loaded.logits(differing, self.precision))
+        answers = iter(self._logits(differing))
         verdicts: list[bool | None] = []
         for item in items:
             logits = next(answers) if item[1] != item[2] else None
@@ -148,11 +216,11 @@ class NliEntailment(_NliBased):
 
     def entailment_batch(self, items: Sequence[Item]) -> list[EntailmentScores | None]:
         """Scores of each (question, premise, hypothesis), in order; None for a pair that could not be read."""
-        return [None if logits is None else scores(logits) for logits in self._loaded.logits(items, self.precision)]
+        return [None if logits is None else scores(logits) for logits in self._logits(items)]
 
 
 @dataclass(frozen=True, kw_only=True)
-class NliSimilarity(_NliBased):
+class NliSimilarity(_NliBased, BatchSimilarity):
     """Similarity of two answers: p(entailment), averaged over both directions, with the question prepended.
 
     sim(a, b) = (p(a entails b) + p(b entails a)) / 2, p = softmax(logits / temperature); equal texts have 1. In [0, 1].
@@ -177,15 +245,11 @@ class NliSimilarity(_NliBased):
         """Name, version and parameters."""
         return self._spec("nli", temperature=self.temperature)
 
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Mean probability of entailment; see `similarity_batch`."""
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
-
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Mean probability of entailment for pairs of several questions, both directions in one pass."""
         differing = [(question, min(a, b), max(a, b)) for question, a, b in items if a != b]
         both = [*differing, *((question, b, a) for question, a, b in differing)]
-        logits = self._loaded.logits(both, self.precision)
+        logits = self._logits(both)
         means = iter([self._mean(*two) for two in zip(logits[: len(differing)], logits[len(differing) :], strict=True)])
         return [1.0 if a == b else next(means) for _, a, b in items]
 
@@ -195,8 +259,87 @@ class NliSimilarity(_NliBased):
         return (scores(there, self.temperature).entailment + scores(back, self.temperature).entailment) / 2
 
 
+# -- sentence embeddings, from folders in the format of sentence-transformers ------------------------------------------
+
+_MODES = {"mean_tokens": "mean", "cls_token": "cls", "max_tokens": "max"}
+
+
+def pool(states: Tensor, mask: Tensor, mode: str) -> Tensor:
+    """Text vectors (rows, size) from token states (rows, tokens, size); padding (mask 0) is ignored."""
+    states = states.float()
+    if mode == "cls":
+        return states[:, 0]
+    there = mask.unsqueeze(-1).bool()
+    if mode == "max":
+        return states.masked_fill(~there, -torch.inf).amax(1)
+    return (states * there).sum(1) / there.sum(1).clamp(min=1)
+
+
+def _cosine(a: NDArray[np.float64] | None, b: NDArray[np.float64] | None) -> float | None:
+    if a is None or b is None:
+        return None
+    size = float(np.linalg.norm(a) * np.linalg.norm(b))
+    return float(np.clip(a @ b / size, -1.0, 1.0)) if size > 0 else None
+
+
+def _pooling(config: dict[str, Any], model: str) -> str:
+    """The only pooling mode, written as "pooling_mode_mean_tokens": true in older files, "pooling_mode" in newer."""
+    named = config.get("pooling_mode")
+    modes = [
+        name.removeprefix("pooling_mode_") for name, on in config.items() if on is True and "pooling_mode_" in name
+    ]
+    pooling = [named] if isinstance(named, str) else [_MODES.get(mode, mode) for mode in modes]
+    if len(pooling) != 1 or pooling[0] not in _MODES.values():
+        raise UsageError(f"model {model!r} pools its tokens by {pooling}; supported are 'mean', 'cls' and 'max'")
+    return pooling[0]
+
+
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingJudge(_EmbeddingBased):
+class _EmbeddingBased(_Local):
+    AUTO_CLASS = "AutoModel"
+    _pooling: str = field(init=False, repr=False, compare=False)
+    """"mean", "cls" or "max"."""
+    _settings: dict[str, Any] = field(init=False, repr=False, compare=False)
+    """Whether the model lower-cases texts first, and its limit in tokens (the encoder may have a lower one)."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        modules = self._encoder.read_json("modules.json", self.model)
+        if modules is None:
+            raise UsageError(f"model {self.model!r} has no modules.json, which says how its tokens become one vector")
+        kinds = [module["type"].rpartition(".")[2] for module in modules]
+        if kinds not in (["Transformer", "Pooling"], ["Transformer", "Pooling", "Normalize"]) or modules[0]["path"]:
+            raise UsageError(
+                f"model {self.model!r} consists of {', '.join(kinds)}; supported is an encoder at the top of the "
+                "folder, with pooling and normalisation"
+            )
+        config = self._encoder.read_json(f"{modules[1]['path']}/config.json", self.model) or {}
+        object.__setattr__(self, "_pooling", _pooling(config, self.model))
+        settings = self._encoder.read_json("sentence_bert_config.json", self.model) or {}
+        object.__setattr__(self, "_settings", settings)
+
+    def _cosines(self, items: Sequence[Item]) -> list[float | None]:
+        """Cosine of the embeddings of question + a and question + b; each distinct text is embedded once.
+
+        None if a text is longer than the model's limit, if unknown tokens hide how the texts differ, or if an embedding
+        is zero or not finite.
+        """
+        if self._settings.get("do_lower_case"):
+            items = [(question.lower(), a.lower(), b.lower()) for question, a, b in items]
+        inputs = [(with_question(question, text),) for question, *both in items for text in both]
+        lost = self._encoder.lost_to_unknown_tokens([(a, b) for _, a, b in items])
+        vectors = self._encoder.run(
+            inputs,
+            lambda output, mask: pool(output[0], mask, self._pooling),
+            self.precision,
+            self._settings.get("max_seq_length"),
+        )
+        cosines = [_cosine(a, b) for a, b in zip(vectors[::2], vectors[1::2], strict=True)]
+        return [None if unread else cosine for unread, cosine in zip(lost, cosines, strict=True)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingJudge(_EmbeddingBased, BatchJudge):
     """Two answers are the same iff the cosine of their embeddings is >= threshold and both guards hold.
 
     The question is prepended to both. Guards as in `GuardedJaccard` (the same numbers; both or neither contain a
@@ -225,17 +368,13 @@ class EmbeddingJudge(_EmbeddingBased):
         """Name, version and parameters."""
         return self._spec("embedding", threshold=self.threshold)
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Cosine behind the guards; see `equivalent_batch`."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Cosine behind the guards for pairs of several questions; None for a pair that could not be read.
 
         Pairs that a guard keeps apart and pairs of equal texts need no embedding.
         """
         differing = [item for item in items if item[1] != item[2] and agree(item[1], item[2])]
-        cosines = dict(zip(differing, self._loaded.cosines(differing, self.precision), strict=True))
+        cosines = dict(zip(differing, self._cosines(differing), strict=True))
         return [item[1] == item[2] if item not in cosines else self._alike(cosines[item]) for item in items]
 
     def _alike(self, cosine: float | None) -> bool | None:
@@ -243,7 +382,7 @@ class EmbeddingJudge(_EmbeddingBased):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingSimilarity(_EmbeddingBased):
+class EmbeddingSimilarity(_EmbeddingBased, BatchSimilarity):
     """Similarity of two answers: max(0, cosine of their embeddings), with the question prepended. Equal texts have 1.
 
     Equal means equal once normalised ("Paris." and "paris"): the cosine of such texts is a little below 1, which an
@@ -268,15 +407,11 @@ class EmbeddingSimilarity(_EmbeddingBased):
         """The normalised text (`guardrail.judges.normalise`): answers with equal keys are one answer."""
         return normalise(text)
 
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Cosine, at least 0; see `similarity_batch`."""
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
-
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Cosine, at least 0, for pairs of several questions; None for a pair that could not be read."""
         same = [self.identity(a) == self.identity(b) for _, a, b in items]
         differing = [item for item, equal in zip(items, same, strict=True) if not equal and self._comparable(*item[1:])]
-        cosines = dict(zip(differing, self._loaded.cosines(differing, self.precision), strict=True))
+        cosines = dict(zip(differing, self._cosines(differing), strict=True))
         return [
             _positive(cosines[item]) if item in cosines else float(equal)
             for item, equal in zip(items, same, strict=True)

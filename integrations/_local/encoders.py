@@ -16,11 +16,21 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import MissingDependencyError, UsageError
-from guardrail.plain_json import canonical_json, sha256_hex
 
-from .loading import NO_LIMIT, OTHERS, WEIGHTS, Tensor, check_folder, device_of, file_hash, torch, transformers
+from .loading import (
+    NO_LIMIT,
+    OTHERS,
+    Tensor,
+    device_of,
+    digest,
+    file_parts,
+    on_disk,
+    pretrained,
+    torch,
+    transformers,
+)
 
-__all__ = ["Encoder", "Precision", "Texts", "load_encoder", "lost_to_unknown_tokens", "with_question"]
+__all__ = ["Encoder", "Precision", "Texts", "load_encoder", "lost_to_unknown_tokens"]
 
 Precision = Literal["auto", "float32", "bfloat16"]
 """Arithmetic of the forward pass. "auto" is bfloat16 autocast on a GPU and float32 elsewhere."""
@@ -142,11 +152,6 @@ class Encoder:
         return json.loads(Path(path).read_text(encoding="utf-8"))
 
 
-def with_question(question: str, answer: str) -> str:
-    """The text that a model reads: "question answer", or the answer alone if the question is ""."""
-    return f"{question} {answer}" if question else answer
-
-
 def load_encoder(
     auto_class: str, name: str, *, revision: str | None, device: str, max_batch_tokens: int | None = None
 ) -> Encoder:
@@ -166,8 +171,7 @@ def load_encoder(
     folder, place = _locate(name), device_of(device)
     budget = max_batch_tokens or (65_536 if place.type == "cuda" else 8_192)
     if folder is not None:
-        check_folder(folder)
-        there = _folder_revision(folder)
+        there = digest(file_parts(folder, OTHERS | SENTENCES))
         if revision not in (None, there):
             raise UsageError(
                 f"model {name!r} is {there}, wanted {revision!r}. Restore the files, or calibrate again with these."
@@ -185,10 +189,7 @@ def load_encoder(
 
 def _locate(name: str) -> Path | None:
     """Folder of a model, or None for a hub id."""
-    where = Path(name).expanduser()
-    if where.is_dir():
-        return where.resolve()
-    if name in PACKAGED:
+    if name in PACKAGED and not Path(name).is_dir():
         package, extra = PACKAGED[name]
         spec = find_spec(package)  # not imported: that would load sentence-transformers
         if spec is None or not spec.submodule_search_locations:
@@ -197,9 +198,7 @@ def _locate(name: str) -> Path | None:
                 f"or in a clone: pip install '.[{extra}]'"
             )
         return Path(spec.submodule_search_locations[0]).resolve() / "model"
-    if where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1:
-        raise UsageError(f"model folder {name!r} does not exist")
-    return None
+    return on_disk(name)
 
 
 def _commit(name: str, revision: str | None) -> str:
@@ -218,13 +217,8 @@ def _commit(name: str, revision: str | None) -> str:
 
 
 def _load(auto_class: str, name: str, folder: Path | None, revision: str, place: Any, budget: int) -> Encoder:
-    options: dict[str, Any] = {"trust_remote_code": False} | ({} if folder else {"revision": revision})
-    source = str(folder or name)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-        model = getattr(transformers, auto_class).from_pretrained(source, dtype=torch.float32, **options)
-    except (OSError, ValueError, KeyError) as error:
-        raise UsageError(f"cannot load model {name!r}: {error}") from error
+    options = {} if folder else {"revision": revision}
+    tokenizer, model = pretrained(auto_class, name, str(folder or name), dtype=torch.float32, **options)
     if tokenizer.pad_token_id is None:
         raise UsageError(f"model {name!r} has no padding token and cannot read several texts at once")
     return Encoder(
@@ -245,14 +239,6 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
             limits.append(module.num_embeddings - module.padding_idx - 1)  # RoBERTa counts from there
     usable = [int(limit) for limit in limits if limit and 0 < limit < NO_LIMIT]
     return min(usable, default=None)
-
-
-def _folder_revision(folder: Path) -> str:
-    """Hash over weights, configuration and tokenizer, so that renaming a folder changes nothing."""
-    names = OTHERS | SENTENCES
-    files = [path for path in folder.rglob("*") if path.name in names or path.suffix in WEIGHTS]
-    parts = {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
-    return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
 # -- unknown tokens: texts that a model cannot distinguish because its vocabulary lacks their words --------------------

@@ -19,13 +19,14 @@ from guardrail.plain_json import canonical_json, sha256_hex
 __all__ = [
     "NO_LIMIT",
     "OTHERS",
-    "WEIGHTS",
     "LocalModel",
     "Tensor",
-    "check_folder",
     "device_of",
-    "file_hash",
+    "digest",
+    "file_parts",
     "load",
+    "on_disk",
+    "pretrained",
     "revision_of",
     "special_ids",
     "torch",
@@ -79,22 +80,12 @@ def load(name: str, *, revision: str | None, device: str, dtype: str, chat_templ
     Raises:
         UsageError: The folder or model does not exist, or files are missing; the message names them.
     """
-    where = Path(name).expanduser()
-    files = where.resolve() if where.exists() else None
-    if files is None and (where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or _is_gguf(where)):
-        raise UsageError(f"model {name!r} does not exist: it must be a folder, a GGUF file or a hub id")
-    source, options = str(files or name), {"revision": revision or "main", "trust_remote_code": False}
-    if files is not None and files.is_dir():
-        check_folder(files)
-    elif files is not None:
-        check_gguf(files)
+    files = on_disk(name)
+    source, options = str(files or name), {"revision": revision or "main"}
+    if files is not None and files.is_file():
         source, options["gguf_file"] = str(files.parent), files.name
     place = device_of(device)
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
-        model = transformers.AutoModelForCausalLM.from_pretrained(source, dtype=_dtype(dtype, place), **options)
-    except (OSError, ValueError, KeyError, struct.error) as error:  # the last of a GGUF file that ends too soon
-        raise UsageError(f"cannot load model {name!r}: {error}") from error
+    tokenizer, model = pretrained("AutoModelForCausalLM", name, source, dtype=_dtype(dtype, place), **options)
     commit = None if files else getattr(model.config, "_commit_hash", None)
     label = files.name if files else name
     return wrap(model.to(place), tokenizer, name=label, files=files, commit=commit, chat_template=chat_template)
@@ -137,41 +128,39 @@ def wrap(
     )
 
 
-def check_folder(folder: Path) -> None:
-    """Refuse a model folder that lacks files.
+def on_disk(name: str) -> Path | None:
+    """Folder or GGUF file of a model; None for a hub id.
 
     Raises:
-        UsageError: Files are missing; the message names all of them.
+        UsageError: The name is a path, and nothing is there.
     """
-    files = {path.name for path in folder.iterdir()}
-    parts = {
-        "config.json": "config.json" in files,
-        "weights (*.safetensors)": any(name.endswith((".safetensors", ".bin")) for name in files),
-        "a tokenizer (tokenizer.json or tokenizer.model)": any(
-            name.startswith("tokenizer.") or name in {"vocab.json", "vocab.txt"} for name in files
-        ),
-    }
-    missing = [part for part, there in parts.items() if not there]
-    if missing:
-        raise UsageError(f"model folder {str(folder)!r} lacks {', '.join(missing)}")
+    where = Path(name).expanduser()
+    if where.exists():
+        return where.resolve()
+    if where.is_absolute() or name.startswith((".", "~")) or name.count("/") > 1 or where.suffix.lower() == ".gguf":
+        raise UsageError(f"model {name!r} does not exist: it must be a folder, a GGUF file or a hub id")
+    return None
 
 
-def _is_gguf(path: Path) -> bool:
-    return path.suffix.lower() == ".gguf"
+def pretrained(auto_class: str, name: str, source: str, *, dtype: Any, **options: Any) -> tuple[Any, Any]:
+    """Tokenizer and model of a folder or hub id. Remote code is never run.
 
-
-def check_gguf(path: Path) -> None:
-    """Refuse a file that is not a GGUF file, or that cannot be read because a package is missing.
+    Args:
+        auto_class: Name of the class of transformers that loads the model.
+        name: The model as the user wrote it, for the error.
+        source: Folder or hub id.
+        dtype: Type of its weights.
+        **options: Revision or GGUF file.
 
     Raises:
-        UsageError: The file has another format.
-        ImportError: `gguf` or `accelerate`, with which transformers reads the format, is not installed.
+        UsageError: transformers cannot read it; the message has its reason.
     """
-    with path.open("rb") as file:
-        if file.read(4) != b"GGUF":
-            raise UsageError(f"{str(path)!r} is not a GGUF file. Name a model's folder, a GGUF file or a hub id.")
-    for package in ("gguf", "accelerate"):
-        require(package, extra="local")
+    options["trust_remote_code"] = False
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(source, **options)
+        return tokenizer, getattr(transformers, auto_class).from_pretrained(source, dtype=dtype, **options)
+    except (OSError, ValueError, KeyError, ImportError, struct.error) as error:  # the last of a GGUF file cut short
+        raise UsageError(f"cannot load model {name!r}: {error}") from error
 
 
 def device_of(device: str) -> Any:
@@ -203,30 +192,20 @@ def _end_ids(model: Any, tokenizer: Any) -> frozenset[int]:
     return frozenset(ids)
 
 
-PENALTIES = (
-    "bad_words_ids",
-    "begin_suppress_tokens",
-    "exponential_decay_length_penalty",
-    "forced_bos_token_id",
-    "forced_eos_token_id",
-    "guidance_scale",
-    "min_length",
-    "min_new_tokens",
-    "no_repeat_ngram_size",
-    "penalty_alpha",
-    "repetition_penalty",
-    "sequence_bias",
-    "suppress_tokens",
-    "watermarking_config",
+APPLIED = (
+    {"bos_token_id", "eos_token_id", "pad_token_id", "decoder_start_token_id", "transformers_version", "use_cache"}
+    | {"do_sample", "temperature", "top_k", "top_p", "num_beams", "num_return_sequences"}
+    | {"max_length", "max_new_tokens"}
 )
-"""Settings by which ``generate`` changes the distribution, apart from temperature and truncation."""
+"""Settings of a generation config that each call has anyway, or that say nothing about the distribution."""
 
 
 def _ignored_settings(model: Any) -> str:
-    """Names and values of the `PENALTIES` that a model's generation config has switched on, or ""."""
+    """Names and values of all other settings that a model's generation config has switched on, or ""."""
     config = getattr(model, "generation_config", None)
-    values = {name: getattr(config, name, None) for name in PENALTIES}
-    return ", ".join(f"{name}={value!r}" for name, value in values.items() if value and value != 1)
+    values = sorted(config.to_diff_dict().items()) if config is not None else []
+    ignored = [(name, value) for name, value in values if name not in APPLIED and not name.startswith("_")]
+    return ", ".join(f"{name}={value!r}" for name, value in ignored if value and value != 1)
 
 
 def special_ids(tokenizer: Any) -> frozenset[int]:
@@ -256,21 +235,11 @@ def _context(config: Any, tokenizer: Any) -> int | None:
 
 WEIGHTS = (".safetensors", ".bin")
 OTHERS = frozenset(
-    {
-        "config.json",
-        "generation_config.json",
-        "tokenizer.json",
-        "tokenizer.model",
-        "tokenizer_config.json",
-        "special_tokens_map.json",
-        "added_tokens.json",
-        "vocab.json",
-        "vocab.txt",
-        "merges.txt",
-        "chat_template.json",
-        "chat_template.jinja",
-    }
+    {"config.json", "generation_config.json", "chat_template.json", "chat_template.jinja"}
+    | {"tokenizer.json", "tokenizer.model", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json"}
+    | {"vocab.json", "vocab.txt", "merges.txt"}
 )
+"""Names of the other files that decide what a model answers."""
 
 INCIDENTAL = frozenset({"_name_or_path", "architectures", "dtype", "transformers_version"})
 """Entries of a config that saving or loading changes although the model stays the same."""
@@ -287,23 +256,29 @@ def revision_of(local: LocalModel) -> str:
     dtype = str(local.model.dtype).removeprefix("torch.")
     if local.commit:
         return local.commit if dtype == "float32" else f"{local.commit} {dtype}"
-    parts = _file_parts(local.files) if local.files else _memory_parts(local.model, local.tokenizer)
+    parts = file_parts(local.files) if local.files else _memory_parts(local.model, local.tokenizer)
     # The same file rounded to another dtype gives other answers. float32, the default on a CPU, adds nothing, so that
     # artifacts from before dtypes were part of the hash stay valid there. Tensors in memory are hashed with theirs.
     if local.files and dtype != "float32":
         parts["dtype"] = dtype
     parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))
+    return digest(parts)
+
+
+def file_parts(files: Path, names: frozenset[str] = OTHERS) -> dict[str, str]:
+    """Hashes of a GGUF file, or of the weights of a folder and its files of these names."""
+    if files.is_file():
+        return {"weights": _file_hash(files)}
+    read = [path for path in files.rglob("*") if path.name in names or path.suffix in WEIGHTS]
+    return {path.relative_to(files).as_posix(): _file_hash(path) for path in read}
+
+
+def digest(parts: dict[str, str]) -> str:
+    """The revision of a model whose parts have these hashes."""
     return "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
 
 
-def _file_parts(folder: Path) -> dict[str, str]:
-    if folder.is_file():
-        return {"weights": file_hash(folder)}
-    files = [path for path in folder.rglob("*") if path.name in OTHERS or path.suffix in WEIGHTS]
-    return {path.relative_to(folder).as_posix(): file_hash(path) for path in files}
-
-
-def file_hash(path: Path) -> str:
+def _file_hash(path: Path) -> str:
     """Hash of a file, cached while its size and modification time stay the same."""
     status = path.stat()
     key = (str(path), status.st_mtime_ns, status.st_size)

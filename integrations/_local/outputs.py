@@ -30,7 +30,6 @@ __all__ = [
     "SampleReader",
     "as_chunk",
     "chat_result",
-    "last_chunk",
     "not_finite",
     "openai_logprobs",
     "parse_tool_calls",
@@ -56,7 +55,7 @@ class ParsedText:
 
 
 def parse_tool_calls(text: str, tools: Collection[str]) -> ParsedText:
-    """Find the tool calls in an answer.
+    """Find the tool calls in an answer; none without tools.
 
     Tagged calls may name any tool. Bare JSON is a call only if the whole text is one or more objects that name a known
     tool, since an answer may be JSON for other reasons.
@@ -65,14 +64,12 @@ def parse_tool_calls(text: str, tools: Collection[str]) -> ParsedText:
         text: The answer.
         tools: Names of the offered tools.
     """
+    if not tools:
+        return ParsedText(text)
     blocks = TAGGED.findall(text)
-    if blocks:
-        return _tagged(text, blocks)
-    calls = _bare(text.strip(), tools)
-    return ParsedText("", tuple(calls)) if calls else ParsedText(text)
-
-
-def _tagged(text: str, blocks: list[str]) -> ParsedText:
+    if not blocks:
+        bare = _bare(text.strip(), tools)
+        return ParsedText("" if bare else text, tuple(bare))
     calls: list[tuple[str, dict[str, Any]]] = []
     invalid: list[tuple[str, str]] = []
     for block in blocks:
@@ -83,8 +80,8 @@ def _tagged(text: str, blocks: list[str]) -> ParsedText:
     return ParsedText(text if invalid else TAGGED.sub("", text).strip(), tuple(calls), tuple(invalid))
 
 
-def _bare(text: str, tools: Collection[str]) -> list[tuple[str, dict[str, Any]]] | None:
-    """Calls if the text consists of calls only (a list, or objects separated by ";" or white space), else None."""
+def _bare(text: str, tools: Collection[str]) -> list[tuple[str, dict[str, Any]]]:
+    """Calls if the text consists of calls only (a list, or objects separated by ";" or white space), else none."""
     decoder, values, place = json.JSONDecoder(), list[Any](), 0
     try:
         while place < len(text):
@@ -94,8 +91,8 @@ def _bare(text: str, tools: Collection[str]) -> list[tuple[str, dict[str, Any]]]
                 place += 1
         calls = [_call(value) for value in values]
     except ValueError:
-        return None
-    return calls if all(name in tools for name, _ in calls) else None
+        return []
+    return calls if all(name in tools for name, _ in calls) else []
 
 
 def _call(value: Any) -> tuple[str, dict[str, Any]]:
@@ -170,15 +167,14 @@ class SampleReader:
             stop_ids=self.plan.stop_token_ids,
             pieces=self.plan.logprobs,
         )
-        parsed = parse_tool_calls(answer.text, self.tools) if self.tools else None
-        calls = parsed.calls if parsed else ()
+        parsed = parse_tool_calls(answer.text, self.tools)
         return Sample(
-            text=(parsed.text if parsed else answer.text).strip(),
-            tool_calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in calls),
+            text=parsed.text.strip(),
+            tool_calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls),
             tokens=answer.tokens,
             logprobs=answer.logprobs,
             token_bytes=answer.token_bytes,
-            finish_reason="tool_calls" if calls else answer.finish_reason,
+            finish_reason="tool_calls" if parsed.calls else answer.finish_reason,
         )
 
     def _chosen(self, scores: OptionScores, options: Sequence[Continuation]) -> Sample:
@@ -238,19 +234,17 @@ def chat_result(
 
 
 def _generation(answer: DecodedText, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:
-    parsed = parse_tool_calls(answer.text, tools) if tools else None
-    calls = parsed.calls if parsed else ()
-    invalid = parsed.invalid if parsed else ()
-    info: dict[str, Any] = {"finish_reason": "tool_calls" if calls else answer.finish_reason}
+    parsed = parse_tool_calls(answer.text, tools)
+    info: dict[str, Any] = {"finish_reason": "tool_calls" if parsed.calls else answer.finish_reason}
     logprobs = openai_logprobs(answer)
     if logprobs is not None:
         info["logprobs"] = logprobs
     message = AIMessage(
-        content=(parsed.text if parsed else answer.text).strip(),
-        tool_calls=[tool_call(name=name, args=args, id=_call_id()) for name, args in calls],
+        content=parsed.text.strip(),
+        tool_calls=[tool_call(name=name, args=args, id=_call_id()) for name, args in parsed.calls],
         invalid_tool_calls=[
             InvalidToolCall(name=None, args=raw, id=_call_id(), error=error, type="invalid_tool_call")
-            for raw, error in invalid
+            for raw, error in parsed.invalid
         ],
         usage_metadata=tokens,
         response_metadata={**info, "model_name": model, "model_provider": "transformers"},
@@ -262,25 +256,11 @@ def _call_id() -> str:
     return f"call_{uuid.uuid4().hex}"
 
 
-def as_chunk(generation: ChatGeneration) -> ChatGenerationChunk:
-    """A whole answer as a single chunk."""
-    message = generation.message
-    assert isinstance(message, AIMessage)
-    chunk = AIMessageChunk(
-        content=message.content,
-        tool_calls=message.tool_calls,
-        invalid_tool_calls=message.invalid_tool_calls,
-        usage_metadata=message.usage_metadata,
-        response_metadata=message.response_metadata,
-        chunk_position="last",
-    )
-    return ChatGenerationChunk(message=chunk, generation_info=generation.generation_info)
-
-
-def last_chunk(text: str, answer: DecodedText, *, prompt: int, generated: int, model: str) -> ChatGenerationChunk:
-    """The chunk that ends a stream: the rest of the text, the finish reason, log-probabilities and token counts."""
-    generation = _generation(answer, usage(prompt, generated), (), model)
-    chunk = as_chunk(generation)
+def as_chunk(generation: ChatGeneration, content: str | None = None) -> ChatGenerationChunk:
+    """A whole answer as a single chunk; with ``content``, the last chunk of a stream that ends with this text."""
+    fields = generation.message.model_dump(exclude={"type"})
+    if content is not None:
+        fields["content"] = content
     return ChatGenerationChunk(
-        message=chunk.message.model_copy(update={"content": text}), generation_info=chunk.generation_info
+        message=AIMessageChunk(**fields, chunk_position="last"), generation_info=generation.generation_info
     )

@@ -8,7 +8,6 @@ import importlib
 import json
 import logging
 import shutil
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -80,22 +79,14 @@ def test_the_identity_of_a_gguf_file_is_its_content(orrin: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "words"),
     [
-        (b"hello", "is not a GGUF file. Name a model's folder, a GGUF file or a hub id"),
-        (b"GGUF", "cannot load model"),  # ends after the first word
+        (b"hello there, this is a text of some length", "is not a GGUF file"),
+        (b"GGUF", "requires a buffer"),  # ends after the first word
     ],
 )
 def test_a_file_that_is_not_a_whole_gguf_file_is_named(content: bytes, words: str, tmp_path: Path) -> None:
     file = tmp_path / "broken.gguf"
     file.write_bytes(content)
-    with pytest.raises(UsageError, match=f"broken.gguf.*{words}|{words}.*broken.gguf"):
-        TransformersChat(model=str(file))
-
-
-def test_a_gguf_file_needs_the_packages_that_read_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    file = tmp_path / "orrin.gguf"
-    file.write_bytes(b"GGUF")
-    monkeypatch.setitem(sys.modules, "gguf", None)
-    with pytest.raises(ImportError, match=r"gguf.*\[local\]"):
+    with pytest.raises(UsageError, match=f"cannot load model '.*broken.gguf': .*({words})"):
         TransformersChat(model=str(file))
 
 
@@ -117,11 +108,11 @@ def test_half_precision_is_loaded_as_float32_on_a_cpu_unless_asked_otherwise(sav
 def test_missing_folders_and_files_are_named(saved: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="nowhere' does not exist"):
         TransformersChat(model=str(tmp_path / "nowhere"))
-    folder = copied(saved, tmp_path / "broken")
-    for file in (*folder.glob("*.safetensors"), folder / "tokenizer.json"):
-        file.unlink()
-    with pytest.raises(UsageError, match=r"broken' lacks weights \(\*\.safetensors\), a tokenizer"):
-        TransformersChat(model=str(folder))
+    for file, words in (("model.safetensors", "model.safetensors"), ("tokenizer.json", "tokenizer")):
+        folder = copied(saved, tmp_path / f"without {file}")
+        (folder / file).unlink()
+        with pytest.raises(UsageError, match=f"cannot load model '.*without {file}': .*{words}"):
+            TransformersChat(model=str(folder))
 
 
 def test_a_model_without_a_chat_template_needs_one(saved: Path, tmp_path: Path) -> None:
@@ -138,7 +129,7 @@ def test_a_model_without_a_chat_template_needs_one(saved: Path, tmp_path: Path) 
 def test_identity_notices_the_dtype(saved: Path) -> None:
     full, half = (TransformersChat(model=str(saved), device="cpu", dtype=dtype) for dtype in ("float32", "bfloat16"))
     assert identify(full).differences(identify(half)) != []
-    parts = {**loading._file_parts(saved), "chat template": sha256_hex(json.dumps(full._local.tokenizer.chat_template))}
+    parts = {**loading.file_parts(saved), "chat template": sha256_hex(json.dumps(full._local.tokenizer.chat_template))}
     plain = "sha256:" + sha256_hex(canonical_json(parts, compact=False, ascii_only=True))
     assert identify(full).revision == plain, "artifacts of float32 models would be refused"
     for chat in (full, half):

@@ -22,8 +22,17 @@ from guardrail.errors import MissingDependencyError, UsageError
 from guardrail.judges import Entailment, Judge, Similarity, make_similarity, registry
 from guardrail.judges import make_judge as make
 from guardrail.uncertainty.clustering import cluster, fold
-from integrations._local.judge_models import entails, label_order, pool, scores
-from integrations.transformers_judges import EmbeddingJudge, EmbeddingSimilarity, NliEntailment, NliJudge, NliSimilarity
+from integrations.transformers_judges import (
+    EmbeddingJudge,
+    EmbeddingSimilarity,
+    NliEntailment,
+    NliJudge,
+    NliSimilarity,
+    entails,
+    label_order,
+    pool,
+    scores,
+)
 from tests.integrations.local.tiny_encoders import LABELS, LIMIT, save_embedding, save_nli
 
 QUESTION = "When did the war end?"
@@ -57,7 +66,7 @@ def directed(folder: Path, premise: str, hypothesis: str) -> dict[str, float]:
 def forwards(judge: Any) -> list[tuple[int, int]]:
     """Shapes of the forward passes from now on."""
     shapes: list[tuple[int, int]] = []
-    model = judge._loaded.encoder.model
+    model = judge._encoder.model
     model.register_forward_hook(
         lambda _, args, kwargs, output: shapes.append(tuple(kwargs["input_ids"].shape)), with_kwargs=True
     )
@@ -258,7 +267,7 @@ def test_the_whole_of_a_batch_is_one_pass_each_way(folder: Path) -> None:
 
 def test_inputs_over_the_limit_are_unmeasured_and_never_cut(folder: Path, sentences: Path) -> None:
     """[CLS] q a [SEP] q b [SEP] with q = 7 tokens of "war": 2 q + a + b + 3 tokens may be 48, not 49."""
-    assert NliJudge(model=str(folder))._loaded.encoder.limit == LIMIT
+    assert NliJudge(model=str(folder))._encoder.limit == LIMIT
     question, long = "war war war war war war war", "war " * 15
     most, over = (question, "war " * 16, long), (question, "war " * 17, long)
     for ask in (NliJudge(model=str(folder)).equivalent_batch, NliEntailment(model=str(folder)).entailment_batch):
@@ -286,13 +295,13 @@ def test_an_embedding_similarity_takes_equal_normalised_texts_for_one_answer_and
 def test_the_limit_of_roberta_leaves_out_its_first_positions(tmp_path: Path) -> None:
     """Its table has 48 rows, of which position 0 (padding) and those before the first token are never used."""
     judge = NliJudge(model=str(save_nli(tmp_path / "roberta", family="Roberta")))
-    assert judge._loaded.encoder.limit == LIMIT - 1
+    assert judge._encoder.limit == LIMIT - 1
     assert judge.equivalent("", [("war " * (LIMIT - 5), "fox"), ("war " * (LIMIT - 4), "fox")])[1] is None
 
 
 def test_a_model_that_gives_no_number_gives_no_verdict(tmp_path: Path) -> None:
     judge = NliJudge(model=str(save_nli(tmp_path / "broken")))
-    judge._loaded.encoder.model.classifier.bias.data[0] = math.nan
+    judge._encoder.model.classifier.bias.data[0] = math.nan
     assert judge.equivalent(QUESTION, PAIRS) == [None] * len(PAIRS)
     assert NliSimilarity(model=judge.model).similarity(QUESTION, PAIRS[:1]) == [None]
 
@@ -309,10 +318,10 @@ def test_threads_share_a_model(folder: Path, sentences: Path) -> None:
 def test_judges_of_one_model_share_it(folder: Path) -> None:
     kinds: list[Any] = [NliJudge, NliSimilarity, NliEntailment]
     judge, *others = (kind(model=str(folder)) for kind in kinds)
-    assert all(other._loaded.encoder is judge._loaded.encoder for other in others)
+    assert all(other._encoder is judge._encoder for other in others)
     with ThreadPoolExecutor(4) as threads:
-        loaded = list(threads.map(lambda _: NliJudge(model=str(folder))._loaded.encoder, range(4)))
-    assert all(encoder is judge._loaded.encoder for encoder in loaded)
+        loaded = list(threads.map(lambda _: NliJudge(model=str(folder))._encoder, range(4)))
+    assert all(encoder is judge._encoder for encoder in loaded)
 
 
 def test_protocols(folder: Path, sentences: Path) -> None:
@@ -385,7 +394,7 @@ def test_what_cannot_be_loaded_is_said(tmp_path: Path, folder: Path, monkeypatch
     with pytest.raises(UsageError, match="nowhere' does not exist"):
         NliJudge(model=str(tmp_path / "nowhere"))
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match=r"lacks config\.json, weights"):
+    with pytest.raises(UsageError, match="cannot load model"):
         NliJudge(model=str(tmp_path / "empty"))
     with pytest.raises(UsageError, match="is not a folder here"):
         NliJudge(model="org/model", revision="sha256:12")
@@ -415,7 +424,7 @@ def test_a_hub_id_is_pinned_to_the_commit_it_led_to(tmp_path: Path, monkeypatch:
     (tmp_path / "models--org--nli" / "refs" / "main").write_text(commits[1])
     again, moved = NliJudge(**judge.spec.params), NliJudge(model="org/nli")
     assert again == judge
-    assert again._loaded.encoder is judge._loaded.encoder
+    assert again._encoder is judge._encoder
     assert moved.revision == commits[1]
     assert moved.equivalent(QUESTION, PAIRS) != judge.equivalent(QUESTION, PAIRS)
     assert EmbeddingJudge(model="org/embedding").revision == commits[0]
@@ -453,7 +462,7 @@ def test_pooling_by_hand() -> None:
 
 def test_a_negative_cosine_is_similarity_zero(sentences: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     similarity = EmbeddingSimilarity(model=str(sentences))
-    monkeypatch.setattr(type(similarity._loaded), "cosines", lambda self, items, precision: [-0.3] * len(items))
+    monkeypatch.setattr(EmbeddingSimilarity, "_cosines", lambda self, items: [-0.3] * len(items))
     assert similarity.similarity(QUESTION, [("Paris", "Rome")]) == [0.0]
 
 
@@ -471,7 +480,7 @@ def test_guards_come_before_the_cosine(sentences: Path) -> None:
 
 def test_the_threshold_is_inclusive_and_checked(sentences: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     judge = EmbeddingJudge(model=str(sentences), threshold=0.75)
-    monkeypatch.setattr(type(judge._loaded), "cosines", lambda self, items, precision: [0.75, 0.7499])
+    monkeypatch.setattr(EmbeddingJudge, "_cosines", lambda self, items: [0.75, 0.7499])
     assert judge.equivalent(QUESTION, [("Paris", "Rome"), ("fox", "dog")]) == [True, False]
     for wrong in (0.0, 1.1, math.nan):
         with pytest.raises(UsageError, match="threshold must be in"):
@@ -506,7 +515,7 @@ def test_folders_that_pool_otherwise_are_refused(tmp_path: Path, folder: Path) -
 def test_bfloat16_is_another_spec_and_nearly_the_same_number(sentences: Path) -> None:
     full, half = (EmbeddingSimilarity(model=str(sentences), precision=p) for p in ("float32", "bfloat16"))
     assert full.spec != half.spec
-    assert full._loaded.encoder is half._loaded.encoder
+    assert full._encoder is half._encoder
     ours, theirs = (np.array(judge.similarity(QUESTION, PAIRS)) for judge in (full, half))
     assert 0 < np.abs(ours - theirs).max() < 0.1
 
