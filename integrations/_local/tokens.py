@@ -9,7 +9,7 @@ import re
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
+from typing import Any, AnyStr
 
 __all__ = ["DecodedText", "Detokenizer", "TextStream"]
 
@@ -157,25 +157,22 @@ class Detokenizer:
         # Only the last: decoding ends at the first of them.
         if ids and ids[-1] in stop_ids:
             ids, logprobs = ids[:-1], logprobs[:-1]
-        if not pieces and not stops:
-            return DecodedText(self.decode(ids), None, None, reason)
+        whole = self.decode(ids)
+        # The earliest occurrence of any stop string, not the first string on the list.
+        end = min((place for place in map(whole.find, stops) if place >= 0), default=len(whole))
+        if not pieces:
+            return DecodedText(whole[:end], None, None, reason)
         shown = [(token, value) for token, value in zip(ids, logprobs, strict=True) if token not in self.hidden]
         tokens = [token for token, _ in shown]
         parts = self.pieces(tokens)
-        text = "".join(parts)
-        # The earliest occurrence of any stop string, not the first string on the list.
-        end = min((place for place in map(text.find, stops) if place >= 0), default=None)
-        if end is None:
-            end, shortened = len(text), parts
-        else:
-            shortened = _clip(parts, end)
-        if not pieces:
-            return DecodedText(text[:end], None, None, reason)
+        kept = parts if end == len(whole) else _clip(parts, end)
         # Tokens inside the stop string are dropped, and with them their log-probabilities.
-        values = tuple(value for _, value in shown[: len(shortened)])
+        values = tuple(value for _, value in shown[: len(kept)])
         raw = self.piece_bytes(tokens, parts)
-        spelled = None if raw is None else _clip_bytes(raw[: len(shortened)], text, end)
-        return DecodedText(text[:end], tuple(shortened), values, reason, spelled)
+        if raw is not None and end < len(whole):
+            raw = _clip_bytes(raw, whole[:end], len(kept))
+        spelled = None if raw is None else tuple(piece.hex() for piece in raw)
+        return DecodedText(whole[:end], tuple(kept), values, reason, spelled)
 
 
 def _common(first: str, second: str) -> int:
@@ -184,9 +181,9 @@ def _common(first: str, second: str) -> int:
     return next((place for place, (a, b) in pairs if a != b), min(len(first), len(second)))
 
 
-def _clip(parts: Sequence[str], end: int) -> list[str]:
+def _clip(parts: Sequence[AnyStr], end: int) -> list[AnyStr]:
     """Pieces that begin before ``end``, the last one cut there."""
-    clipped: list[str] = []
+    clipped: list[AnyStr] = []
     start = 0
     for part in parts:
         if start >= end:
@@ -196,23 +193,15 @@ def _clip(parts: Sequence[str], end: int) -> list[str]:
     return clipped
 
 
-def _clip_bytes(raw: Sequence[bytes], text: str, end: int) -> tuple[str, ...] | None:
-    """Bytes in hex, cut where ``text`` is cut at ``end``; a token behind it is empty.
+def _clip_bytes(raw: Sequence[bytes], text: str, count: int) -> list[bytes] | None:
+    """Bytes of the first ``count`` tokens, cut behind those of ``text``; a token behind it is empty.
 
-    None if some bytes before the cut form no character: the position of the cut among the bytes is then unknown.
+    None if some bytes of the text form no character: the position of the cut among the bytes is then unknown.
     """
-    if end == len(text):
-        return tuple(piece.hex() for piece in raw)
     # A replacement character has three bytes in UTF-8, whatever bytes it stands for.
-    if INCOMPLETE in text[:end]:
+    if INCOMPLETE in text:
         return None
-    stop = len(text[:end].encode())
-    clipped: list[str] = []
-    start = 0
-    for piece in raw:
-        clipped.append(piece[: max(0, stop - start)].hex())
-        start += len(piece)
-    return tuple(clipped)
+    return (_clip(raw, len(text.encode())) + [b""] * count)[:count]
 
 
 class TextStream:

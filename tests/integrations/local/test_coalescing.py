@@ -11,7 +11,6 @@ from typing import Any
 import pytest
 from langchain_core.messages import HumanMessage
 
-from guardrail.errors import PromptTooLongError
 from guardrail.types import SamplingPlan
 from integrations._local.decoding import Decoder, Row
 from integrations._local.engine import DecodingRequest, Engine, Response
@@ -125,19 +124,6 @@ def test_an_interrupted_call_takes_its_requests_away(monkeypatch: pytest.MonkeyP
     assert batches == []
 
 
-def test_the_model_is_used_alone_between_two_batches(batches: list[int]) -> None:
-    """A stream takes its tokens there."""
-    engine = tiny_chat()._engine
-    with ThreadPoolExecutor(2) as pool:
-        with holding(engine):
-            single = pool.submit(engine.alone, lambda: list(batches))
-            later = pool.submit(engine.submit, [request(4)])
-            wait_until_queued(engine, 1)
-            assert not single.done()
-        assert single.result(60) == []
-        assert later.result(60)[0].failure is None
-
-
 def test_the_token_budget_splits_batches(batches: list[int]) -> None:
     """4 rows of at most 21 + 6 tokens are 108: a budget of 220 takes two requests, however many are waiting."""
     chat = tiny_chat(max_batch_tokens=220)
@@ -152,20 +138,3 @@ def test_neighbours_in_length_share_a_batch() -> None:
     engine = tiny_chat(max_batch_tokens=500)._engine
     waiting = [request(length, 5) for length in (100, 10, 99, 11, 101, 100)]
     assert sorted(engine.select(waiting)) == [0, 2, 4, 5]
-
-
-def test_a_prompt_that_is_too_long_fails_alone() -> None:
-    chat = tiny_chat()
-    with ThreadPoolExecutor(4) as pool:
-        with holding(chat._engine):
-            good = [pool.submit(chat.draw_samples, [[HumanMessage("fine")]], PLAN, seeds=[i]) for i in range(3)]
-            with pytest.raises(PromptTooLongError):
-                chat.draw_samples([[HumanMessage("x" * 400)]], PLAN, seeds=[0])
-        assert [len(future.result(60)[0].samples) for future in good] == [3, 3, 3]
-
-
-def test_batch_of_plain_calls_from_threads() -> None:
-    chat = tiny_chat(max_tokens=8)
-    prompts: list[Any] = [f"number {place}" for place in range(12)]
-    alone = [chat.invoke(prompt).content for prompt in prompts]
-    assert [m.content for m in chat.batch(prompts, config={"max_concurrency": 12})] == alone

@@ -9,8 +9,7 @@ import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
 
 from guardrail.errors import PromptTooLongError, UsageError
-from guardrail.sampling.native import NativeSampler
-from guardrail.types import Sample, SamplingPlan, Unmeasured
+from guardrail.types import Sample, SamplingPlan
 from integrations import transformers_chat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_parity import forced_logprobs, generated
@@ -33,10 +32,6 @@ def prompt_ids(messages: list[BaseMessage]) -> list[int]:
 
 def texts(sample_set: Any) -> list[str]:
     return [sample_set.primary.text, *(sample.text for sample in sample_set.samples)]
-
-
-def test_is_a_native_sampler() -> None:
-    assert isinstance(tiny_chat(), NativeSampler)
 
 
 @pytest.mark.parametrize("family", ["llama", "gemma2"])
@@ -146,13 +141,6 @@ def test_special_and_end_tokens_are_not_part_of_an_answer(monkeypatch: pytest.Mo
     )
 
 
-def test_an_empty_answer_has_no_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat = one_token_model(monkeypatch, "<|end|>")
-    drawn = chat.draw_samples([PROMPTS[0]], PLAN, seeds=[0])[0]
-    assert drawn.primary == Sample(text="", tokens=(), logprobs=(), finish_reason="stop")
-    assert drawn.cost.output_tokens == 5
-
-
 def test_stop_strings_are_cut_off_text_and_tokens() -> None:
     """The stop is taken from an answer the model really gives, so that it is met while decoding."""
     chat = tiny_chat()
@@ -177,12 +165,6 @@ def test_stop_strings_are_cut_off_text_and_tokens() -> None:
             assert len(after.logprobs) == len(after.tokens) < len(before.tokens)
     assert stopped
     assert cut.cost.output_tokens < free.cost.output_tokens, "decoding went on after the stop string"
-
-
-def test_finish_reason_length() -> None:
-    plan = PLAN.model_copy(update={"max_tokens": 1})
-    drawn = tiny_chat().draw_samples([PROMPTS[0]], plan, seeds=[0])[0]
-    assert [sample.finish_reason for sample in drawn.samples] == ["length"] * 4
 
 
 def test_a_prompt_that_is_too_long_names_the_numbers() -> None:
@@ -222,17 +204,6 @@ def test_a_conversation_with_tools_goes_through_the_template() -> None:
     assert text == (
         '<|user|>1+1<|end|><|assistant|>{"name": "add", "arguments": {"a": 1}}<|end|><|tool|>2<|end|><|assistant|>'
     )
-
-
-def test_logits_that_are_not_finite_are_a_problem_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    chat = tiny_chat()
-    head = chat._local.model.lm_head
-    monkeypatch.setattr(head, "forward", lambda hidden: hidden.new_full((*hidden.shape[:2], 271), float("nan")))
-    drawn = chat.draw_samples([PROMPTS[0]], PLAN.model_copy(update={"options": ("A", "B")}), seeds=[0])[0]
-    assert drawn.problem is Unmeasured.NOT_FINITE
-    assert "not finite" in drawn.problem_detail
-    assert drawn.primary is None
-    assert drawn.samples == ()
 
 
 async def test_async_draws_the_same_without_blocking_the_event_loop() -> None:

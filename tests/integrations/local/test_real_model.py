@@ -99,25 +99,12 @@ def test_a_batch_of_mixed_lengths_answers_as_each_prompt_alone(chat: Transformer
             assert one.logprobs == pytest.approx(other.logprobs, abs=1e-4)
 
 
-def test_seeds_repeat_and_differ(chat: TransformersChat) -> None:
-    call: dict[str, Any] = {"temperature": 1.0, "max_tokens": 16}
-    texts = [[chat.invoke(question, seed=seed, **call).text for question in QUESTIONS[:8]] for seed in (1, 1, 2)]
-    assert texts[0] == texts[1] != texts[2]
-
-
 def test_a_nucleus_of_the_likeliest_token_is_greedy(chat: TransformersChat) -> None:
     for question in QUESTIONS[:8]:
         assert (
             chat.invoke(question, temperature=1.5, top_p=1e-6, max_tokens=16).text
             == chat.invoke(question, max_tokens=16).text
         )
-
-
-def test_max_tokens_ends_an_answer(chat: TransformersChat) -> None:
-    message = chat.invoke(QUESTIONS[0], max_tokens=3)
-    assert message.usage_metadata is not None
-    assert message.usage_metadata["output_tokens"] == 3
-    assert message.response_metadata["finish_reason"] == "length"
 
 
 @pytest.mark.parametrize("temperature", [0.5, 1.0, 1.5])

@@ -141,11 +141,6 @@ def test_judges_do_not_measure_what_they_cannot_read(folders: tuple[str, str]) -
     assert cluster(QUESTION, ["是", "否"], NliJudge(model=nli)) is None
 
 
-def test_the_version_tells_verdicts_from_those_made_before(folders: tuple[str, str]) -> None:
-    """A pair cache finds verdicts by the spec: opposites that were once called the same are not found again."""
-    assert (NliJudge(model=folders[0]).spec.version, EmbeddingSimilarity(model=folders[1]).spec.version) == (7, 8)
-
-
 @needs_minilm
 def test_a_real_model_does_not_call_opposites_it_cannot_read_the_same() -> None:
     judge, similarity = make("embedding", model=MINILM), make_similarity("embedding", model=MINILM)
