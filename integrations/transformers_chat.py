@@ -11,7 +11,6 @@ import contextvars
 import copy
 import functools
 import logging
-import math
 import threading
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -33,7 +32,7 @@ from ._local.decoding import Continuation, Row, uniforms
 from ._local.engine import CANCELLED, DecodingRequest, Engine
 from ._local.loading import LocalModel, load, revision_of, wrap
 from ._local.options import UnreadableOptionError, option_ids
-from ._local.outputs import NOT_FINITE, SampleReader, as_chunk, chat_result, not_finite
+from ._local.outputs import SampleReader, as_chunk, chat_result
 from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
 from ._local.self_check import Support, self_check
 from ._local.tokens import Detokenizer, TextStream
@@ -287,29 +286,11 @@ class TransformersChat(NativeChat):
         if response.failure:
             detail = describe_error(response.failure)
             raise GuardrailError(f"model {self._local.name!r}: {detail}") from response.failure
-        if fault := not_finite(response):
-            raise GuardrailError(f"model {self._local.name!r}: {fault}")
         return self._result(request, response.continuations, settings)
 
     def _result(self, request: DecodingRequest, results: Sequence[Continuation], settings: CallSettings) -> ChatResult:
-        answers = [
-            self._engine.detokenizer.answer(
-                result.ids,
-                result.logprobs,
-                ended=result.ended,
-                stops=settings.stop,
-                stop_ids=settings.stop_token_ids,
-                pieces=settings.logprobs,
-            )
-            for result in results
-        ]
-        return chat_result(
-            answers,
-            prompt=len(request.prompt),
-            generated=[len(result.ids) for result in results],
-            tools=tool_names(settings.tools),
-            model=self._local.name,
-        )
+        prompt, name = len(request.prompt), self._local.name
+        return chat_result(results, self._engine.detokenizer, settings, prompt=prompt, model=name)
 
     async def _agenerate(
         self,
@@ -362,8 +343,6 @@ class TransformersChat(NativeChat):
         """Text as it is decoded; other calls run between two tokens, so that a slow reader does not block them."""
         result, text = Continuation(), TextStream(self._engine.detokenizer, settings.stop)
         for result in self._engine.steps(request):
-            if not math.isfinite(result.logprobs[-1]):
-                raise GuardrailError(f"model {self._local.name!r}: {NOT_FINITE}")
             shown = "" if result.ids[-1] in request.stop_ids else text.push(result.ids[-1])
             if shown:
                 yield ChatGenerationChunk(message=AIMessageChunk(content=shown))

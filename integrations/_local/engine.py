@@ -6,6 +6,7 @@ A request is token ids in, token ids out; ``transformers_chat`` knows what they 
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
@@ -20,7 +21,7 @@ from .loading import torch
 from .self_check import Support
 from .tokens import Detokenizer
 
-__all__ = ["CANCELLED", "DecodingRequest", "Engine", "Response"]
+__all__ = ["CANCELLED", "DecodingRequest", "Engine", "NotFiniteError", "Response"]
 
 MAX_ROWS = 512
 """Most sequences in a batch: bounds the logits, which the token budget does not count."""
@@ -35,6 +36,15 @@ T = TypeVar("T")
 
 CANCELLED: ContextVar[threading.Event | None] = ContextVar("cancelled", default=None)
 """Set once the asynchronous call that runs here is cancelled; None in a synchronous call."""
+
+
+class NotFiniteError(GuardrailError):
+    """The model's logits are NaN or infinite, so that its tokens mean nothing."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "the model's logits are not finite; a wider dtype (float32 or bfloat16 instead of float16) usually helps"
+        )
 
 
 @dataclass(frozen=True)
@@ -142,11 +152,16 @@ class Engine:
 
         Yields:
             The same continuation after each of its tokens. It ends early if the call is cancelled.
+
+        Raises:
+            NotFiniteError: The model gave no probabilities.
         """
         decoder = self.alone(lambda: None if request.cancelled.is_set() else self.decoder([request]))
         # The event of this very step: an asynchronous stream is a call for each of its chunks.
         while decoder and decoder.running and not (CANCELLED.get() or request.cancelled).is_set():
             self.alone(lambda: decoder.run(steps=1))
+            if not math.isfinite(decoder.results[0].logprobs[-1]):
+                raise NotFiniteError
             yield decoder.results[0]
 
     def alone(self, work: Callable[[], T]) -> T:
@@ -235,7 +250,11 @@ class Engine:
         results = iter(decoder.results)
         if not all(request.cancelled.is_set() for request in requests):
             decoder.run()
-        return [Response([next(results) for _ in request.rows]) for request in requests]
+        responses = [Response([next(results) for _ in request.rows]) for request in requests]
+        for response in responses:
+            if not all(math.isfinite(value) for result in response.continuations for value in result.logprobs):
+                response.failure = NotFiniteError()
+        return responses
 
     def decoder(self, requests: Sequence[DecodingRequest]) -> Decoder:
         """The decoder of all rows of the requests, which has read their prompts."""

@@ -21,16 +21,15 @@ from guardrail.sampling.replies import cause_of
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 from .decoding import Continuation
-from .engine import DecodingRequest, Response
+from .engine import DecodingRequest, NotFiniteError, Response
+from .prompts import CallSettings, tool_names
 from .tokens import DecodedText, Detokenizer
 
 __all__ = [
-    "NOT_FINITE",
     "ParsedText",
     "SampleReader",
     "as_chunk",
     "chat_result",
-    "not_finite",
     "openai_logprobs",
     "parse_tool_calls",
     "usage",
@@ -109,8 +108,6 @@ def _call(value: Any) -> tuple[str, dict[str, Any]]:
 
 # -- sample sets ------------------------------------------------------------------------------------------------------
 
-NOT_FINITE = "the model's logits are not finite; a wider dtype (float32 or bfloat16 instead of float16) usually helps"
-
 
 @dataclass(frozen=True)
 class SampleReader:
@@ -136,11 +133,9 @@ class SampleReader:
             output_tokens=sum(len(answer.ids) for answer in answers),
             seconds=seconds,
         )
-        if response.failure:
-            detail = describe_error(response.failure, asking=True)
-            return self.failed(messages, cause_of(response.failure), detail, cost)
-        if fault := not_finite(response):
-            return self.failed(messages, Unmeasured.NOT_FINITE, fault, cost)
+        if error := response.failure:
+            cause = Unmeasured.NOT_FINITE if isinstance(error, NotFiniteError) else cause_of(error)
+            return self.failed(messages, cause, describe_error(error, asking=True), cost)
         labels = self.plan.options
         means = tuple(math.fsum(option.logprobs) / len(option.logprobs) for option in options)
         scores = None if labels is None else OptionScores(labels=labels, loglikelihoods=means)
@@ -159,13 +154,9 @@ class SampleReader:
         return SampleSet(question=question, primary=None, cost=cost or Cost(), problem=problem, problem_detail=detail)
 
     def _sample(self, continuation: Continuation) -> Sample:
+        plan = self.plan
         answer = self.detokenizer.answer(
-            continuation.ids,
-            continuation.logprobs,
-            ended=continuation.ended,
-            stops=self.plan.stop,
-            stop_ids=self.plan.stop_token_ids,
-            pieces=self.plan.logprobs,
+            continuation, stops=plan.stop, stop_ids=plan.stop_token_ids, pieces=plan.logprobs
         )
         parsed = parse_tool_calls(answer.text, self.tools)
         return Sample(
@@ -184,13 +175,6 @@ class SampleReader:
         chosen = options[scores.labels.index(scores.best)]
         pieces = tuple(self.detokenizer.pieces(chosen.ids))
         return Sample(text=scores.best, tokens=pieces, logprobs=tuple(chosen.logprobs), finish_reason="stop")
-
-
-def not_finite(response: Response) -> str:
-    """Reason why the numbers of a response cannot be used, or ""."""
-    if all(math.isfinite(value) for continuation in response.continuations for value in continuation.logprobs):
-        return ""
-    return NOT_FINITE
 
 
 # -- chat results, with log-probabilities in OpenAI's form ------------------------------------------------------------
@@ -215,22 +199,27 @@ def usage(prompt: int, generated: int) -> UsageMetadata:
 
 
 def chat_result(
-    answers: Sequence[DecodedText], *, prompt: int, generated: Sequence[int], tools: Collection[str], model: str
+    results: Sequence[Continuation], detokenizer: Detokenizer, settings: CallSettings, *, prompt: int, model: str
 ) -> ChatResult:
     """One generation for each answer.
 
     Args:
-        answers: Finished sequences.
+        results: Finished sequences.
+        detokenizer: Tokens to text.
+        settings: Settings of the call.
         prompt: Tokens of the prompt, which was read once: only the first message counts them.
-        generated: Tokens generated for each answer.
-        tools: Names of the offered tools; empty for none.
         model: Name of the model.
     """
-    generations = [
-        _generation(answer, usage(0 if place else prompt, count), tools, model)
-        for place, (answer, count) in enumerate(zip(answers, generated, strict=True))
+    answers = [
+        detokenizer.answer(result, stops=settings.stop, stop_ids=settings.stop_token_ids, pieces=settings.logprobs)
+        for result in results
     ]
-    return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(generated)), model))
+    tools, counts = tool_names(settings.tools), [len(result.ids) for result in results]
+    generations = [
+        _generation(answer, usage(0 if place else prompt, counts[place]), tools, model)
+        for place, answer in enumerate(answers)
+    ]
+    return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(counts)), model))
 
 
 def _generation(answer: DecodedText, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, AnyStr
 
+from .decoding import Continuation
+
 __all__ = ["DecodedText", "Detokenizer", "TextStream"]
 
 INCOMPLETE = "\ufffd"
@@ -133,27 +135,24 @@ class Detokenizer:
 
     def answer(
         self,
-        ids: Sequence[int],
-        logprobs: Sequence[float],
+        result: Continuation,
         *,
-        ended: bool,
-        stops: Sequence[str],
-        pieces: bool,
+        stops: Sequence[str] = (),
         stop_ids: Collection[int] = (),
+        pieces: bool = False,
     ) -> DecodedText:
         """Text, tokens and log-probabilities of a finished sequence, cut at the first stop string.
 
         A token that overlaps the stop string keeps the part before it; a token inside it is dropped.
 
         Args:
-            ids: New tokens.
-            logprobs: Log-probability of each.
-            ended: Whether it ended by an end token or a stop string.
+            result: The sequence.
             stops: Stop strings.
-            pieces: Whether to return tokens and log-probabilities.
             stop_ids: Tokens that end it and are not part of it.
+            pieces: Whether to return tokens and log-probabilities.
         """
-        reason = "stop" if ended else "length"
+        ids, logprobs = result.ids, result.logprobs
+        reason = "stop" if result.ended else "length"
         # Only the last: decoding ends at the first of them.
         if ids and ids[-1] in stop_ids:
             ids, logprobs = ids[:-1], logprobs[:-1]

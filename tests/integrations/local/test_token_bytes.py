@@ -16,6 +16,7 @@ import examples.tiny_model
 from guardrail.sampling.replies import read_reply
 from guardrail.types import Missing, Sample
 from guardrail.uncertainty.relevance import pieces, spans, words
+from integrations._local.decoding import Continuation
 from integrations._local.outputs import openai_logprobs
 from integrations._local.tokens import DecodedText, Detokenizer
 from tests.integrations.conftest import byte_tokenizer
@@ -30,7 +31,9 @@ def answer(tokenizer: Any, text: str, *, stops: tuple[str, ...] = (), keep: int 
     """The answer a model gives that generates ``text``; token i costs i + 1 nats."""
     ids = tokenizer.encode(text, add_special_tokens=False)[:keep]
     detokenizer = Detokenizer(tokenizer, frozenset(tokenizer.all_special_ids))
-    return detokenizer.answer(ids, [-1.0 - i for i in range(len(ids))], ended=True, stops=stops, pieces=True)
+    return detokenizer.answer(
+        Continuation(ids, [-1.0 - i for i in range(len(ids))], ended=True), stops=stops, pieces=True
+    )
 
 
 def sample(decoded: DecodedText) -> Sample:
@@ -107,7 +110,9 @@ def test_broken_bytes_before_a_stop_string_align_by_their_pieces() -> None:
     tokenizer = byte_tokenizer()
     ids = tokenizer.encode("😀", add_special_tokens=False)[:2] + tokenizer.encode("the.no", add_special_tokens=False)
     detokenizer = Detokenizer(tokenizer, frozenset(tokenizer.all_special_ids))
-    decoded = detokenizer.answer(ids, [-1.0 - i for i in range(len(ids))], ended=True, stops=(".",), pieces=True)
+    decoded = detokenizer.answer(
+        Continuation(ids, [-1.0 - i for i in range(len(ids))], ended=True), stops=(".",), pieces=True
+    )
     assert decoded.text == "\ufffdthe"
     assert decoded.token_bytes is None, "three bytes of a replacement character stand for two of the tokens"
     by_word = words(sample(decoded))
@@ -140,7 +145,7 @@ def test_a_vocabulary_of_another_kind_has_no_bytes_and_still_aligns() -> None:
             return f"⟨{token}⟩"
 
     decoded = Detokenizer(Strange(), frozenset()).answer(
-        [0, 1, 2], [-1.0, -2.0, -4.0], ended=True, stops=(), pieces=True
+        Continuation([0, 1, 2], [-1.0, -2.0, -4.0], ended=True), stops=(), pieces=True
     )
     assert (decoded.tokens, decoded.token_bytes) == (("", "", "漢字"), None)
     by_word = words(sample(decoded))

@@ -13,6 +13,7 @@ from tokenizers import Tokenizer, decoders, models
 from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 
 import examples.tiny_model
+from integrations._local.decoding import Continuation
 from integrations._local.loading import special_ids, wrap
 from integrations._local.tokens import DecodedText, Detokenizer, TextStream
 from tests.integrations.conftest import byte_tokenizer
@@ -81,7 +82,7 @@ def test_a_token_that_reaches_into_the_stop_keeps_its_part_before_it() -> None:
     """ " the" ... "e" begins inside the token "the": it stays as "th", with its log-probability."""
     ids = ids_of("yes the")
     values = [-float(place) for place in range(len(ids))]
-    answer = detokenizer().answer(ids, values, ended=True, stops=("e t", "he"), pieces=True)
+    answer = detokenizer().answer(Continuation(ids, values, ended=True), stops=("e t", "he"), pieces=True)
     assert detokenizer().pieces(ids) == ["yes", " ", "the"]
     assert answer.text == "yes t"
     assert answer.tokens == ("yes", " ", "t")
@@ -91,7 +92,7 @@ def test_a_token_that_reaches_into_the_stop_keeps_its_part_before_it() -> None:
 def test_hidden_tokens_are_left_out_of_everything() -> None:
     tool, end = byte_tokenizer().convert_tokens_to_ids(["<|tool|>", "<|end|>"])
     ids = [*ids_of("yes"), tool, *ids_of("no"), end]
-    answer = detokenizer().answer(ids, [-1.0, -2.0, -3.0, -4.0], ended=True, stops=(), pieces=True)
+    answer = detokenizer().answer(Continuation(ids, [-1.0, -2.0, -3.0, -4.0], ended=True), stops=(), pieces=True)
     assert answer.text == "yesno"
     assert answer.tokens == ("yes", "no")
     assert answer.logprobs == (-1.0, -3.0)
@@ -100,7 +101,7 @@ def test_hidden_tokens_are_left_out_of_everything() -> None:
 
 @pytest.mark.parametrize("ended", [True, False])
 def test_without_tokens_the_answer_is_empty(ended: bool) -> None:
-    answer = detokenizer().answer([], [], ended=ended, stops=("x",), pieces=True)
+    answer = detokenizer().answer(Continuation([], [], ended=ended), stops=("x",), pieces=True)
     assert (answer.text, answer.tokens, answer.logprobs) == ("", (), ())
     assert answer.finish_reason == ("stop" if ended else "length")
 
@@ -142,7 +143,7 @@ def written(tokenizer: Any, ids: Sequence[int], stops: tuple[str, ...]) -> tuple
         shown += stream.push(token)
         if any(stop in text.decode(tokens) for stop in stops):
             break
-    answer = text.answer(tokens, [-1.0] * len(tokens), ended=True, stops=stops, pieces=True)
+    answer = text.answer(Continuation(tokens, [-1.0] * len(tokens), ended=True), stops=stops, pieces=True)
     return answer, shown + stream.close()
 
 
