@@ -31,9 +31,16 @@ from guardrail.types import SampleSet, SamplingPlan, Unmeasured
 from ._local.decoding import Continuation, Row, uniforms
 from ._local.engine import CANCELLED, DecodingRequest, Engine
 from ._local.loading import LocalModel, load, revision_of, wrap
-from ._local.options import UnreadableOptionError, option_ids
-from ._local.outputs import SampleReader, as_chunk, chat_result
-from ._local.prompts import CallSettings, check_length, openai_tools, render, tool_names
+from ._local.outputs import Reader, as_chunk, failed
+from ._local.prompts import (
+    CallSettings,
+    UnreadableOptionError,
+    check_length,
+    openai_tools,
+    option_ids,
+    render,
+    tool_names,
+)
 from ._local.self_check import Support, self_check
 from ._local.tokens import Detokenizer, TextStream
 
@@ -159,7 +166,7 @@ class TransformersChat(NativeChat):
 
     @property
     def support(self) -> Support:
-        """Operations that the model does exactly, as checked at loading: batches, options of several tokens, or all."""
+        """What may share a batch so that the model's numbers are exact, as checked at loading."""
         return self._engine.support
 
     # --- sampling -----------------------------------------------------------------------------------------------------
@@ -197,11 +204,11 @@ class TransformersChat(NativeChat):
         requests = [request for request in prepared if isinstance(request, DecodingRequest)]
         responses = iter(self._engine.submit(requests))
         seconds = time.perf_counter() - start
-        reader = SampleReader(plan, self._engine.detokenizer, tool_names(offered))
+        reader = Reader(plan, self._engine.detokenizer, tool_names(offered))
         return [
-            reader.read(messages, request, next(responses), seconds)
+            reader.sample_set(messages, request, next(responses), seconds, plan.options)
             if isinstance(request, DecodingRequest)
-            else reader.failed(messages, Unmeasured.NO_OPTIONS, str(request))
+            else failed(messages, Unmeasured.NO_OPTIONS, str(request))
             for messages, request in zip(prompts, prepared, strict=True)
         ]
 
@@ -289,8 +296,8 @@ class TransformersChat(NativeChat):
         return self._result(request, response.continuations, settings)
 
     def _result(self, request: DecodingRequest, results: Sequence[Continuation], settings: CallSettings) -> ChatResult:
-        prompt, name = len(request.prompt), self._local.name
-        return chat_result(results, self._engine.detokenizer, settings, prompt=prompt, model=name)
+        reader = Reader(settings, self._engine.detokenizer, tool_names(settings.tools))
+        return reader.chat_result(results, prompt=len(request.prompt), model=self._local.name)
 
     async def _agenerate(
         self,

@@ -22,18 +22,10 @@ from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan,
 
 from .decoding import Continuation
 from .engine import DecodingRequest, NotFiniteError, Response
-from .prompts import CallSettings, tool_names
+from .prompts import CallSettings
 from .tokens import DecodedText, Detokenizer
 
-__all__ = [
-    "ParsedText",
-    "SampleReader",
-    "as_chunk",
-    "chat_result",
-    "openai_logprobs",
-    "parse_tool_calls",
-    "usage",
-]
+__all__ = ["ParsedText", "Reader", "as_chunk", "failed", "openai_logprobs", "parse_tool_calls", "usage"]
 
 
 # -- tool calls in text: ``<tool_call>{...}</tool_call>`` (Qwen, Hermes) and bare JSON (Llama 3.1, Mistral) -----------
@@ -106,81 +98,112 @@ def _call(value: Any) -> tuple[str, dict[str, Any]]:
     return value["name"], arguments
 
 
-# -- sample sets ------------------------------------------------------------------------------------------------------
+# -- answers, as samples and as chat results ---------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
-class SampleReader:
-    """Reads responses as sample sets of one plan."""
+class Reader:
+    """Reads what was decoded as sample sets of a plan, or as the result of a plain call."""
 
-    plan: SamplingPlan
-    """The plan."""
+    settings: SamplingPlan | CallSettings
+    """The plan, or the settings of the call."""
     detokenizer: Detokenizer
     """Tokens to text."""
     tools: Collection[str]
     """Names of the offered tools; empty for none."""
 
-    def read(
-        self, messages: Sequence[BaseMessage], request: DecodingRequest, response: Response, seconds: float
-    ) -> SampleSet:
-        """Sample set of one request; a failure of the model is its ``problem``."""
-        pairs = list(zip(request.rows, response.continuations, strict=False))  # a failure has no continuations
-        answers = [continuation for row, continuation in pairs if not row.given]
-        options = [continuation for row, continuation in pairs if row.given]
-        cost = Cost(
-            calls=1,
-            input_tokens=len(request.prompt),
-            output_tokens=sum(len(answer.ids) for answer in answers),
-            seconds=seconds,
+    def answer(self, result: Continuation) -> tuple[Sample, ParsedText]:
+        """One answer, and the tool calls in its text."""
+        settings = self.settings
+        decoded = self.detokenizer.answer(
+            result, stops=settings.stop, stop_ids=settings.stop_token_ids, pieces=settings.logprobs
         )
-        if error := response.failure:
-            cause = Unmeasured.NOT_FINITE if isinstance(error, NotFiniteError) else cause_of(error)
-            return self.failed(messages, cause, describe_error(error, asking=True), cost)
-        labels = self.plan.options
-        means = tuple(math.fsum(option.logprobs) / len(option.logprobs) for option in options)
-        scores = None if labels is None else OptionScores(labels=labels, loglikelihoods=means)
-        samples = tuple(map(self._sample, answers))
-        if scores is not None and self.plan.n == 0:
-            primary = self._chosen(scores, options)
-        else:
-            primary, samples = samples[0], samples[1:]
-        return SampleSet(question=question_text(messages), primary=primary, samples=samples, options=scores, cost=cost)
-
-    def failed(
-        self, messages: Sequence[BaseMessage], problem: Unmeasured, detail: str, cost: Cost | None = None
-    ) -> SampleSet:
-        """Sample set of a request without a result."""
-        question = question_text(messages)
-        return SampleSet(question=question, primary=None, cost=cost or Cost(), problem=problem, problem_detail=detail)
-
-    def _sample(self, continuation: Continuation) -> Sample:
-        plan = self.plan
-        answer = self.detokenizer.answer(
-            continuation, stops=plan.stop, stop_ids=plan.stop_token_ids, pieces=plan.logprobs
-        )
-        parsed = parse_tool_calls(answer.text, self.tools)
-        return Sample(
+        parsed = parse_tool_calls(decoded.text, self.tools)
+        sample = Sample(
             text=parsed.text.strip(),
             tool_calls=tuple(ToolCall(name=name, arguments=arguments) for name, arguments in parsed.calls),
-            tokens=answer.tokens,
-            logprobs=answer.logprobs,
-            token_bytes=answer.token_bytes,
-            finish_reason="tool_calls" if parsed.calls else answer.finish_reason,
+            tokens=decoded.tokens,
+            logprobs=decoded.logprobs,
+            token_bytes=decoded.token_bytes,
+            finish_reason="tool_calls" if parsed.calls else decoded.finish_reason,
+        )
+        return sample, parsed
+
+    def sample_set(
+        self,
+        messages: Sequence[BaseMessage],
+        request: DecodingRequest,
+        response: Response,
+        seconds: float,
+        labels: tuple[str, ...] | None,
+    ) -> SampleSet:
+        """Sample set of one request and its options; a failure of the model is its ``problem``."""
+        pairs = list(zip(request.rows, response.continuations, strict=False))  # a failure has no continuations
+        answers = [result for row, result in pairs if not row.given]
+        options = [result for row, result in pairs if row.given]
+        tokens = sum(len(answer.ids) for answer in answers)
+        cost = Cost(calls=1, input_tokens=len(request.prompt), output_tokens=tokens, seconds=seconds)
+        if error := response.failure:
+            cause = Unmeasured.NOT_FINITE if isinstance(error, NotFiniteError) else cause_of(error)
+            return failed(messages, cause, describe_error(error, asking=True), cost)
+        means = tuple(math.fsum(option.logprobs) / len(option.logprobs) for option in options)
+        scores = None if labels is None else OptionScores(labels=labels, loglikelihoods=means)
+        samples = [self.answer(result)[0] for result in answers]
+        if scores is not None and not samples:
+            samples = [self._chosen(scores, options)]
+        return SampleSet(
+            question=question_text(messages), primary=samples[0], samples=samples[1:], options=scores, cost=cost
         )
 
     def _chosen(self, scores: OptionScores, options: Sequence[Continuation]) -> Sample:
         """The likeliest option as an answer."""
-        if not self.plan.logprobs:
+        if not self.settings.logprobs:
             return Sample(text=scores.best, finish_reason="stop")
         chosen = options[scores.labels.index(scores.best)]
         pieces = tuple(self.detokenizer.pieces(chosen.ids))
         return Sample(text=scores.best, tokens=pieces, logprobs=tuple(chosen.logprobs), finish_reason="stop")
 
+    def chat_result(self, results: Sequence[Continuation], *, prompt: int, model: str) -> ChatResult:
+        """One generation for each answer.
 
-# -- chat results, with log-probabilities in OpenAI's form ------------------------------------------------------------
+        Args:
+            results: Finished sequences.
+            prompt: Tokens of the prompt, which was read once: only the first message counts them.
+            model: Name of the model.
+        """
+        counts = [len(result.ids) for result in results]
+        generations = [
+            self._generation(result, usage(0 if place else prompt, counts[place]), model)
+            for place, result in enumerate(results)
+        ]
+        return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(counts)), model))
+
+    def _generation(self, result: Continuation, tokens: UsageMetadata, model: str) -> ChatGeneration:
+        sample, parsed = self.answer(result)
+        info: dict[str, Any] = {"finish_reason": sample.finish_reason}
+        logprobs = openai_logprobs(sample)
+        if logprobs is not None:
+            info["logprobs"] = logprobs
+        message = AIMessage(
+            content=sample.text,
+            tool_calls=[tool_call(name=name, args=args, id=_call_id()) for name, args in parsed.calls],
+            invalid_tool_calls=[
+                InvalidToolCall(name=None, args=raw, id=_call_id(), error=error, type="invalid_tool_call")
+                for raw, error in parsed.invalid
+            ],
+            usage_metadata=tokens,
+            response_metadata={**info, "model_name": model, "model_provider": "transformers"},
+        )
+        return ChatGeneration(message=message, generation_info=info)
 
 
-def openai_logprobs(answer: DecodedText) -> dict[str, Any] | None:
+def failed(messages: Sequence[BaseMessage], problem: Unmeasured, detail: str, cost: Cost | None = None) -> SampleSet:
+    """Sample set of a request without a result."""
+    question = question_text(messages)
+    return SampleSet(question=question, primary=None, cost=cost or Cost(), problem=problem, problem_detail=detail)
+
+
+def openai_logprobs(answer: Sample | DecodedText) -> dict[str, Any] | None:
     """``{"content": [{"token", "bytes", "logprob", "top_logprobs"}, ...]}``, or None if they were not requested."""
     if answer.tokens is None or answer.logprobs is None:
         return None
@@ -196,49 +219,6 @@ def openai_logprobs(answer: DecodedText) -> dict[str, Any] | None:
 def usage(prompt: int, generated: int) -> UsageMetadata:
     """Token counts of one message."""
     return UsageMetadata(input_tokens=prompt, output_tokens=generated, total_tokens=prompt + generated)
-
-
-def chat_result(
-    results: Sequence[Continuation], detokenizer: Detokenizer, settings: CallSettings, *, prompt: int, model: str
-) -> ChatResult:
-    """One generation for each answer.
-
-    Args:
-        results: Finished sequences.
-        detokenizer: Tokens to text.
-        settings: Settings of the call.
-        prompt: Tokens of the prompt, which was read once: only the first message counts them.
-        model: Name of the model.
-    """
-    answers = [
-        detokenizer.answer(result, stops=settings.stop, stop_ids=settings.stop_token_ids, pieces=settings.logprobs)
-        for result in results
-    ]
-    tools, counts = tool_names(settings.tools), [len(result.ids) for result in results]
-    generations = [
-        _generation(answer, usage(0 if place else prompt, counts[place]), tools, model)
-        for place, answer in enumerate(answers)
-    ]
-    return ChatResult(generations=generations, llm_output=llm_output(usage(prompt, sum(counts)), model))
-
-
-def _generation(answer: DecodedText, tokens: UsageMetadata, tools: Collection[str], model: str) -> ChatGeneration:
-    parsed = parse_tool_calls(answer.text, tools)
-    info: dict[str, Any] = {"finish_reason": "tool_calls" if parsed.calls else answer.finish_reason}
-    logprobs = openai_logprobs(answer)
-    if logprobs is not None:
-        info["logprobs"] = logprobs
-    message = AIMessage(
-        content=parsed.text.strip(),
-        tool_calls=[tool_call(name=name, args=args, id=_call_id()) for name, args in parsed.calls],
-        invalid_tool_calls=[
-            InvalidToolCall(name=None, args=raw, id=_call_id(), error=error, type="invalid_tool_call")
-            for raw, error in parsed.invalid
-        ],
-        usage_metadata=tokens,
-        response_metadata={**info, "model_name": model, "model_provider": "transformers"},
-    )
-    return ChatGeneration(message=message, generation_info=info)
 
 
 def _call_id() -> str:

@@ -1,9 +1,9 @@
-"""From LangChain messages to the prompt of a model's chat template, and the settings of a plain call."""
+"""From LangChain messages to the prompt of a model's chat template, its options, and the settings of a plain call."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Self
 
 from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
@@ -14,7 +14,16 @@ from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Frozen, StopString
 
-__all__ = ["CallSettings", "check_length", "openai_tools", "render", "template_messages", "tool_names"]
+__all__ = [
+    "CallSettings",
+    "UnreadableOptionError",
+    "check_length",
+    "openai_tools",
+    "option_ids",
+    "render",
+    "template_messages",
+    "tool_names",
+]
 
 ROLES = {"system": "system", "human": "user", "ai": "assistant", "tool": "tool"}
 
@@ -111,6 +120,69 @@ def check_length(prompt: int, answer: int, limit: int | None) -> None:
             f"the prompt has {prompt} tokens and the answer may have {answer} (max_tokens), together more than the "
             f"context window of {limit}. Shorten the prompt by {prompt + answer - limit} tokens, or lower max_tokens."
         )
+
+
+# -- the tokens of answer options after a prompt -----------------------------------------------------------------------
+# They come from the tokenizer in context: those of encode(prompt + label) after encode(prompt). So the template and the
+# tokenizer together decide whether the model writes "A" or " A" after its assistant header.
+
+
+class UnreadableOptionError(ValueError):
+    """An option that the tokenizer cannot express after this prompt."""
+
+
+def option_ids(
+    prompt: str,
+    labels: Sequence[str],
+    *,
+    encode: Callable[[str], list[int]],
+    decode: Callable[[Sequence[int]], str],
+    unknown: int | None = None,
+) -> tuple[tuple[int, ...], ...]:
+    """Token ids of each label as the tokenizer continues the prompt with it.
+
+    If the label merges with the end of the prompt, the label is encoded alone, plain and with a leading space. The
+    result is the first variant that adds exactly the label (ignoring white space) to the decoded prompt.
+
+    Args:
+        prompt: The rendered prompt.
+        labels: Option labels.
+        encode: Text to ids, no special tokens added.
+        decode: Ids to text, special tokens kept.
+        unknown: Id of the unknown token, or None.
+
+    Raises:
+        UnreadableOptionError: A label has no tokens, or two labels have the same tokens.
+    """
+    before = encode(prompt)
+    label_of: dict[tuple[int, ...], str] = {}
+    for label in labels:
+        ids = _in_context(prompt, before, label, encode, decode)
+        if ids is None or unknown in ids:
+            raise UnreadableOptionError(f"option {label!r} cannot be expressed in this model's tokens after the prompt")
+        if ids in label_of:
+            raise UnreadableOptionError(f"options {label_of[ids]!r} and {label!r} have the same tokens {list(ids)}")
+        label_of[ids] = label
+    return tuple(label_of)
+
+
+def _in_context(
+    prompt: str,
+    before: list[int],
+    label: str,
+    encode: Callable[[str], list[int]],
+    decode: Callable[[Sequence[int]], str],
+) -> tuple[int, ...] | None:
+    """Ids that continue the prompt with the label, or None if no variant adds exactly the label."""
+    together = encode(prompt + label)
+    variants = [together[len(before) :]] if together[: len(before)] == before else []
+    variants += [encode(label), encode(" " + label)]
+    start = decode(before)
+    for ids in variants:
+        text = decode(before + ids)
+        if ids and text.startswith(start) and text[len(start) :].strip() == label.strip():
+            return tuple(ids)
+    return None
 
 
 # -- settings of one plain call: the model's fields, overridden by the call's keywords ---------------------------------

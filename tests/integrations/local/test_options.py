@@ -8,7 +8,7 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.types import SamplingPlan, Unmeasured
-from integrations._local.options import UnreadableOptionError, option_ids
+from integrations._local.prompts import UnreadableOptionError, option_ids
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_parity import forced_logprobs
 
