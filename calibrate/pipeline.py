@@ -194,12 +194,10 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, usable, scored, n_failed),
+        data=_fingerprint(file, used, usable, scored, n_failed, choice),
         outcome=_fit(calibration, alpha, rule, delta, options or {}).model_copy(update={"scope": scope}),
         calibration=calibration,
         packages=package_versions(),
-        turns=turns_of_records(usable),
-        choice=choice,
     )
 
 
@@ -300,9 +298,9 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
 def without_choice(artifact: CalibrationArtifact, records: Sequence[Record]) -> RecordTable:
     """The records without those that the artifact's estimator was chosen on, or takes its ranks from."""
     table = without_ranked(artifact.estimator, records)
-    if artifact.choice is None:
+    if artifact.data.choice is None:
         return table
-    hashes = np.array([int(digits, 16) for digits in artifact.choice.questions], dtype=np.uint64)
+    hashes = np.array([int(digits, 16) for digits in artifact.data.choice.questions], dtype=np.uint64)
     return table.take(~among(table.id_hashes(), np.sort(hashes)))
 
 
@@ -443,7 +441,12 @@ def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
 
 
 def _fingerprint(
-    file: RecordFile, used: RecordTable, usable: RecordTable, scored: Scored, n_failed: int
+    file: RecordFile,
+    used: RecordTable,
+    usable: RecordTable,
+    scored: Scored,
+    n_failed: int,
+    choice: EstimatorChoice | None,
 ) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
@@ -456,6 +459,8 @@ def _fingerprint(
         n_undecided=scored.n_undecided,
         n_cut_off=_cut_off(used),
         questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
+        turns=turns_of_records(usable),
+        choice=choice,
     )
 
 

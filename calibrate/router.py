@@ -141,5 +141,5 @@ def _nothing_for_others(like: CalibrationArtifact, groups: Sequence[str]) -> Cal
         ),
     )
     return CalibrationArtifact.uncalibrated(
-        like.model, like.plan, like.prompt, like.estimator, outcome, turns=like.turns
+        like.model, like.plan, like.prompt, like.estimator, outcome, turns=like.data.turns
     )

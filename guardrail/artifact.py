@@ -71,6 +71,21 @@ MANY_CUT_OFF = 0.02
 """Share of answers that were cut off from which on it is worth a larger ``max_tokens``."""
 
 
+class EstimatorChoice(Frozen):
+    """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
+
+    candidates: tuple[str, ...] = Field(min_length=1)
+    """Keys of their scores by AUROC, the highest and chosen one first."""
+    auroc: float
+    """AUROC of the chosen one there; as the highest of several it is too high on average."""
+    n: int
+    """Labelled questions they were compared on."""
+    questions: tuple[str, ...]
+    """Short hashes of the ids of all questions of that part, sorted."""
+    share: float
+    """Share of the questions asked for that part."""
+
+
 class DataFingerprint(Frozen):
     """Which labelled questions the threshold was fitted on."""
 
@@ -97,6 +112,11 @@ class DataFingerprint(Frozen):
     questions: tuple[str, ...] | dict[str, str] = Field(repr=False)
     """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
     in one file. Many are packed (see `hashes`)."""
+    turns: tuple[str, ...] | None = None
+    """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
+    questions. None if they were not recorded: a guard takes them for single questions."""
+    choice: EstimatorChoice | None = None
+    """The questions set aside to choose the score (`--estimator auto`); None if it was named."""
 
     @field_validator("questions")
     @classmethod
@@ -138,21 +158,6 @@ class Spent(Frozen):
     """Number of fits, those that found no threshold included."""
     delta: float = Field(ge=0, le=1)
     """Failure probability of all of them together."""
-
-
-class EstimatorChoice(Frozen):
-    """Which estimators were compared, and on what: questions that the fit did not use, so its promise is unchanged."""
-
-    candidates: tuple[str, ...] = Field(min_length=1)
-    """Keys of their scores by AUROC, the highest and chosen one first."""
-    auroc: float
-    """AUROC of the chosen one there; as the highest of several it is too high on average."""
-    n: int
-    """Labelled questions they were compared on."""
-    questions: tuple[str, ...]
-    """Short hashes of the ids of all questions of that part, sorted."""
-    share: float
-    """Share of the questions asked for that part."""
 
 
 class CalibrationScores(Frozen):
@@ -225,13 +230,6 @@ class CalibrationArtifact(Persisted):
     """The scores and errors themselves."""
     packages: dict[str, str]
     """Versions of the packages that were used."""
-    turns: tuple[str, ...] | None = None
-    """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
-    questions. None if they were not recorded: a guard takes them for single questions."""
-    lineage: tuple[str, ...] = ()
-    """Digests of the artifacts this one was refitted from, oldest first."""
-    choice: EstimatorChoice | None = None
-    """The choice of the estimator among several (`--estimator auto`); None if it was named."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
     items: ItemsThreshold | None = None
@@ -287,12 +285,18 @@ class CalibrationArtifact(Persisted):
             estimator=estimator,
             correctness=CorrectnessSpec(name="none", version=0),
             data=DataFingerprint(
-                name="none", sha256="", n_questions=n, n_used=n, n_unmeasured=0, n_unlabelled=0, questions=()
+                name="none",
+                sha256="",
+                n_questions=n,
+                n_used=n,
+                n_unmeasured=0,
+                n_unlabelled=0,
+                questions=(),
+                turns=turns,
             ),
             outcome=outcome,
             calibration=scores,
             packages={},
-            turns=turns,
         )
 
     @property
@@ -507,7 +511,7 @@ class CalibrationArtifact(Persisted):
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a prompt if there were none such at calibration, otherwise None."""
         turns = turns_of(messages, self.plan.bindings)
-        return None if turns in (self.turns or (ONE_QUESTION,)) else turns
+        return None if turns in (self.data.turns or (ONE_QUESTION,)) else turns
 
 
 # -- Compositions: artifacts by group, and thresholds that were chosen together --------------------------------------

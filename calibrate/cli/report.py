@@ -101,7 +101,7 @@ def report(
     files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
     commands = [f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}"]
     kept_out = parts.n_left_out + (0 if test else len(parts.test))
-    explained = kept_out <= (0 if loaded.choice is None else loaded.choice.n)
+    explained = kept_out <= (0 if loaded.data.choice is None else loaded.data.choice.n)
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
     if explained and loaded.outcome.rule in rule_names():
         commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")

@@ -21,7 +21,7 @@ from ..data.columns import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, unlike
 from ..rules.certificate import interval
 from ..scoring.scores import refuse_failed
 from .answers import LabelledItems, labelled_items, stored_spec
@@ -118,7 +118,6 @@ def fit_items_artifact(
         outcome=_outcome(gate, found, data, figures),
         calibration=CalibrationScores(uncertainty=(), error=()),
         packages=package_versions(),
-        turns=turns_of_records(data.records),
         items=gate,
     )
 
@@ -188,6 +187,7 @@ def _fingerprint(file: RecordFile, used: RecordTable, data: LabelledItems, n_fai
         n_failed=n_failed,
         n_unlabelled=data.n_unlabelled,
         questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
+        turns=turns_of_records(data.records),
     )
 
 

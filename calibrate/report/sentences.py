@@ -269,7 +269,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
-        *([("estimator chosen", _choice(artifact.choice))] if artifact.choice is not None else []),
+        *([("estimator chosen", _choice(artifact.data.choice))] if artifact.data.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
         *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator.condition)) else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
@@ -294,7 +294,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("digest", artifact.digest),
     ]
     if data.n_unmeasured or data.n_unlabelled:
-        rows.insert(8 + (artifact.choice is not None), ("left out", _left_out(artifact)))
+        rows.insert(8 + (artifact.data.choice is not None), ("left out", _left_out(artifact)))
     if artifact.data.n_cut_off:
         rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
     if (useless := unguardable(artifact)) is not None:

@@ -165,9 +165,8 @@ def learn(
     else:
         fitted = _fit_items(file, gate, alpha, rule, delta, groups)
     fitted = counted(fitted, ledger or Ledger(), key)
-    new = fitted.model_copy(update={"lineage": (*artifact.lineage, artifact.digest)})
     return Learned(
-        artifact=new,
+        artifact=fitted,
         file=file,
         test=tuple(test),
         key=key,
@@ -176,7 +175,7 @@ def learn(
         undecided=len(undecided),
         decided=sum(item.correct is not None for item in pool.items),
         old=_tested(artifact, file, test, key),
-        new=_tested(new, file, test, key),
+        new=_tested(fitted, file, test, key),
         waits=waiting(_kept(pool)[0], missing),
     )
 

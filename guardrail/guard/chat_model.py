@@ -222,7 +222,7 @@ class Guardrail(GuardedChatModel):
         """
         unknown = self.artifact.unknown_turns(messages)
         if unknown is not None and self.turns == "refuse":
-            calibrated = ", ".join(map(repr, self.artifact.turns or (ONE_QUESTION,)))
+            calibrated = ", ".join(map(repr, self.artifact.data.turns or (ONE_QUESTION,)))
             raise TurnsMismatchError(
                 f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
                 "Ask one question at a time, calibrate on conversations "

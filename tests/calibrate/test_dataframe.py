@@ -136,13 +136,13 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
 def test_an_estimator_is_chosen_on_records_that_the_fit_does_not_use(tmp_path: Path) -> None:
     records = columns(rows(120)).score(KEY, "num_sets").label("exact")
     artifact = records.fit(alpha=0.1, rule="acrc", estimator="auto")
-    assert artifact.choice is not None
+    assert artifact.data.choice is not None
     assert artifact.outcome.n == 96
     assert records.evaluate(splits=2).n == 96  # as in the report: of the records that are fitted
     assert records.report(tmp_path / "report.html", splits=0)[0].is_file()
     named = records.fit(alpha=0.1, rule="acrc", estimator="num_sets")
     assert records.evaluate(splits=2) == records.evaluate(splits=2, estimator="num_sets")
-    assert (named.choice, named.outcome.n) == (None, 120)
+    assert (named.data.choice, named.outcome.n) == (None, 120)
 
 
 def test_new_scores_or_labels_void_the_fit() -> None:

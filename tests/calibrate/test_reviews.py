@@ -359,7 +359,6 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
     shown = run("learn", reviewed, "--artifact", old, "--out", out, "--monitor", "risk")
     new = CalibrationArtifact.load(out)
     assert old.read_bytes() == before
-    assert new.lineage == (ARTIFACT.digest,)
     assert (new.model, new.plan, new.prompt, new.estimator) == (
         ARTIFACT.model,
         ARTIFACT.plan,
@@ -420,7 +419,7 @@ def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: P
     assert "Error among answers given by a1.json: " in shown
     assert "Error among answers given by a0.json: " in shown
     new, old = CalibrationArtifact.load(a2), CalibrationArtifact.load(a1)
-    assert (new.lineage[-1], new.outcome.rule) == (old.digest, "empirical")
+    assert new.outcome.rule == "empirical"
     with ReviewStore(store) as opened:
         learned = learn(read_reviews(opened, [old, ARTIFACT]), old, name="reviews")
     tested = set(question_hashes(learned.test).tolist())

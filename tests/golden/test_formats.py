@@ -148,7 +148,7 @@ def test_an_artifact_guards_the_model_it_was_calibrated_with() -> None:
         *(0.75, 0.1, 3),
         (0.0, 0.7075),
     )
-    assert (STORED.data.name, STORED.calibration.error, STORED.turns) == (
+    assert (STORED.data.name, STORED.calibration.error, STORED.data.turns) == (
         *("fragen-ü.jsonl", (0, 0, 0, 1)),
         ("human", "human,ai,human"),
     )

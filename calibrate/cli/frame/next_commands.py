@@ -63,7 +63,7 @@ def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path]
 
 def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     """The options of `fit` that repeat an artifact's fit, of a custom rule those that are not the rule's."""
-    outcome, choice = artifact.outcome, artifact.choice
+    outcome, choice = artifact.outcome, artifact.data.choice
     # To fit the chosen score on all questions would use those of the choice again.
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
     flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]

@@ -278,22 +278,22 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert "Different answers that count as the same" in page
     assert "Which score ranks the errors best?" not in page  # one estimator only
     artifact = CalibrationArtifact.load(out / "artifact.json")
-    assert (artifact.choice, artifact.plan.cut_off) == (None, "abstain")
+    assert (artifact.data.choice, artifact.plan.cut_off) == (None, "abstain")
 
     # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
     shown = run(*common, "--correctness", "contains", "--estimator", "auto")
     assert "wrong answers contain a reference" not in shown
     assert "Estimators on 22 questions that the fit does not use" in shown
     artifact = CalibrationArtifact.load(out / "artifact.json")
-    assert artifact.choice is not None
-    assert f"Chosen: {artifact.choice.candidates[0]}, on 20 % of the questions. The fit uses the other 88" in shown
-    assert (artifact.data.n_questions, artifact.choice.n, len(artifact.choice.questions)) == (88, 22, 22)
+    assert artifact.data.choice is not None
+    assert f"Chosen: {artifact.data.choice.candidates[0]}, on 20 % of the questions. The fit uses the other 88" in shown
+    assert (artifact.data.n_questions, artifact.data.choice.n, len(artifact.data.choice.questions)) == (88, 22, 22)
     page = " ".join((out / "report.html").read_text(encoding="utf-8").split())
     assert "Which score ranks the errors best?" in page
     auroc_interval = r"<td>0\.\d{3}</td><td>0\.\d{3} to [01]\.\d{3}</td>"
-    assert re.search(re.escape(f"{artifact.choice.candidates[0]} (in use)</td>") + auroc_interval, page)
+    assert re.search(re.escape(f"{artifact.data.choice.candidates[0]} (in use)</td>") + auroc_interval, page)
     assert "The one in use was chosen on 22 other questions." in page
-    assert f"{artifact.choice.candidates[0]}, of {len(artifact.choice.candidates)} the one" in run(
+    assert f"{artifact.data.choice.candidates[0]}, of {len(artifact.data.choice.candidates)} the one" in run(
         "report", out / "artifact.json"
     )
 
@@ -303,12 +303,12 @@ def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_p
     fit = ("fit", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
     shown = run(*fit, "--rule", "acrc", "--test-fraction", "0.3")
     artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
-    assert artifact.choice is not None
+    assert artifact.data.choice is not None
     # 72 of 240 are kept out, and of the other 168 the choice takes a fifth.
-    assert (len(tested), artifact.choice.n, artifact.data.n_questions) == (72, 34, 134)
-    hashed = set(training_of(tested).ids) | set(artifact.choice.questions)
+    assert (len(tested), artifact.data.choice.n, artifact.data.n_questions) == (72, 34, 134)
+    hashed = set(training_of(tested).ids) | set(artifact.data.choice.questions)
     assert len(hashed) == 72 + 34
-    assert artifact.choice.candidates[0] in shown
+    assert artifact.data.choice.candidates[0] in shown
     run("report", records_path, "--artifact", out, "--test", tmp_path / "a.test.jsonl", "--out", page, "--splits", "0")
     assert "The one in use was chosen on 34 other questions." in " ".join(page.read_text(encoding="utf-8").split())
     assert "auto chooses on a random part" in run(*fit, "--human-labels", tmp_path / "none.jsonl", code=2)

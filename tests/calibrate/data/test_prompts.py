@@ -55,7 +55,7 @@ def calibrated(
 
 def test_a_prompt_with_slots_is_collected_scored_fitted_and_served(tmp_path: Path) -> None:
     artifact, file = calibrated(tmp_path / "r.jsonl", model())
-    assert (artifact.prompt.slots, artifact.turns) == (("context",), ("human",))
+    assert (artifact.prompt.slots, artifact.data.turns) == (("context",), ("human",))
     assert {record.turns for record in file.records} == {"human"}
     assert all(record.drawn and record.drawn.question == record.question for record in file.records)
     (step,) = [step for step in next_steps(artifact) if "Guardrail(" in step]
@@ -117,13 +117,13 @@ def test_turns_of_conversations_are_bound(tmp_path: Path) -> None:
     labelled = RecordFile(path, file.header.model_copy(update={"correctness": rule.spec}),
                           tuple(label_records(file.records, rule)))  # fmt: skip
     artifact = fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc")
-    assert artifact.turns == ("human", "human,ai,human")
+    assert artifact.data.turns == ("human", "human,ai,human")
     assert fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc",
-                        part=[r for r in labelled.records if r.turns == "human"]).turns == ("human",)  # fmt: skip
+                        part=[r for r in labelled.records if r.turns == "human"]).data.turns == ("human",)  # fmt: skip
     assert Guardrail(model=chat, artifact=artifact).invoke(talks["q1"]).content == "town1"
     unknown = tuple(each.model_copy(update={"turns": None}) for each in labelled.records)
     old = RecordFile(path, labelled.header, unknown)
-    assert fit_artifact(old, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc").turns is None
+    assert fit_artifact(old, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc").data.turns is None
 
 
 def test_answers_that_were_cut_off_are_unmeasured_on_both_sides(tmp_path: Path) -> None:

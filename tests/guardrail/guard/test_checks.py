@@ -260,7 +260,7 @@ def test_turns_that_were_calibrated_pass() -> None:
 
 
 def test_an_artifact_without_turns_is_of_single_questions() -> None:
-    guard = guarded(artifact=ARTIFACT.model_copy(update={"turns": None}))
+    guard = guarded(artifact=ARTIFACT.model_copy(update={"data": ARTIFACT.data.model_copy(update={"turns": None})}))
     assert guard.invoke("sure?").content == "Paris"
     with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
         guard.invoke(CONVERSATION)

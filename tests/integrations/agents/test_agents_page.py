@@ -125,7 +125,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             run_commands()
             names["bridge"].store.close()
     fitted = CalibrationArtifact.load("transfers.json")
-    assert (fitted.outcome.n, fitted.threshold is None, fitted.turns) == (20, False, ("human",))
+    assert (fitted.outcome.n, fitted.threshold is None, fitted.data.turns) == (20, False, ("human",))
     assert fitted.calibration.error.count(1) == 2  # 7, which a person edited, and 8, which a person rejected
     answers: Any = create_agent(
         chat, tools=[balance, transfer], system_prompt=SYSTEM, middleware=[names["gate"]], checkpointer=InMemorySaver()
