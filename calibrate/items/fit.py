@@ -21,7 +21,7 @@ from ..data.columns import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, unlike
+from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from ..rules.certificate import interval
 from ..scoring.scores import refuse_failed
 from .answers import LabelledItems, labelled_items, stored_spec
