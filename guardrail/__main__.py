@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from importlib import import_module
 from importlib.metadata import entry_points, version
 
-from .errors import GuardrailError, load_entry_point
+from .errors import GuardrailError, load_entry_point, show_details
 from .plain_json import visible
 
 __all__ = ["list_commands", "main"]
@@ -64,6 +64,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="guardrail", description="Guardrail for LLMs: run-time tools.")
     parser.add_argument("--version", action="version", version=f"acrc-guardrail {version('acrc-guardrail')}")
+    parser.add_argument("-v", "--verbose", action="store_true", help="write the log in full, with what servers said")
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     names = {*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))}
     called = next((word for word in words if word in names), None)
@@ -77,6 +78,8 @@ def main(argv: Sequence[str] | None = None) -> int:
             parser.print_help(sys.stderr)
             return 2
         arguments = parser.parse_args(words)
+        if arguments.verbose:
+            show_details()
         code: int = import_module(rows[arguments.command][0]).run(arguments)
     except GuardrailError as error:
         print(visible(f"guardrail {called}: {error}"), file=sys.stderr)  # noqa: T201

@@ -267,6 +267,15 @@ def server_words(error: object, secrets: Iterable[str] = ()) -> str:
     return text if len(text) <= QUOTED else f"{text[:QUOTED]}..."
 
 
+def show_details() -> None:
+    """Write the log of this package to stderr in full, with what servers said: ``-v`` of the command lines."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(logging.Formatter("%(levelname)s %(message)s"))
+    log.addHandler(handler)
+    log.setLevel(logging.DEBUG)
+    log.propagate = False
+
+
 def reply_facts(error: Exception) -> list[str]:
     """Status, code and type of the server's reply that an exception carries, in words; empty if it carries none.
 

@@ -230,7 +230,7 @@ class _CollectTally:
         return GuardrailError(
             f"{failed} of the first {self.drawn} questions failed, {count} of them with: {reason}\n"
             f"The rest would fail alike, so collecting stopped; the {self.drawn - failed} good answers are kept. Fix "
-            "the cause and run the same command again."
+            "the cause and run the same command again; `calibrate -v collect ...` shows what the server said."
         )
 
     def report(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 import json
 import os
@@ -29,12 +30,13 @@ from guardrail import scorer
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.doctor import Finding, examine
-from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point
+from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point, log
 from guardrail.models import resolve_model
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.probe import PROMPT
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
+from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})
 ROOT = Path(__file__).parents[2]
@@ -443,6 +445,15 @@ def declared_commands() -> list[EntryPoint]:
     group = "acrc_guardrail.commands"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     return [EntryPoint(name, value, group) for name, value in project["entry-points"][group].items()]
+
+
+def test_verbose_shows_what_a_server_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is the one useful fact about a refusal, and otherwise only in a log that nobody writes."""
+    for name in ("handlers", "level", "propagate"):
+        monkeypatch.setattr(log, name, copy.copy(getattr(log, name)))
+    with serving(Endpoint(mode="400")) as endpoint:
+        assert main(["-v", "doctor", "--model", f"openai-compatible:m@{endpoint.url}"]) == 1
+    assert "bad request with Bearer" in capsys.readouterr().err
 
 
 def test_command_line_is_light_and_lists_its_commands(

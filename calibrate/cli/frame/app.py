@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.panel import Panel
 from typer.core import TyperGroup
 
-from guardrail.errors import GuardrailError, UsageError
+from guardrail.errors import GuardrailError, UsageError, show_details
 
 from .terminal import errors
 
@@ -158,8 +158,13 @@ def _options(
     show_version: Annotated[
         bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit.")
     ] = False,
+    verbose: Annotated[
+        bool, typer.Option("--verbose", "-v", help="Write the log in full, with what servers said.")
+    ] = False,
 ) -> None:
     """Options of the command as a whole."""
+    if verbose:
+        show_details()
 
 
 def first_problem(error: ValidationError) -> str:
