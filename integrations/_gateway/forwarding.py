@@ -31,8 +31,11 @@ KEPT_BACK = frozenset(
 """Headers of the upstream that concern its own connection, or that the gateway sends itself."""
 SHORT = 64 * 2**10
 """Bytes of a reply that is read whole before it is sent on."""
-MINE = frozenset({"authorization", "connection", "content-length", "cookie", "host", "keep-alive", "te", "upgrade"})
-"""Headers of a client that concern its own connection, or its key for the gateway."""
+PASSED = (
+    "accept", "anthropic-beta", "anthropic-version", "content-type", "idempotency-key", "openai-beta",
+    "openai-organization", "openai-project", "range", "traceparent", "tracestate",
+)  # fmt: skip
+"""Headers of a client that are sent upstream."""
 SEGMENT = re.compile(r"[\w.:@=,+~-]+", re.ASCII)
 log = logging.getLogger("guardrail")
 
@@ -96,7 +99,7 @@ class Forwarding:
     ) -> Any:
         """The upstream's reply, byte for byte; an `ApiError` if nothing of one can be sent on.
 
-        The path, with its query, is below the root of the upstream, and the headers are those that are sent on. Without
+        The path, with its query, is below the root of the upstream. Of a client's headers `PASSED` are sent on. Without
         a credential, the key of the alias is sent. ``watched`` passes the parts of the reply with its status on.
         """
         try:
@@ -118,13 +121,9 @@ class Forwarding:
 
     async def pass_through(self, request: Any, path: str, content: bytes, credential: str | None) -> Any:
         """`respond` to any request of a client, with ``x-guardrail-guarded: false``."""
-        sent = {
-            name: value
-            for name, value in request.headers.items()
-            if name not in MINE and not name.startswith(("x-guardrail", "x-api-key", "api-key", "proxy-", "transfer-"))
-        }
         query = request.scope["query_string"].decode("latin-1")
-        response = await self.respond(request.method, f"{path}?{query}" if query else path, content, sent, credential)
+        path = f"{path}?{query}" if query else path
+        response = await self.respond(request.method, path, content, request.headers, credential)
         response.raw_headers.append((b"x-guardrail-guarded", b"false"))
         return response
 
@@ -134,10 +133,10 @@ class Forwarding:
 
     async def _sent(self, method: str, path: str, content: bytes, headers: Mapping[str, str], secret: str) -> Any:
         """The upstream's reply to a request; its body is not read yet."""
-        sent = {}
-        for name, value in headers.items():
+        sent: dict[str, str] = {}
+        for name in PASSED:
             try:
-                sent[name] = value.encode("latin-1").decode()
+                sent |= {name: headers[name].encode("latin-1").decode()} if name in headers else {}
             except UnicodeDecodeError:
                 raise ApiError(400, f"The header {name[:100]} is not UTF-8.", "invalid_header") from None
         sent["accept-encoding"] = "identity"  # bytes pass unchanged, and whoever reads a copy must understand it

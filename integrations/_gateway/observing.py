@@ -36,11 +36,6 @@ from .protocol import DRAWING, ApiError, bindings_of, drawing_fields, messages_o
 
 __all__ = ["Observing"]
 
-PASSED = (
-    "accept", "anthropic-beta", "anthropic-version", "content-type", "idempotency-key", "openai-beta",
-    "openai-organization", "openai-project", "traceparent", "tracestate",
-)  # fmt: skip
-"""Headers of a client that are sent upstream."""
 LARGEST = 4 * 2**20
 """Bytes of an answer that is measured."""
 REASONS = DRAWING | {*Unmeasured, "history", "messages", "n", "prompt", "response_format", "suspended", "tools"}
@@ -124,9 +119,8 @@ class Observing:
         if body["model"] != self.alias.upstream.model:
             content = self.alias.forwarding.renamed(body)
         passed = Passed(body, len(content), credential, headers.get("idempotency-key") or number, number, dialect)
-        sent = {name: headers[name] for name in PASSED if name in headers}
         watched = partial(self._watched, passed)
-        return await self.alias.forwarding.respond("POST", dialect.path, content, sent, credential, watched)
+        return await self.alias.forwarding.respond("POST", dialect.path, content, headers, credential, watched)
 
     def _watched(self, passed: Passed, status: int, parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         """Count a reply, and decide whether it is measured, before anything of it is known."""
