@@ -12,7 +12,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
-from uuid import uuid4
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from sqlalchemy.exc import SQLAlchemyError
@@ -22,11 +21,9 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from ...errors import UsageError
-from ...plain_json import sha256_hex
 from ...types import ToolCall
 from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
 from ..limits import LONGEST_NAME
-from ..queue.expiring_keys import ExpiringKeys
 from ..queue.item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..queue.store import ReviewStore
 from .accounts import Account
@@ -35,12 +32,8 @@ from .site import UNAVAILABLE, PageError, Site, described, unavailable
 
 __all__ = ["Api"]
 
-KEPT = 86_400.0
-"""Seconds for which the response to an ``Idempotency-Key`` is kept."""
 RUNNING = 60.0
-"""Seconds after which a request that has not ended counts as dead, and its lease of the item ends."""
-LONGEST_ID = 255
-"""Characters of an ``Idempotency-Key``."""
+"""Seconds after which the lease of a request that has not ended ends."""
 Reply = tuple[int, dict[str, Any]]
 
 
@@ -86,11 +79,10 @@ class Api:
     Args:
         site: Holds the accounts and the limits.
         store: The queue.
-        keys: Keeps the responses to idempotency keys.
     """
 
-    def __init__(self, site: Site, store: ReviewStore, keys: ExpiringKeys) -> None:
-        self._site, self._store, self._keys = site, store, keys
+    def __init__(self, site: Site, store: ReviewStore) -> None:
+        self._site, self._store = site, store
 
     def routes(self) -> list[Route]:
         """Paths and their handlers."""
@@ -126,9 +118,9 @@ class Api:
     async def decide(self, request: Request, account: Account) -> Response:
         """Decide an item.
 
-        * ``If-Match``: the item's version; 412 if the version has changed.
-        * ``Idempotency-Key``: the same key with the same body gets the same response again, for a day; 422 with another
-          body, 409 while the first request is still running.
+        A request that is sent again changes nothing: the same decision gets the decided item again, 409 another one.
+
+        ``If-Match``: the item's version; 412 if the version has changed.
         """
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise PageError(415, "Not JSON", "Send the decision as application/json.")
@@ -136,37 +128,7 @@ class Api:
             body = await request.body()
             item, match = request.path_params["item"], request.headers.get("if-match", "*").strip()
             work = partial(self._decided, item, account.name, body, match)
-            key = request.headers.get("idempotency-key")
-            if key is None:
-                return _response(await run_in_threadpool(work))
-            if not 0 < len(key) <= LONGEST_ID:
-                raise PageError(
-                    400, "Invalid key", f"Idempotency-Key has 1 to {LONGEST_ID} characters, got {len(key)}."
-                )
-            digest = sha256_hex(f"{item}\n{match}\n".encode() + body)
-            name = "idempotency:" + sha256_hex(f"{account.name}\n{key}")
-            return _response(await run_in_threadpool(self._once, name, digest, work))
-
-    def _once(self, name: str, digest: str, work: Callable[[], Reply]) -> Reply:
-        """The reply to a request with an idempotency key: computed now, or stored by the first request."""
-        # `run` makes the value unique, so that this request replaces and removes no entry but its own.
-        mine = json.dumps({"digest": digest, "run": uuid4().hex})
-        earlier = self._keys.add(name, mine, RUNNING)
-        if earlier is not None:
-            stored = json.loads(earlier)
-            if stored["digest"] != digest:
-                raise PageError(422, "Key used before", "This Idempotency-Key was sent with another request.")
-            if "reply" not in stored:
-                text = "The first request with this Idempotency-Key is still running. Try again in a few seconds."
-                raise PageError(409, "Still running", text, {"Retry-After": "5"})
-            return stored["reply"][0], stored["reply"][1]
-        try:
-            reply = work()
-        except BaseException:
-            self._keys.remove(name, mine)  # nothing was decided, so it can be tried again
-            raise
-        self._keys.replace(name, mine, json.dumps({"digest": digest, "reply": reply}), KEPT)
-        return reply
+            return _response(await run_in_threadpool(work))
 
     def _decided(self, ticket: str, system: str, body: bytes, match: str) -> Reply:
         item = self._store.item(ticket)

@@ -94,7 +94,7 @@ def review_app(
         *sign_in.routes(),
         *ItemPages(site, store, lease).routes(),
         *MonitorPages(site, store).routes(),
-        *Api(site, store, keys).routes(),
+        *Api(site, store).routes(),
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
     middleware = [

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from datetime import UTC, datetime
@@ -57,6 +58,8 @@ LARGEST_TOGETHER = 32_000_000
 """Bytes of all larger forms that are being read; parsing takes about three times as much memory."""
 UNAVAILABLE = {"Retry-After": "30"}
 """Headers of a response that says that the database failed."""
+_TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
+"""Characters that embed, override or isolate the direction of writing."""
 _log = logging.getLogger(__name__)
 Handler = Callable[["SiteCall"], Awaitable[Response]]
 Endpoint = Callable[[Request], Awaitable[Response]]
@@ -119,6 +122,8 @@ class Site:
         self._pages.filters["ago"] = ago
         self._pages.filters["seconds"] = _seconds
         self._pages.filters["broken"] = _broken
+        self._pages.filters["editable"] = _editable
+        self._pages.filters["escaped"] = _escaped
 
     def open(self, handler: Handler, *, form: int = 0) -> Endpoint:
         """A page for everybody. ``form`` is the most bytes of the form it takes; 0 for a page without a form."""
@@ -290,8 +295,18 @@ def _broken(candidate: Candidate | None) -> bool:
     return candidate is not None and "\ufffd" in f"{candidate.model_dump()}"
 
 
+def _editable(text: str) -> str:
+    """What an edit starts from: the text without characters that turn it around, which show one answer as another."""
+    return _TURNING.sub("", text)
+
+
+def _escaped(text: str) -> str:
+    """JSON to edit, with such characters as the escapes that JSON has for them: the same value."""
+    return _TURNING.sub(lambda match: f"\\u{ord(match[0]):04x}", text)
+
+
 def _shown(value: Any) -> Any:
-    """A text without characters that turn it around or hide in it; fields to edit, marked by ``| e``, keep them."""
+    """A text without characters that turn it around or hide in it; fields to edit are marked by ``| e``."""
     return visible(value) if type(value) is str else value
 
 

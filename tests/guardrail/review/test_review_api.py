@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -149,10 +148,10 @@ def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: http
     item = store.enqueue(held_back())
     lease = store.claim("ann", item=item.id)
     assert lease is not None
-    answer = decide(system, item.id, Idempotency_Key="k")
+    answer = decide(system, item.id)
     assert (answer.status_code, answer.json()["error"]) == (409, "Held by a reviewer")
     store.release(lease)
-    assert decide(system, item.id, Idempotency_Key="k").status_code == 200, "what was refused can be sent again"
+    assert decide(system, item.id).status_code == 200, "what was refused can be sent again"
 
 
 def test_a_decision_is_final(store: ReviewStore, system: httpx.Client) -> None:
@@ -192,48 +191,6 @@ def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: h
     assert decide(system, other.id, If_Match="*").status_code == 200
 
 
-def test_a_key_makes_a_request_that_is_sent_again_one_request(
-    store: ReviewStore, system: httpx.Client, now: list[float]
-) -> None:
-    item = store.enqueue(held_back())
-    first = decide(system, item.id, Idempotency_Key="k")
-    with store.database.write() as connection:  # a second execution would show
-        connection.exec_driver_sql("UPDATE review_items SET holder = 'changed'")
-    again = decide(system, item.id, Idempotency_Key="k")
-    assert (again.status_code, again.content, again.headers["ETag"]) == (200, first.content, first.headers["ETag"])
-    reject = {"action": "reject", "reviewer": "Dora"}
-    assert decide(system, item.id, reject, Idempotency_Key="k").status_code == 422
-    assert decide(system, store.enqueue(held_back()).id, Idempotency_Key="k").status_code == 422
-    jira = {"Authorization": "Bearer jira-token-0123456789ab"}
-    assert decide(system, item.id, reject, Idempotency_Key="k", **jira).status_code == 409, "a key is its system's own"
-    now[0] += 86_400
-    assert decide(system, item.id, reject, Idempotency_Key="k").status_code == 409
-    for key in ("", "k" * 256):
-        assert decide(system, item.id, Idempotency_Key=key).status_code == 400
-
-
-def test_a_request_that_is_still_running_is_not_run_twice(
-    store: ReviewStore, system: httpx.Client, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    item = store.enqueue(held_back())
-    running, release, decides = threading.Event(), threading.Event(), store.decide
-
-    def slow(*arguments: Any) -> Any:
-        running.set()
-        assert release.wait(60)
-        return decides(*arguments)
-
-    monkeypatch.setattr(store, "decide", slow)
-    with ThreadPoolExecutor(1) as pool:
-        first = pool.submit(decide, system, item.id, Idempotency_Key="k")
-        assert running.wait(60)
-        second = decide(system, item.id, Idempotency_Key="k")
-        release.set()
-    assert (second.status_code, second.json()["error"]) == (409, "Still running")
-    assert second.headers["retry-after"] == "5"
-    assert first.result().status_code == decide(system, item.id, Idempotency_Key="k").status_code == 200
-
-
 def test_a_request_that_met_a_broken_database_can_be_sent_again(
     store: ReviewStore, system: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -244,9 +201,9 @@ def test_a_request_that_met_a_broken_database_can_be_sent_again(
 
     with monkeypatch.context() as broken:
         broken.setattr(store, "decide", fails)
-        answer = decide(system, item.id, Idempotency_Key="k")
+        answer = decide(system, item.id)
         assert (answer.status_code, answer.headers["retry-after"]) == (503, "30")
-    assert decide(system, item.id, Idempotency_Key="k").status_code == 200
+    assert decide(system, item.id).status_code == 200
 
 
 def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: httpx.Client) -> None:

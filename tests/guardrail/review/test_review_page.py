@@ -429,13 +429,29 @@ def test_no_character_turns_the_text_around(store: ReviewStore, address: str) ->
     ann.post(f"/items/{item.id}/claim")
     for path in ("/", "/search?q=pay", f"/items/{item.id}"):
         page = ann.get(path)[1]
-        outside = re.sub(r"<textarea.*?</textarea>", "", page, flags=re.DOTALL)  # an edit starts from the text itself
-        assert shown in outside
-        assert "\u202e" not in outside
-    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited=turned)
+        assert shown in page
+        assert "\u202e" not in page
+        assert "\u2066" not in page
+    field = unescape(re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, flags=re.DOTALL)[0])
+    assert field == "pay bob ot 05", "an edit starts from what can be seen"
+    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited=field)
     decided = store.item(item.id).decision
     assert decided is not None
-    assert decided.action == "approve"  # nothing was edited
+    assert decided.candidate == Candidate(text=field), "the override is gone, so this is not what was judged"
+
+
+def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store: ReviewStore, address: str) -> None:
+    call = {"name": "pay", "arguments": {"to": "\u202ebob"}}
+    item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [call]}))
+    ann = Client(address).sign_in("ann")
+    ann.post(f"/items/{item.id}/claim")
+    page = ann.get(f"/items/{item.id}")[1]
+    assert "\u202e" not in page
+    field = unescape(re.findall(r'<textarea id="tool_calls".*?>\n(.*?)</textarea>', page, flags=re.DOTALL)[0])
+    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", tool_calls=field)
+    decided = store.item(item.id).decision
+    assert decided is not None
+    assert decided.action == "approve"
 
 
 def test_hostile_text_is_text(store: ReviewStore, address: str) -> None:
