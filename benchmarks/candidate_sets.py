@@ -14,9 +14,9 @@ import sys
 from pathlib import Path
 from statistics import fmean
 
+from benchmarks.published import import_published
 from calibrate.candidate_sets import Population, evaluate_candidates, fit_candidates, judge_candidates
 from calibrate.correctness import label_records, make_rule
-from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import score_records
@@ -30,7 +30,7 @@ POPULATIONS: tuple[Population, ...] = ("held_back", "all")
 
 def measure(path: Path, correctness: str) -> None:
     """Print the rows of one file."""
-    imported = import_file(path, ImportSettings())
+    imported = import_published(path)
     rule = make_rule(correctness)
     estimator = make(ESTIMATOR)
     scored = score_records(imported.file, [estimator])

@@ -30,9 +30,9 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from numpy.typing import NDArray
 
+from benchmarks.published import import_published
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
-from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records
 from calibrate.evaluation.calls import Score, certified_once, ordered, score_of, scores_of_draws
@@ -261,7 +261,7 @@ def _smollm2(path: Path, folder: Path) -> Pool:
 
 def _resampled(path: Path, name: str, rule: str, votes: Estimator) -> Pool:
     """Recorded samples without a greedy answer: the first one is the answer, the next ten are its samples."""
-    file = import_file(path, ImportSettings()).file
+    file = import_published(path).file
     records = []
     for record in file.records:
         assert record.drawn is not None
@@ -287,7 +287,7 @@ def _mmlu_pro(path: Path, model: str) -> Pool:
 
 
 def _mmbench(path: Path, name: str) -> Pool:
-    file = import_file(path, ImportSettings()).file
+    file = import_published(path).file
     records = [record for record in file.records if record.drawn is not None and record.correct is not None]
     if not records:
         records = _labelled(file.records, "option")

@@ -22,8 +22,8 @@ from guardrail.uncertainty import Estimator, Scorer
 from .correctness import CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
-from .data.questions import RawRow
 from .data.records import RecordFile, read_records, write_records
+from .data.rows import RawRow
 from .data.split import Groups, Repeats, split
 from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, choose_score
@@ -500,7 +500,8 @@ _IN_PYTHON = (
     (r"--map '(\w+)=([^'\n]*)'", r'\1="\2"'),
     (r"Correct the --map", "Correct the argument"),
     (r"--map\b(?! \w+=)", "the arguments"),
-    (r", or name the layout: --format [^.]*", ""),
+    (r", or name the tool that wrote the file: --format [^.]*", ""),
+    (r"--(right|cut|rows) (\S+?)(?=[,.]?(\s|$))", r"settings=ImportSettings(\1=\2)"),
     (r"--skip-bad", "settings=ImportSettings(skip_bad=True)"),
     (r"--(system|other-labels) (\w+)", lambda m: f'settings=ImportSettings({m[1].replace("-", "_")}="{m[2]}")'),
     (r"--option-scale (\w+)", r'settings=ImportSettings(option_scale="\1")'),

@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.published import import_published
 from calibrate.correctness import label_records, make_rule, parse_number
-from calibrate.data.formats import ImportSettings, import_file
 from calibrate.data.records import Record, RecordFile, read_records
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
@@ -110,7 +110,7 @@ def _reader(path: Path, name: str) -> Callable[[], Source]:
 
 
 def _imported(path: Path, rule: str | None = None) -> RecordFile:
-    file = import_file(path, ImportSettings()).file
+    file = import_published(path).file
     if rule is None:
         return file
     return RecordFile(path, file.header, tuple(label_records(file.records, make_rule(rule))))

@@ -16,7 +16,7 @@ from guardrail.specs import IMPORTED
 from guardrail.specs import identify as identity_of
 from guardrail.types import MAX_TOKENS
 
-from ..data.formats import KINDS, LAYOUTS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
+from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.records import RecordFile, rewrite_records, write_records
 from ..evaluation.label_checks import auroc_interval
 from ..items.documents import import_documents
@@ -40,15 +40,21 @@ def import_(
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("records.jsonl"),
     format: Annotated[
-        str | None, typer.Option(help=f"{', '.join((*KINDS, *LAYOUTS))}. Default: recognised by name and columns.")
+        str | None,
+        typer.Option(
+            help=f"Kind of file, or the tool that wrote it: {', '.join((*KINDS, *EXPORTS))}. Default: by name."
+        ),
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Path of the list of rows in a JSON document, e.g. results.results.")
     ] = None,
     map: Annotated[
         list[str] | None,
         typer.Option(
             "--map",
-            help="FIELD=COLUMN, for question, references, samples, logprobs, tokens, answer, options, option_scores, "
-            "correct, error, tools, model, group, id (FIELD=- for none); score=NAME:COLUMN or confidence=NAME:COLUMN. "
-            "May be repeated.",
+            help="FIELD=COLUMN, or a path into a nested column (answer=response.output), for question, references, "
+            "samples, logprobs, tokens, answer, options, option_scores, correct, error, tools, model, group, id "
+            "(FIELD=- for none); score=NAME:COLUMN or confidence=NAME:COLUMN. May be repeated.",
         ),
     ] = None,
     primary: Annotated[
@@ -65,6 +71,11 @@ def import_(
         str,
         typer.Option(help="Of --map score= columns: higher-is-uncertain, or higher-is-certain (log-probabilities)."),
     ] = "higher-is-uncertain",
+    right: Annotated[
+        list[str] | None,
+        typer.Option(help="Label that says right, if it is not a usual word (yes, pass, 1). May be repeated."),
+    ] = None,
+    cut: Annotated[float | None, typer.Option(help="Labels are grades, and right from this number on.")] = None,
     other_labels: Annotated[
         str | None, typer.Option(help="What a third value of a label ('unparseable') counts as: wrong or unlabelled.")
     ] = None,
@@ -123,6 +134,9 @@ def import_(
         option_scale=None
         if option_scale is None
         else _one_of("--option-scale", option_scale, "logit", "logprob", "probability"),
+        rows=rows,
+        right=tuple(right or ()),
+        cut=cut,
         other_labels=None if other_labels is None else _one_of("--other-labels", other_labels, "wrong", "unlabelled"),
         system=system,
         model=model,

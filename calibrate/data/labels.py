@@ -19,6 +19,7 @@ from guardrail.specs import CorrectnessSpec
 
 from .questions import read_rows
 from .records import GIVEN, Record, exclusive
+from .rows import get_name
 from .table import RecordTable, table_of
 
 __all__ = [
@@ -77,7 +78,7 @@ def read_labels(path: str | Path) -> GivenLabels:
     skipped: set[str] = set()
     answers: dict[str, str] = {}
     for row in read_rows(path):
-        name = str(row.values.get("id") or "").strip()
+        name = get_name(row, "id")
         if not name:
             raise row.fail("id", row.values.get("id"), "every label needs the id of its record")
         label = row.values.get("format")

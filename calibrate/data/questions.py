@@ -1,16 +1,14 @@
-"""Question files: JSONL or CSV with question, references, optional options and group.
+"""Question files: JSONL or a table with question, references, optional options and group.
 
 A malformed row stops the reading with file, line and field; nothing is skipped, guessed or repaired.
 """
 
 from __future__ import annotations
 
-import csv
 import difflib
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,15 +19,12 @@ from guardrail.judges import normalise
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
+from .rows import RawRow, get_name, good_rows, open_rows, short
+
 __all__ = [
     "Question",
-    "RawRow",
     "content_id",
     "fingerprint",
-    "get_name",
-    "json_document",
-    "json_rows",
-    "jsonl_row",
     "option_labels",
     "read_questions",
     "read_rows",
@@ -68,34 +63,17 @@ class Question(Frozen):
         return canonical_json([self.question.strip(), self.options, _sorted_tools(self.tools)])
 
 
-@dataclass(frozen=True, slots=True)
-class RawRow:
-    """A raw row.
-
-    Attributes:
-        where: File and line, as shown to people.
-        values: Fields by name.
-    """
-
-    where: str
-    values: Mapping[str, Any]
-
-    def fail(self, field: str, got: object, rule: str) -> RecordError:
-        """The error for a bad field: where, what was found, and the rule with the way out."""
-        return RecordError(f"{self.where}: field {field!r}: got {_short(got)}; {rule}")
-
-
 def read_questions(path: str | Path, *, require_references: bool = True) -> list[Question]:
     """Read a question file.
 
     JSONL or a JSON array: one object a question with ``question`` (text), ``references`` (list of texts, or one text),
     and optionally ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and
-    ``group``. CSV: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as a JSON object,
+    ``group``. Tables: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as an object,
     or as columns A, B, C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly
     one of these is taken for a typing error.
 
     Args:
-        path: A file that ends in .jsonl, .ndjson, .json or .csv.
+        path: A file of one row a question (`calibrate.data.rows.open_rows`).
         require_references: Whether a question without references is an error.
 
     Returns:
@@ -177,173 +155,21 @@ def reference_label(question: Question) -> str | None:
 
 
 def read_rows(path: Path) -> Iterator[RawRow]:
-    """Rows of a JSONL, JSON or CSV file, with CSV cells in their JSON form.
+    """Rows of a file, with the cells of a table in their JSON form.
 
     Raises:
-        RecordError: A line that is not a row; file and line are named.
+        RecordError: A row that cannot be read; file and line are named.
         UsageError: The file is missing, or of another kind.
     """
-    if not path.is_file():
-        raise UsageError(f"no file at {path}. Give the path of a .jsonl, .json or .csv file.")
-    refuse_spreadsheet(path)
-    kind = path.suffix.lower()
-    if kind == ".json":
-        return _good_rows(json_rows(path))
-    if kind in (".jsonl", ".ndjson"):
-        return _jsonl_rows(path)
-    if kind == ".csv":
-        return _csv_rows(path)
-    raise UsageError(f"{path} is neither .jsonl, .json nor .csv. Convert it, or rename it if it is one of them.")
+    source = open_rows(path)
+    for row in good_rows(source):
+        yield RawRow(row.where, _unfold(row)) if source.textual else row
 
 
-def refuse_spreadsheet(path: Path) -> None:
-    """Refuse an Excel file, whatever its name.
-
-    Raises:
-        UsageError: With the ways to make a CSV file of it.
-    """
-    with path.open("rb") as file:
-        # The zip of .xlsx, and the older compound file of .xls: no text file begins so.
-        excel = file.read(4) in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0")
-    if excel:
-        out = path.name.removesuffix(path.suffix) + ("-text.csv" if path.suffix.lower() == ".csv" else ".csv")
-        raise UsageError(
-            f'{path} is an Excel file. Save it there as "CSV UTF-8 (comma delimited)", or in Python: '
-            f"pandas.read_excel({path.name!r}).to_csv({out!r}, index=False)."
-        )
-
-
-def check_separator(path: Path, names: Sequence[str]) -> None:
-    """Refuse the header of a CSV file whose cells are not separated by commas.
-
-    Raises:
-        RecordError: Naming the columns, and a command that converts the file.
-    """
-    separator = next((sign for sign in (";", "\t", "|") if len(names) == 1 and sign in names[0]), None)
-    if separator is not None:
-        raise RecordError(
-            f"{path}:1: the columns {', '.join(names[0].split(separator))} are separated by {separator!r}, not by "
-            f"commas. Convert the file: pandas.read_csv({path.name!r}, sep={separator!r}).to_csv("
-            f"{path.stem + '-commas.csv'!r}, index=False)."
-        )
-
-
-def json_document(path: Path, hint: str) -> Any:
-    """The value in a JSON file.
-
-    Args:
-        path: The file.
-        hint: What to do about a file that is not JSON.
-
-    Raises:
-        RecordError: It is not UTF-8, or not JSON; the line is named.
-    """
-    try:
-        return json.loads(path.read_text(encoding="utf-8-sig"))
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
-
-
-def json_rows(path: Path) -> Iterator[RawRow | RecordError]:
-    """Rows of a JSON document that is an array of objects, named by their index; an error for any other element.
-
-    Raises:
-        RecordError: The file is not such a document.
-    """
-    document = json_document(path, "If each line is one object, rename the file to .jsonl; otherwise it is truncated.")
-    if not isinstance(document, list):
-        fields = f" with the fields {', '.join(map(str, document))[:200]}" if isinstance(document, dict) else ""
-        raise RecordError(
-            f"{path}: got a {type(document).__name__}{fields}; the document must be an array of objects, [{{...}}, "
-            '...]. From pandas: df.to_json(path, orient="records").'
-        )
-    for i, values in enumerate(document):
-        where = f"{path}[{i}]"
-        if isinstance(values, dict):
-            yield RawRow(where, values)
-        else:
-            yield RecordError(f"{where}: got {_short(values)}; each element must be one object, {{...}}")
-
-
-def _good_rows(rows: Iterable[RawRow | RecordError]) -> Iterator[RawRow]:
-    for row in rows:
-        if isinstance(row, RecordError):
-            raise row
-        yield row
-
-
-def _jsonl_rows(path: Path) -> Iterator[RawRow]:
-    with path.open("rb") as lines:
-        for number, raw in enumerate(lines, start=1):
-            row = jsonl_row(f"{path}:{number}", raw)
-            if row is not None:
-                yield row
-
-
-def jsonl_row(where: str, raw: bytes) -> RawRow | None:
-    """The row in one line of a JSONL file, or None for an empty line.
-
-    Raises:
-        RecordError: The line is not a JSON object.
-    """
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    if not text.strip():
-        return None
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}, near {_short(text.strip())}. "
-            "Each line must be one complete JSON object."
-        ) from error
-    if not isinstance(values, dict):
-        raise RecordError(f"{where}: got {_short(values)}; each line must be one JSON object, {{...}}")
-    return RawRow(where, values)
-
-
-def get_name(row: RawRow, column: str) -> str | None:
-    """A short text or whole number; None when it is absent."""
-    value = row.values.get(column)
-    if value is None or value == "":
-        return None
-    if isinstance(value, bool) or not isinstance(value, str | int):
-        raise row.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
-    return str(value).strip() or None
-
-
-def _csv_rows(path: Path) -> Iterator[RawRow]:
-    with path.open(encoding="utf-8-sig", newline="") as lines:
-        reader = csv.DictReader(lines, strict=True)
-        try:
-            names = [name.strip() for name in reader.fieldnames or ()]
-            reader.fieldnames = names
-            check_separator(path, names)
-            twice = {name for name in names if names.count(name) > 1}
-            if twice:
-                raise RecordError(f"{path}:1: column {sorted(twice)[0]!r} appears twice; rename or remove one")
-            for values in reader:
-                where = f"{path}:{reader.line_num}"
-                if None in values or None in values.values():
-                    raise RecordError(
-                        f"{where}: the row has another number of cells than the header ({len(names)}: "
-                        f"{', '.join(names)}). Quote cells that contain commas."
-                    )
-                yield RawRow(where, _unfold(where, values))
-        except (csv.Error, UnicodeDecodeError) as error:
-            raise RecordError(
-                f"{path}:{reader.line_num + 1}: not readable as CSV: {error}. Save it as UTF-8."
-            ) from error
-
-
-def _unfold(where: str, cells: Mapping[str, str]) -> dict[str, Any]:
-    """CSV cells to the JSON form: lists and objects parsed, empty cells absent, option columns gathered."""
-    values: dict[str, Any] = {name: cell for name, cell in cells.items() if cell.strip()}
-    references = values.get("references", "")
+def _unfold(row: RawRow) -> dict[str, Any]:
+    """Cells of a table to the JSON form: lists and objects parsed, option columns gathered."""
+    where, values = row.where, dict(row.values)
+    references = values.get("references") or ""
     if references.strip().startswith("["):
         values["references"] = _json_cell(where, "references", references)
     elif references:
@@ -361,7 +187,7 @@ def _json_cell(where: str, field: str, cell: str) -> Any:
     try:
         return json.loads(cell)
     except json.JSONDecodeError as error:
-        raise RecordError(f"{where}: field {field!r}: got {_short(cell)}; it is not JSON ({error.msg})") from error
+        raise RecordError(f"{where}: field {field!r}: got {short(cell)}; it is not JSON ({error.msg})") from error
 
 
 def _question(row: RawRow, *, require_references: bool) -> Question:
@@ -453,8 +279,3 @@ def content_id(
 
 def _sorted_tools(tools: Sequence[Mapping[str, Any] | str] | None) -> list[str] | None:
     return None if tools is None else sorted(canonical_json(tool) for tool in tools)
-
-
-def _short(value: object, limit: int = 120) -> str:
-    shown = "nothing" if value is None else repr(value)
-    return shown if len(shown) <= limit else shown[: limit - 1] + "…"

@@ -30,7 +30,6 @@ from guardrail.notebook import BLUE, RED, as_html, axis, percent
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
-from .questions import refuse_spreadsheet
 from .record import Record, RecordHeader
 from .table import RecordTable, among, table_of
 
@@ -578,10 +577,8 @@ def parse_header(path: Path, line: bytes) -> RecordHeader:
         RecordError: The line holds no header, or one of another version.
     """
     if path.suffix.lower() in (".csv", ".tsv", ".xlsx", ".xls", ".parquet"):
-        refuse_spreadsheet(path)
-        columns = (
-            "" if path.suffix.lower() == ".parquet" else f" with the columns {line.decode(errors='replace').strip()}"
-        )
+        text = path.suffix.lower() in (".csv", ".tsv")
+        columns = f" with the columns {line.decode(errors='replace').strip()}" if text else ""
         raise RecordError(
             f"{path} is a table{columns}, not a record file. Make one of it: calibrate import {shlex.quote(str(path))} "
             "--map question=COLUMN --map correct=COLUMN --map confidence=NAME:COLUMN (or --map samples=COLUMN,COLUMN)."

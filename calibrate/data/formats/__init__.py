@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
+from ..rows import KINDS
 from .build import Primary
+from .exports import EXPORTS
 from .field_map import IMPORTED, ColumnMap, ScoreColumn, parse_map
-from .layouts import LAYOUTS
 from .questions import QUESTION_FORMATS, Loaded, load_questions
 from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
-from .rows import KINDS
 
 __all__ = [
+    "EXPORTS",
     "IMPORTED",
     "KINDS",
-    "LAYOUTS",
     "QUESTION_FORMATS",
     "Bad",
     "ColumnMap",

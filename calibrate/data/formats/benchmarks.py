@@ -10,7 +10,8 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError
 from guardrail.judges import normalise
 
-from ..questions import Question, RawRow, get_name, json_document
+from ..questions import Question
+from ..rows import RawRow, get_name, json_document
 from .field_map import get_text
 
 __all__ = [

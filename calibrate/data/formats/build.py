@@ -10,6 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from guardrail.judges import majority
+from guardrail.plain_json import canonical_json, has_visible
 from guardrail.sampling.replies import is_cut, is_refusal, only_readable, stated
 from guardrail.types import (
     LEAST_LOGPROB,
@@ -23,8 +24,9 @@ from guardrail.types import (
     is_logprob,
 )
 
-from ..questions import Question, RawRow, content_id, get_name, reference_label
+from ..questions import Question, content_id, reference_label
 from ..records import Record
+from ..rows import RawRow, get_name, parsed
 from .field_map import (
     FIELDS,
     ColumnMap,
@@ -34,17 +36,15 @@ from .field_map import (
     get_number,
     get_object,
     get_text,
-    get_truth,
+    is_infinite,
     read_list,
 )
+from .truth import Labels
 
-__all__ = ["Builder", "OptionScale", "OtherLabels", "Primary"]
+__all__ = ["Builder", "OptionScale", "Primary"]
 
 OptionScale = Literal["logit", "logprob", "probability"]
 """What option scores are: logits (any common offset), log-probabilities (at most 0), or probabilities."""
-
-OtherLabels = Literal["wrong", "unlabelled"]
-"""What a label is that says neither right nor wrong, such as "unparseable"."""
 
 Primary = Literal["first", "sampled", "majority"]
 """Which sample is the answer, where no column holds one.
@@ -82,7 +82,7 @@ class Builder:
         columns: Which column holds what.
         primary: Which sample is the answer, where no column holds one.
         option_scale: What option scores are; None reads it from the column "option_scale".
-        other_labels: What a label is that says neither right nor wrong; None: the row is malformed.
+        labels: How labels are read.
         cut_off: Whether an answer that was cut off, or whose end the file states as unknown, is an answer like others.
         textual: Whether lists and numbers come as texts (CSV).
         expected: Fields that every row must have; set by `expect`.
@@ -93,7 +93,7 @@ class Builder:
     primary: Primary = "majority"
     option_scale: OptionScale | None = None
     textual: bool = False
-    other_labels: OtherLabels | None = None
+    labels: Labels = field(default_factory=Labels)
     cut_off: Literal["abstain", "measure"] = "abstain"
     expected: frozenset[str] = field(default_factory=frozenset)
     ready: bool = False
@@ -103,7 +103,9 @@ class Builder:
     _n_unread: Counter[str] = field(default_factory=Counter)
     _missing: Counter[str] = field(default_factory=Counter)
     _unread: set[str] = field(default_factory=set)
-    _other: Counter[str] = field(default_factory=Counter)
+    _n_rows: int = 0
+    _n_numbered: int = 0
+    _n_system: int = 0
 
     def expect(self, row: RawRow) -> None:
         """Fix the fields that every row must have: those that were mapped, and those this row has."""
@@ -123,10 +125,11 @@ class Builder:
             RecordError: A field is missing or malformed; file, line and field are named.
         """
         values = {name: value for name, value in row.values.items() if not _is_nan(value)}
-        row = RawRow(row.where, values)
+        row = replace(row, values=values)
         if self.textual:
             self._missing.update(name for name, value in values.items() if value is None and name in self._used)
-        question = self._question(row)
+        self._n_rows += 1
+        question, messages = self._question(row)
         scores = self._option_scores(row)
         if self._labels is not None and question.options is None:
             question = question.model_copy(update={"options": {label: label for label in self._labels}})
@@ -135,10 +138,11 @@ class Builder:
         drawn, missing = None, None
         if primary is not None or self.expected & {"answer", "samples", "option_scores"}:
             drawn = self._drawn(question, primary, rest, scores)
-            missing = self._part(drawn)
+            missing = self._held_back(drawn)
         correct = self._correct(row, primary)
         return Record(
             **question.model_dump(),
+            messages=messages,
             drawn=drawn,
             scores={score.key: self._score(row, score, missing) for score in self.columns.scores},
             correct=correct,
@@ -166,9 +170,12 @@ class Builder:
         read = only_readable(drawn)  # it leaves faulty samples out, which here stay to be looked at
         return drawn.model_copy(update={"problem": read.problem, "problem_detail": read.problem_detail})
 
-    def _part(self, drawn: SampleSet) -> Missing | None:
+    def _held_back(self, drawn: SampleSet) -> Missing | None:
         """The reason why a score of the answer does not count: a guard would not give it out."""
-        broke_off = drawn.problem is Unmeasured.MODEL_FAILED and drawn.primary is not None
+        primary = drawn.primary
+        if primary is not None and not primary.tool_calls and not has_visible(primary.text):
+            return Missing(Unmeasured.EMPTY_ANSWER, "the answer is empty")
+        broke_off = drawn.problem is Unmeasured.MODEL_FAILED and primary is not None
         if drawn.problem is not None and (broke_off or drawn.problem is Unmeasured.UNREADABLE):
             return Missing(drawn.problem, drawn.problem_detail)
         cut = self.cut_off == "abstain" and drawn.primary is not None and is_cut(drawn.primary.finish_reason)
@@ -189,11 +196,14 @@ class Builder:
         for what, count in self._n_unread.items():
             if count:
                 yield (
-                    f"{count} {what} that were not measured (null, or less than {LEAST_LOGPROB:g}, such as -9999.0); "
+                    f"{count} {what} that were not measured (null, infinite, or below {LEAST_LOGPROB:g}, as -9999.0); "
                     "what reads them is not measured."
                 )
-        for word, count in self._other.most_common():
-            yield f"{count} labels are {word!r}, neither right nor wrong: counted as {self.other_labels}."
+        if self._n_numbered:
+            yield f"{self._n_numbered} rows have neither id nor question: the number of the row stands for both."
+        if self._n_system:
+            yield f"{self._n_system} rows have a system message, which is not read; name it with --system-message."
+        yield from self.labels.notes()
 
     @property
     def _used(self) -> set[str]:
@@ -205,7 +215,8 @@ class Builder:
         """The column of a field; "" if the map leaves the field out."""
         return next(iter(self.columns.of(name)), "")
 
-    def _question(self, row: RawRow) -> Question:
+    def _question(self, row: RawRow) -> tuple[Question, tuple[dict[str, Any], ...] | None]:
+        """The question of a row, and the conversation that it ends, if it has more than one turn."""
         name = get_name(row, self._column("id"))
         options = None
         if "options" in self.expected:
@@ -214,23 +225,48 @@ class Builder:
             if labelled is None:
                 raise row.fail(column, None, "every row must have its options, label to text")
             options = {label: str(text) for label, text in labelled.items()}
+        messages = None
         if "question" in self.expected:
-            text = get_text(row, self._column("question"))
-        elif name is not None:
-            text = f"(question {name})"
+            text, messages = self._asked(row, self._column("question"))
         else:
-            columns = ", ".join(map(str, row.values))
-            rule = f"a row needs a question or an id, and the columns are {columns}. Map one: --map question=COLUMN."
-            raise row.fail("question", None, rule)
+            if name is None and self.expected & {"answer", "samples"}:
+                columns = ", ".join(map(str, row.values))
+                rule = (
+                    f"answers need a question or an id, and the columns are {columns}. Map one: --map question=COLUMN."
+                )
+                raise row.fail("question", None, rule)
+            if name is None:  # graded scores without any text can be certified
+                self._n_numbered += 1
+                name = f"row-{self._n_rows}"
+            text = f"(question {name})"
         tools = self._tools(row)
-        return Question(
-            id=name or content_id(text, options, tools=tools),
+        history = None if messages is None else {"messages": canonical_json(messages)}
+        question = Question(
+            id=name or content_id(text, options, history, tools=tools),
             question=text,
             references=self._references(row),
             options=options,
             group=get_name(row, self._column("group")),
             tools=tools,
         )
+        return question, messages
+
+    def _asked(self, row: RawRow, column: str) -> tuple[str, tuple[dict[str, Any], ...] | None]:
+        """The text of a question, and the conversation before and with it: a text, or messages in OpenAI's form."""
+        value = parsed(row.values.get(column))
+        if isinstance(value, dict) and isinstance(value.get("messages"), list):
+            value = value["messages"]
+        if isinstance(value, dict):
+            row = RawRow(row.where, {column: value})  # a cell with JSON: the error names the fields in it
+        if not isinstance(value, list):
+            return get_text(row, column), None
+        turns = [turn for turn in value if isinstance(turn, dict) and isinstance(turn.get("role"), str)]
+        spoken = [turn for turn in turns if turn["role"] not in ("system", "developer")]
+        if len(turns) < len(value) or not spoken or spoken[-1]["role"] != "user":
+            raise row.fail(column, value, "a list must be messages with role and content, the last one of the user")
+        self._n_system += len(spoken) < len(turns)
+        text = get_text(RawRow(row.where, {column: _plain(spoken[-1].get("content"))}), column)
+        return text, tuple(spoken) if len(spoken) > 1 else None
 
     def _references(self, row: RawRow) -> tuple[str, ...]:
         column = self._column("references")
@@ -338,7 +374,7 @@ class Builder:
         """The primary answer, and what remains as samples."""
         if "answer" in self.expected:
             column = self._column("answer")
-            if column in row.values and row.values[column] is None and (self.textual or "samples" in self.expected):
+            if column in row.values and row.values[column] is None:
                 return None, samples  # marked as missing: the record stays and abstains
             value = row.values.get(column, "" if self.textual else None)
             own = () if samples else (row.values.get(self._column("logprobs")), row.values.get(self._column("tokens")))
@@ -363,31 +399,25 @@ class Builder:
         return "greedy" if own_column or self.primary == "first" else self.primary
 
     def _correct(self, row: RawRow, primary: _Drawn | None) -> bool | None:
-        right, wrong = self._truth(row, "correct"), self._truth(row, "error")
-        if right is not None and wrong is not None and right is wrong:
-            raise row.fail(self._column("error"), wrong, f"the row says both that it is correct ({right}) and that not")
-        if right is None and wrong is not None:
-            right = not wrong
-        return right if right is not None or primary is None else primary.correct
-
-    def _truth(self, row: RawRow, name: str) -> bool | None:
-        """A label, with any third value as the user says."""
-        column = self._column(name)
-        truth = get_truth(row, column)
-        if not isinstance(truth, str):
-            return truth
-        if self.other_labels is None:
-            raise row.fail(
-                column,
-                row.values[column],
-                "write true or false (also 1/0, yes/no, right/wrong), or leave it out. For a third value, such as "
-                '"unparseable", say what it is: --other-labels wrong or unlabelled',
-            )
-        self._other[truth] += 1
-        return None if self.other_labels == "unlabelled" else name == "error"
+        labels = [
+            self.labels.read(row, column, of_errors=name == "error")
+            for name in ("correct", "error")
+            for column in self.columns.of(name)
+            if column in row.values
+        ]
+        read = {label for label in labels if label is not None}
+        if len(read) > 1:
+            column = self._column("error")
+            raise row.fail(column, row.values[column], "the row says both that it is correct and that it is not")
+        if read:
+            return read.pop()
+        return None if primary is None else primary.correct
 
     def _score(self, row: RawRow, score: ScoreColumn, missing: Missing | None) -> Uncertainty:
         """An imported score; unmeasured if the answer is not whole, or if it is lower than any score can be."""
+        if is_infinite(row, row.values.get(score.column)) and not score.confidence:
+            row = replace(row, values={**row.values, score.column: None})
+            self._n_unread["scores have values"] += 1
         read = _score(row, score)
         if missing is None and read.value is not None and read.value < LEAST_LOGPROB:
             self._n_unread["scores have values"] += 1
@@ -414,7 +444,18 @@ def _is_nan(value: object) -> bool:
 
 
 _LOGPROBS = frozenset({"logprobs", "log_probs", "token_logprobs"})
-_READ = _LOGPROBS | {"text", "content", "observation", "tool_calls", "tokens", "correct", "finish_reason"}
+_READ = _LOGPROBS | {
+    "index",
+    "message",
+    "role",
+    "text",
+    "content",
+    "observation",
+    "tool_calls",
+    "tokens",
+    "correct",
+    "finish_reason",
+}
 """Fields of a sample that `_sample` reads."""
 
 
@@ -429,12 +470,17 @@ def _sample(row: RawRow, column: str, item: Any, logprobs: Any = None, tokens: A
         return _Drawn(sample, unread=sample.logprobs is None and logprobs is not None)
     if not isinstance(item, dict):
         raise row.fail(column, item, 'an answer must be a text, or an object with "text"')
+    if isinstance(item.get("message"), dict):  # a choice of a chat completion
+        item = {**item["message"], **item}
+    if isinstance(item.get("content"), list):
+        item = {**item, "content": _plain(item["content"])}
     calls = item.get("tool_calls") or []
     text = _first(item, "text", "content", "observation" if calls else "text")
     if text is None and calls:
         text = ""
     if not isinstance(text, str | int | float) or isinstance(text, bool):
-        raise row.fail(column, item, 'an answer must have a "text" (or "tool_calls")')
+        names = " or ".join(f"{column}.{name}" for name in list(item)[:4])
+        raise row.fail(column, item, f'an answer must have a "text" (or "tool_calls"). Where is it? E.g. {names}')
     correct = item.get("correct")
     if correct is not None and not isinstance(correct, bool):
         raise row.fail(column, item, '"correct" of an answer must be true or false')
@@ -448,6 +494,18 @@ def _sample(row: RawRow, column: str, item: Any, logprobs: Any = None, tokens: A
     )
     drawn = _Drawn(sample, correct, unread=sample.logprobs is None and bool(_LOGPROBS & item.keys()))
     return _ending(drawn, item["finish_reason"]) if "finish_reason" in item else drawn
+
+
+def _plain(content: Any) -> Any:
+    """The text of a message's content, which may be a list of parts; thoughts and pictures are left out."""
+    if not isinstance(content, list):
+        return content
+    texts = [part.get("text") for part in content if isinstance(part, dict) and part.get("type") in _TEXTS]
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+_TEXTS = ("text", "output_text", "input_text")
+"""Types of parts that are read."""
 
 
 def _ending(drawn: _Drawn, reason: Any) -> _Drawn:
@@ -509,7 +567,8 @@ def _call(row: RawRow, column: str, call: Any) -> ToolCall:
     try:
         inner = call.get("function", call)
         arguments = inner["arguments"] if "arguments" in inner else inner["args"]
-        arguments = json.loads(arguments) if isinstance(arguments, str) else arguments
+        # A call without arguments is written as "" by some servers.
+        arguments = json.loads(arguments or "{}") if isinstance(arguments, str) else arguments
         return ToolCall(name=str(inner["name"]), arguments=dict(arguments))
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise row.fail(column, call, 'a tool call must be {"name": ..., "arguments": {...}}') from error

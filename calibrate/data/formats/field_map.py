@@ -7,6 +7,7 @@ import difflib
 import io
 import json
 import math
+import re
 import shlex
 import tokenize
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -18,7 +19,7 @@ from guardrail.types import Unit, is_logprob
 from guardrail.uncertainty import EstimatorSpec
 
 from ...spec_syntax import assignment
-from ..questions import RawRow
+from ..rows import RawRow
 
 __all__ = [
     "FIELDS",
@@ -30,7 +31,7 @@ __all__ = [
     "get_number",
     "get_object",
     "get_text",
-    "get_truth",
+    "is_infinite",
     "overlooked",
     "parse_map",
     "read_list",
@@ -160,13 +161,20 @@ def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = Fa
         _known(entry, name)
         if name in columns:
             raise UsageError(f"--map {entry!r}: {name} is mapped already, to {','.join(columns[name])}. Leave one out.")
-        columns[name] = () if column == "-" else tuple(part.strip() for part in column.split(",") if part.strip())
-        if len(columns[name]) > 1 and name not in _SEVERAL:
-            raise UsageError(f"--map {entry!r}: only {', '.join(_SEVERAL)} may have several columns")
+        several = [part.strip() for part in _COMMA.split(column)] if name in _SEVERAL else [column.strip()]
+        columns[name] = () if column == "-" else tuple(part for part in several if part)
     twice = [score.name for score in scores if [other.name for other in scores].count(score.name) > 1]
     if twice:
         raise UsageError(f"--map: two scores are named {twice[0]!r}. Give each its own name: score=NAME:COLUMN.")
     return ColumnMap(columns, tuple(scores))
+
+
+_COMMA = re.compile(r""",(?![^\[\](){}'"`]*[\])}'"`])""")
+"""A comma that is not within the brackets or quotes of a path."""
+
+
+_ROOT = re.compile(r"[.\[| ]")
+"""End of the column that a path begins with."""
 
 
 def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
@@ -177,6 +185,7 @@ def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
         columns: The map they were read with.
     """
     read = {name for field in FIELDS for name in columns.of(field)} | {score.column for score in columns.scores}
+    read |= {_ROOT.split(path, maxsplit=1)[0] for path in read}
     used = {field for field in FIELDS if columns.mapped(field) or any(name in seen for name in columns.of(field))}
     used |= {"correct", "error"} if used & {"correct", "error"} else set()
     used |= {"score", "confidence"} if columns.scores else set()
@@ -208,11 +217,6 @@ def _known(entry: str, name: str) -> None:
 # -- Values of foreign rows: texts, lists, truths and numbers, or an error that names field, value, rule and way out ---
 # CSV cells are texts, so lists and objects are parsed there: JSON, as Python writes them, or "a | b" for lists.
 
-_WORDS = {
-    **{word: True for word in ("true", "1", "1.0", "yes", "right", "correct")},
-    **{word: False for word in ("false", "0", "0.0", "no", "wrong", "incorrect")},
-}
-
 
 def get_text(
     row: RawRow,
@@ -225,7 +229,13 @@ def get_text(
     value = row.values.get(column)
     if isinstance(value, str | int | float) and not isinstance(value, bool) and (empty or str(value).strip()):
         return str(value).strip()
-    raise row.fail(column, value, f"it must be a text. {way_out}")
+    raise row.fail(column, value, f"it must be a text. {_inside(column, value) or way_out}")
+
+
+def _inside(column: str, value: object) -> str:
+    """The way into an object, for an error."""
+    names = list(value) if isinstance(value, dict) else []
+    return f"Name the path to it: {' or '.join(f'{column}.{name}' for name in names[:4])}." if names else ""
 
 
 def get_list(row: RawRow, column: str, *, textual: bool) -> list[Any]:
@@ -264,24 +274,27 @@ def get_object(row: RawRow, column: str, *, textual: bool) -> dict[str, Any] | N
     return labelled
 
 
-def get_truth(row: RawRow, column: str) -> bool | str | None:
-    """True or false in any usual spelling; None when it is absent; any other value as text."""
-    value = row.values.get(column)
-    if value is None:
-        return None
-    word = str(value).strip().lower()
-    return _WORDS.get(word, word or None)
-
-
 def get_number(row: RawRow, column: str, value: object) -> float:
-    """A finite number, from a number or its text."""
-    try:
-        number = math.nan if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
-    except (TypeError, ValueError):
-        number = math.nan
-    if not math.isfinite(number):
+    """A finite number, from a number or its text; in a table with semicolons also with a decimal comma."""
+    number = _number(row, value)
+    if number is None or not math.isfinite(number):
         raise row.fail(column, value, "it must be a finite number. Correct the row, or leave the value out.")
     return number
+
+
+def is_infinite(row: RawRow, value: object) -> bool:
+    """Whether a value is minus or plus infinity, which tools write where they could not measure."""
+    number = _number(row, value)
+    return number is not None and math.isinf(number)
+
+
+def _number(row: RawRow, value: object) -> float | None:
+    if isinstance(value, str) and row.decimal_comma and "." not in value:
+        value = value.replace(",", ".")
+    try:
+        return None if isinstance(value, bool) else float(value)  # type: ignore[arg-type]
+    except (TypeError, ValueError):
+        return None
 
 
 def get_logprob(row: RawRow, column: str, value: object) -> float | None:

@@ -10,7 +10,8 @@ from typing import Any
 
 from guardrail.errors import RecordError, UsageError
 
-from ..questions import Question, RawRow, read_questions, reference_label
+from ..questions import Question, read_questions, reference_label
+from ..rows import RawRow, open_rows
 from .benchmarks import (
     is_coqa,
     is_coqa_hub,
@@ -29,7 +30,6 @@ from .benchmarks import (
 )
 from .build import Builder
 from .field_map import ColumnMap
-from .rows import open_rows
 
 __all__ = ["QUESTION_FORMATS", "Loaded", "load_questions"]
 

@@ -7,11 +7,10 @@ import re
 import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import chain
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from guardrail.errors import RecordError, UsageError, did_you_mean
 from guardrail.files import atomic_write
@@ -20,12 +19,13 @@ from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
 from ..collect import package_versions
-from ..questions import RawRow, fingerprint, get_name
+from ..questions import fingerprint
 from ..records import Record, RecordFile, RecordHeader
-from .build import Builder, OptionScale, OtherLabels, Primary, check_references
-from .field_map import FIELDS, ColumnMap, overlooked
-from .layouts import LAYOUTS, Layout, detect
-from .rows import KINDS, Found, open_rows
+from ..rows import KINDS, Found, RawRow, get_name, open_rows, with_paths
+from .build import Builder, OptionScale, Primary, check_references
+from .exports import EXPORTS, export_like
+from .field_map import FIELDS, ColumnMap, overlooked, parse_map
+from .truth import Labels, OtherLabels
 
 __all__ = ["Bad", "ImportSettings", "Imported", "import_file", "import_rows", "write_bad"]
 
@@ -35,16 +35,19 @@ class ImportSettings:
     """A user's description of a foreign file.
 
     Attributes:
-        format: A kind of file, or a published layout; None recognises it.
-        columns: Which column holds what; None: columns of the fields' own names, or the layout's.
+        format: A kind of file, or an export of another tool (`EXPORTS`); None: the kind that the file's name says.
+        columns: Which column, or path into nested columns, holds what; others are columns of the fields' own names.
+        rows: Path of the rows in a JSON document that is not a list of them.
         primary: Which sample is the answer, where no column holds one.
         answer: Column with the answer.
         option_scale: What option scores are; None: the file says so.
-        other_labels: What a label is that says neither right nor wrong; None: its row is malformed.
-        system: Which system to read, from a layout with several, or a value of the column "model".
+        right: Labels that say right, where they are not usual words such as "yes", "pass" and 1.
+        cut: Labels are grades, and right from this number on.
+        other_labels: What a label is that says neither right nor wrong; None: the file is refused.
+        system: Which system to read: a value of the column "model".
         model: Name of the model; default: the system, the column "model", or the name of the file.
         provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
-        temperature: Temperature of the samples; None: the layout's, or 0.7.
+        temperature: Temperature of the samples; None: 0.7.
         top_p: Nucleus mass of the samples.
         max_tokens: Longest answer.
         cut_off: Whether an answer that was cut off, or whose end is stated as unknown, is unmeasured or like others.
@@ -55,9 +58,12 @@ class ImportSettings:
 
     format: str | None = None
     columns: ColumnMap = field(default_factory=ColumnMap)
+    rows: str | None = None
     primary: Primary = "majority"
     answer: str | None = None
     option_scale: OptionScale | None = None
+    right: tuple[str, ...] = ()
+    cut: float | None = None
     other_labels: OtherLabels | None = None
     system: str | None = None
     model: str | None = None
@@ -90,7 +96,7 @@ class Imported:
 
     Attributes:
         file: Header and records, in memory.
-        layout: Name of the layout, or the kind of file.
+        layout: Name of the export, or the kind of file.
         bad: Rows that were left out because they are malformed.
         notes: Cautions.
         n_rows: Rows of this system: records, bad ones and excluded ones.
@@ -112,15 +118,27 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
         MissingDependencyError: Parquet or Arrow without pyarrow.
     """
     path, settings = Path(path), settings or ImportSettings()
-    kind, layout = _kind(settings.format, path)
-    source = open_rows(path, kind)
-    first, rows = _first_row(source.rows)
-    if first is None:
-        raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
-    if layout is None and settings.format is None and not settings.columns.columns and not settings.columns.scores:
-        layout = detect(path, first.values)
-    name = kind or path.suffix.removeprefix(".") or "dataset folder"
-    return _imported(rows, settings, path, name, layout, first, textual=source.textual)
+    kind, settings = _resolved(path, settings)
+    source = open_rows(path, kind, settings.rows)
+    name = settings.format or path.suffix.removeprefix(".") or "dataset folder"
+    return _imported(source.rows, settings, path, name, textual=source.textual, notes=source.notes)
+
+
+def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportSettings]:
+    """The kind of a file, and the settings with the paths of the export that they name."""
+    if settings.format is None or settings.format in KINDS:
+        return settings.format, settings
+    if settings.format not in EXPORTS:
+        raise UsageError(
+            f"no format named {settings.format!r}. Kinds of file: {', '.join(KINDS)}. Exports: {', '.join(EXPORTS)}."
+        )
+    export = EXPORTS[settings.format]
+    columns = {**parse_map(export.map).columns, **settings.columns.columns}
+    mapped = ColumnMap(columns, settings.columns.scores)
+    in_document = export.rows if path.suffix.lower() == ".json" else None
+    return None, replace(
+        settings, columns=mapped, right=settings.right or export.right, rows=settings.rows or in_document
+    )
 
 
 def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *, name: str = "rows") -> Imported:
@@ -135,7 +153,7 @@ def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *
         RecordError: A malformed row (without ``skip_bad``).
         UsageError: As `import_file`.
     """
-    return _imported(rows, settings or ImportSettings(), Path(name), "rows", None, None, textual=False)
+    return _imported(rows, settings or ImportSettings(), Path(name), "rows", textual=False)
 
 
 def _imported(
@@ -143,49 +161,50 @@ def _imported(
     settings: ImportSettings,
     path: Path,
     kind: str,
-    layout: Layout | None,
-    first: RawRow | None,
     *,
     textual: bool,
+    notes: Sequence[str] = (),
 ) -> Imported:
-    system = layout.choose(first.values, settings.system) if layout is not None and first is not None else None
-    columns = _columns(settings, layout)
+    columns = settings.columns
+    if settings.answer is not None:
+        columns = ColumnMap({**columns.columns, "answer": (settings.answer,)}, columns.scores)
+    labels = Labels(settings.right, settings.cut, settings.other_labels)
     builder = Builder(
         columns,
         settings.primary,
         settings.option_scale,
-        textual=textual and layout is None,
-        other_labels=settings.other_labels,
+        textual=textual,
+        labels=labels,
         cut_off=settings.cut_off,
     )
-    reader = _Reader(builder, layout, settings.system if layout is None else system, settings.skip_bad)
+    reader = _Reader(builder, settings.system, settings.skip_bad)
     try:
         records = reader.read(rows)
     except RecordError:
-        if layout is None and reader.seen:  # a missing model has an error of its own, and so has a bad first row
+        if reader.seen:  # a missing model has an error of its own, and so has a bad first row
             named = {name: mapped for name, mapped in columns.columns.items() if name != "model"}
             _refuse_unseen(path, ColumnMap(named, columns.scores), reader.seen)
         raise
     model = reader.model(path)
     if not records:
-        if layout is None:
-            _refuse_unseen(path, columns, reader.seen)
+        _refuse_unseen(path, columns, reader.seen)
         if not reader.bad:
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
+    labels.finish(next(iter(columns.of("correct") or columns.of("error")), "correct"))
     remaining = _without(records, settings.exclude)
-    header = _header(path, settings, layout, model, builder, remaining, reader.seen)
-    _refuse_unseen(path, columns, reader.seen)
-    unread = () if layout is not None else overlooked(reader.seen, columns)
-    notes = [
+    header = _header(path, settings, model, builder, remaining, reader.seen)
+    if settings.format not in EXPORTS:  # which may lack what nobody labelled, or what an older version wrote
+        _refuse_unseen(path, columns, reader.seen)
+    found = [
+        *notes,
         *reader.notes(),
         *builder.notes(),
-        *unread,
-        *_notes(settings, layout, remaining, header.plan),
+        *(() if settings.format in EXPORTS else overlooked(reader.seen, columns)),
+        *_notes(settings, remaining, header.plan),
         *_excluded(settings),
     ]
-    name = layout.name if layout is not None else kind
-    return Imported(RecordFile(path, header, tuple(remaining)), name, tuple(reader.bad), tuple(notes), reader.n_rows)
+    return Imported(RecordFile(path, header, tuple(remaining)), kind, tuple(reader.bad), tuple(found), reader.n_rows)
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
@@ -205,14 +224,17 @@ class _Reader:
     Of rows with a model column only those of one model are read. All are counted, so that an error can list them.
     """
 
-    def __init__(self, builder: Builder, layout: Layout | None, system: str | None, skip_bad: bool) -> None:
+    def __init__(self, builder: Builder, system: str | None, skip_bad: bool) -> None:
         self.bad: list[Bad] = []
         self.n_rows = 0
         self.seen: set[str] = set()
-        self._builder, self._layout, self._system, self._skip = builder, layout, system, skip_bad
+        self._builder, self._system, self._skip = builder, system, skip_bad
+        columns = builder.columns
+        self._paths = sorted(
+            {name for names in columns.columns.values() for name in names} | {score.column for score in columns.scores}
+        )
         self._ids: dict[str, str] = {}
         self._models: Counter[str] = Counter()
-        self._n_left_out = 0
 
     def read(self, rows: Iterable[Found]) -> list[Record]:
         """All records of the system."""
@@ -241,12 +263,9 @@ class _Reader:
             UsageError: The file holds several and none was chosen, or it lacks the chosen one.
         """
         there = ", ".join(f"{name} ({count} rows)" for name, count in self._models.items())
-        if self._layout is not None:
-            return self._system or None
         if self._system is not None and not self._models:
             raise UsageError(
-                "--system is for layouts with several systems (nq, mmlu-pro) and files with a column of models "
-                "(--map model=COLUMN); use --map for other files"
+                "--system is for files with a column of models (--map model=COLUMN); leave it out, or map the column"
             )
         if self._system is not None and self._system not in self._models:
             raise UsageError(f"--system {self._system}: {path} holds the models {there}. Choose one of them.")
@@ -259,19 +278,16 @@ class _Reader:
 
     def notes(self) -> Iterator[str]:
         """Sentences about rows that were left out on purpose."""
-        if self._n_left_out and self._layout is not None:
-            yield f"{self._n_left_out} {self._layout.left_out} were left out."
         others = sum(count for name, count in self._models.items() if name != self._system)
         if self._system is not None and others:
             yield f"{others} rows of other models were left out."
 
     def _adapted(self, row: RawRow) -> RawRow | None:
-        """The row in plain form; None for one to leave out."""
-        if self._layout is not None:
-            values = self._layout.adapt(row, self._system or "")
-            self._n_left_out += values is None
-            return None if values is None else RawRow(row.where, values)
-        self.seen.update(row.values)
+        """The row with the values at paths; None for one of another model."""
+        plain = set(row.values)
+        row = with_paths(row, self._paths)
+        # A path that leads nowhere in every row is as wrong as a column that no row has.
+        self.seen.update(name for name, value in row.values.items() if name in plain or value is not None)
         column = next(iter(self._builder.columns.of("model")), "")
         if column not in row.values and not (self._builder.columns.mapped("model") and column):
             return row
@@ -282,7 +298,6 @@ class _Reader:
         return row if name == (self._system or next(iter(self._models))) else None
 
     def _one(self, plain: RawRow) -> Record:
-        self.seen.update(plain.values)
         if not self._builder.ready:
             self._builder.expect(plain)
             _refuse_empty(self._builder, plain)
@@ -308,45 +323,17 @@ def _twice(row: RawRow, columns: ColumnMap, record: Record, first: str) -> Recor
     )
 
 
-def _kind(format: str | None, path: Path) -> tuple[str | None, Layout | None]:
-    if format is None or format in KINDS:
-        return format, None
-    if format not in LAYOUTS:
-        raise UsageError(
-            f"no format named {format!r}. Kinds of file: {', '.join(KINDS)}. Layouts: {', '.join(LAYOUTS)}."
-        )
-    return None if path.suffix.lower().removeprefix(".") in KINDS else LAYOUTS[format].kind, LAYOUTS[format]
-
-
-def _first_row(rows: Iterator[Found]) -> tuple[RawRow | None, Iterator[Found]]:
-    """The first row that can be read, and all rows."""
-    before: list[Found] = []
-    for row in rows:
-        before.append(row)
-        if isinstance(row, RawRow):
-            return row, chain(before, rows)
-    if before and isinstance(before[0], RecordError):
-        raise before[0]
-    return None, iter(())
-
-
-def _columns(settings: ImportSettings, layout: Layout | None) -> ColumnMap:
-    mapped = settings.columns
-    base = layout.columns if layout is not None else ColumnMap()
-    columns = {**base.columns, **mapped.columns}
-    if settings.answer is not None:
-        columns["answer"] = (settings.answer,)
-    return ColumnMap(columns, mapped.scores or base.scores)
-
-
 def _refuse_empty(builder: Builder, first: RawRow) -> None:
     if builder.expected & {"answer", "samples", "option_scores"} or builder.columns.scores:
         return
+    name = export_like(first.values)
+    if name is not None:
+        raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
     raise UsageError(
         f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
         f"{', '.join(map(str, first.values))}. Map them ({_proposed(first) or '--map samples=COLUMN'}, --map "
-        f"score=NAME:COLUMN, ...), or name the layout: --format {', '.join(LAYOUTS)}. Questions alone go to `calibrate "
-        "collect`."
+        f"score=NAME:COLUMN, ...), or name the tool that wrote the file: --format {', '.join(EXPORTS)}. Questions "
+        "alone go to `calibrate collect`."
     )
 
 
@@ -397,7 +384,6 @@ def _without(records: Sequence[Record], exclude: Sequence[str]) -> list[Record]:
 def _header(
     path: Path,
     settings: ImportSettings,
-    layout: Layout | None,
     model: str | None,
     builder: Builder,
     records: Sequence[Record],
@@ -408,7 +394,7 @@ def _header(
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=ModelIdentity(provider=settings.provider, model=settings.model or model or path.stem),
-        plan=_plan(settings, layout, records, builder.planned, seen),
+        plan=_plan(settings, records, builder.planned, seen),
         prompt=settings.prompt,
         questions_name=path.name,
         questions_sha256=fingerprint(questions),
@@ -421,7 +407,6 @@ def _header(
 
 def _plan(
     settings: ImportSettings,
-    layout: Layout | None,
     records: Sequence[Record],
     primary: Literal["greedy", "sampled", "majority"],
     seen: Collection[str],
@@ -434,7 +419,6 @@ def _plan(
             f"confidence=NAME:COLUMN. There are the columns {', '.join(sorted(seen))}."
         )
     scored = next((r.drawn.options for r in records if r.drawn is not None and r.drawn.options is not None), None)
-    stated = layout.temperature if layout is not None else None
     plan = SamplingPlan(
         n=n,
         top_p=settings.top_p,
@@ -444,9 +428,8 @@ def _plan(
         bindings=_bindings(records),
         primary=primary,
     )
-    temperature = settings.temperature if settings.temperature is not None else stated
-    if temperature is not None:
-        plan = SamplingPlan(**{**plan.model_dump(), "temperature": temperature})
+    if settings.temperature is not None:
+        plan = SamplingPlan(**{**plan.model_dump(), "temperature": settings.temperature})
     return plan if scored is None else SamplingPlan(**{**plan.model_dump(), "options": scored.labels})
 
 
@@ -474,17 +457,18 @@ def _correctness(settings: ImportSettings, columns: ColumnMap, records: Sequence
     if all(record.correct is None for record in records):
         return None
     names = [next(iter(columns.of(name)), "(none)") for name in ("correct", "error")]
-    params = {"columns": " or not ".join(names)}
-    if settings.other_labels is not None:
-        params["other_labels"] = settings.other_labels
+    params: dict[str, Any] = {"columns": " or not ".join(names)}
+    for name, value in (("right", settings.right), ("cut", settings.cut), ("other_labels", settings.other_labels)):
+        if value not in (None, ()):
+            params[name] = list(value) if isinstance(value, tuple) else value
     return CorrectnessSpec(name="imported", version=1, params=params)
 
 
-def _notes(
-    settings: ImportSettings, layout: Layout | None, records: Sequence[Record], plan: SamplingPlan
-) -> Iterator[str]:
-    if layout is not None and layout.note:
-        yield layout.note
+def _notes(settings: ImportSettings, records: Sequence[Record], plan: SamplingPlan) -> Iterator[str]:
+    labelled = sum(record.correct is not None for record in records)
+    if 0 < labelled < len(records):
+        n = len(records)
+        yield f"{n - labelled} of {n} rows have no label; a fit speaks of the labelled ones alone."
     short = sum(r.drawn is not None and len(r.drawn.samples) < plan.n for r in records)
     if short:
         yield f"{short} records have fewer than {plan.n} samples; what needs samples is not measured for them."
@@ -494,8 +478,7 @@ def _notes(
     none = sum(r.drawn is not None and r.drawn.primary is None for r in records)
     if none:
         yield f"{none} records have no answer and will abstain."
-    stated = layout is not None and layout.temperature is not None
-    if plan.n and settings.temperature is None and not stated:
+    if plan.n and settings.temperature is None:
         yield f"How samples were drawn is not in the file; temperature {plan.temperature:g} is noted (--temperature)."
 
 

@@ -265,11 +265,11 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
         "model=llm",
     )
     assert "several models: a (2 rows), b (2 rows)" in run(*arguments, "--other-labels", "wrong", code=2)
-    assert "say what it is: --other-labels" in run(*arguments, "--system", "a", code=1)
+    assert "--right" in run(*arguments, "--system", "a", code=2)
     flags = ("--system", "a", "--other-labels", "wrong", "--score-direction", "higher-is-certain")
     shown = run(*arguments, *flags)
     assert "2 of 2 rows are records now" in shown
-    assert "1 labels are 'unparseable', neither right nor wrong: counted as wrong." in shown
+    assert "1 labels are 'unparseable': counted as wrong." in shown
     first, third = read_records(out).records
     assert (first.scores["imported:logprob"].value, third.scores["imported:logprob"].value) == (0, 0.5)
     assert (first.correct, third.correct) == (True, False)

@@ -46,29 +46,6 @@ def test_a_cell_that_is_empty_is_no_missing_column(tmp_path: Path) -> None:
     assert "has a column" not in shown
 
 
-@pytest.mark.parametrize("separator", [";", "\t"])
-def test_a_csv_file_with_another_separator(tmp_path: Path, separator: str) -> None:
-    path = table(tmp_path / "a.csv", separator)
-    for command in (("import", path), ("collect", path, "--model", "python:x:y")):
-        shown = refused(*command)
-        assert "the columns prompt, gold, gen1, gen2, sure are separated by" in shown
-        assert f"pandas.read_csv('a.csv', sep={separator!r}).to_csv('a-commas.csv', index=False)" in shown
-
-
-@pytest.mark.parametrize(("name", "out"), [("a.xlsx", "a.csv"), ("a.csv", "a-text.csv")])
-def test_an_excel_file(tmp_path: Path, name: str, out: str) -> None:
-    path = tmp_path / name
-    path.write_bytes(b"PK\x03\x04" + bytes(100))
-    for command in (
-        ("import", path),
-        ("collect", path, "--model", "python:x:y"),
-        ("fit", "--rule", "acrc", path, "--alpha", "0.1"),
-    ):
-        shown = refused(*command)
-        assert f"{path} is an Excel file." in shown
-        assert f"pandas.read_excel({name!r}).to_csv({out!r}, index=False)" in shown
-
-
 def test_a_csv_file_given_to_fit(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv")
     for command in (("fit", "--rule", "acrc", path, "--alpha", "0.1"), ("score", path), ("label", path)):

@@ -131,8 +131,8 @@ def test_references_may_be_waived(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "fragment"),
     [
-        ("question,references\nQ?,r,extra\n", ":2: the row has another number of cells"),
-        ("question,references\nQ?\n", ":2: the row has another number of cells"),
+        ("question,references\nQ?,r,extra\n", ":2: the row has 3 cells, the header 2"),
+        ("question,references\nQ?\n", ":2: the row has 1 cells, the header 2"),
         ("question,question\nQ?,r\n", ":1: column 'question' appears twice"),
         ("question,references\nQ?,[broken\n", ":2: field 'references'"),
         ("question,references\n,r\n", ":2: field 'question'"),
@@ -148,7 +148,7 @@ def test_unusable_files(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="no file at"):
         read_questions(tmp_path / "missing.jsonl")
     (tmp_path / "q.txt").write_text("x")
-    with pytest.raises(UsageError, match=r"neither \.jsonl, \.json nor \.csv"):
+    with pytest.raises(UsageError, match=r"is not a \.jsonl, \.json, \.csv"):
         read_questions(tmp_path / "q.txt")
     with pytest.raises(UsageError, match="holds no question"):
         read_questions(jsonl(tmp_path, ""))

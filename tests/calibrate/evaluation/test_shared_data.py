@@ -6,13 +6,15 @@ import json
 import re
 import string
 from collections import Counter
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import pytest
 
+from benchmarks.published import import_published, settings_of
 from calibrate.correctness import label_records, make_rule
-from calibrate.data.formats import LAYOUTS, Imported, ImportSettings, import_file
+from calibrate.data.formats import Imported, import_file
 from calibrate.data.labels import contradictions
 from calibrate.data.questions import Question
 from calibrate.pipeline import fit_artifact
@@ -27,7 +29,7 @@ pytestmark = pytest.mark.skipif(not FOLDER.is_dir(), reason="the folder of publi
 
 @cache
 def load(name: str, system: str | None = None) -> Imported:
-    return import_file(FOLDER / name, ImportSettings(system=system))
+    return import_published(FOLDER / name, system)
 
 
 def accuracy(found: Imported, rule: str | None = None) -> float:
@@ -39,24 +41,24 @@ def accuracy(found: Imported, rule: str | None = None) -> float:
 
 
 @pytest.mark.parametrize(
-    ("name", "layout", "rows", "rule", "low", "high"),
+    ("name", "rows", "rule", "low", "high"),
     [
         # .69 by the README's own matching; exact match of the one gold string is stricter, token-F1 >= .5 is laxer.
-        ("triviaqa-20samples.jsonl", "triviaqa20", 500, "exact", 0.63, 0.69),
-        ("triviaqa-20samples.jsonl", "triviaqa20", 500, "token_f1", 0.69, 0.73),
+        ("triviaqa-20samples.jsonl", 500, "exact", 0.63, 0.69),
+        ("triviaqa-20samples.jsonl", 500, "token_f1", 0.69, 0.73),
         # .83 there; how it breaks ties and reads numbers is not said.
-        ("gsm8k-13variants.jsonl", "gsm8k13", 1319, "numeric", 0.815, 0.835),
-        ("cruxeval-output-10samples.jsonl", "cruxeval", 800, None, 0.345, 0.355),
-        ("medqa-mistral-baseline-options.jsonl", "medqa", 1273, None, 0.485, 0.495),
-        ("medqa-mistral-finetuned-options.jsonl", "medqa", 1273, None, 0.515, 0.525),
-        ("mmbench-llava-v1.6-34b-options.jsonl", "mmbench", 4377, "option", 0.835, 0.845),
-        ("mmbench-llava-v1.5-7b-options.jsonl", "mmbench", 4377, "option", 0.61, 0.84),
-        ("intercode-sql-agents.jsonl", "intercode", 1034, None, 0.585, 0.595),
+        ("gsm8k-13variants.jsonl", 1319, "numeric", 0.815, 0.835),
+        ("cruxeval-output-10samples.jsonl", 800, None, 0.345, 0.355),
+        ("medqa-mistral-baseline-options.jsonl", 1273, None, 0.485, 0.495),
+        ("medqa-mistral-finetuned-options.jsonl", 1273, None, 0.515, 0.525),
+        ("mmbench-llava-v1.6-34b-options.jsonl", 4377, "option", 0.835, 0.845),
+        ("mmbench-llava-v1.5-7b-options.jsonl", 4377, "option", 0.61, 0.84),
+        ("intercode-sql-agents.jsonl", 1034, None, 0.585, 0.595),
     ],
 )
-def test_rows_and_base_accuracy(name: str, layout: str, rows: int, rule: str | None, low: float, high: float) -> None:
+def test_rows_and_base_accuracy(name: str, rows: int, rule: str | None, low: float, high: float) -> None:
     dataset = load(name)
-    assert (dataset.layout, dataset.n_rows, len(dataset.file.records), dataset.bad) == (layout, rows, rows, ())
+    assert (dataset.n_rows, len(dataset.file.records), dataset.bad) == (rows, rows, ())
     assert low <= accuracy(dataset, rule) <= high
 
 
@@ -82,29 +84,6 @@ def test_every_system_of_the_files_with_several(name: str, system: str) -> None:
     assert dataset.n_rows == len(dataset.file.records) == rows
     assert dataset.file.header.model.model == system
     assert low <= accuracy(dataset) <= high
-
-
-@pytest.mark.parametrize("name", SYSTEMS)
-def test_a_file_with_several_systems_needs_the_name_of_one(name: str) -> None:
-    with pytest.raises(UsageError, match=rf"holds several systems: .*{SYSTEMS[name][0]}.*--system NAME"):
-        load(name)
-    with pytest.raises(UsageError, match="not 'gpt-5'"):
-        load(name, "gpt-5")
-
-
-def test_every_file_of_the_folder_has_a_layout() -> None:
-    pairs = {"answer-pairs.jsonl", "answer-pairs-2.jsonl"}  # pairs of answers to compare, not a model's outputs
-    files = [path for path in FOLDER.iterdir() if path.suffix in (".jsonl", ".csv") and path.name not in pairs]
-    assert len(files) == 10
-    matched = set()
-    for path in files:
-        with path.open() as lines:
-            line = lines.readline()
-        values = json.loads(line) if path.suffix == ".jsonl" else dict.fromkeys(line.strip().split(","), "x")
-        names = [layout.name for layout in LAYOUTS.values() if layout.matches(path, values)]
-        assert len(names) == 1, (path, names)
-        matched |= set(names)
-    assert matched == set(LAYOUTS)
 
 
 @pytest.mark.parametrize(
@@ -151,8 +130,8 @@ def test_a_question_that_people_labelled_both_ways_stops_the_fit() -> None:
     scored = score_records(file, [parse_estimator("self_consistency:exact")])
     with pytest.raises(UsageError, match=r"records 'nq-2705' and 'nq-2671' have the same question .*--exclude ID"):
         fit_artifact(scored, estimator="self_consistency:exact", alpha=0.2, rule="acrc")
-    settings = ImportSettings(system="gpt4", exclude=("nq-2671",))
-    rest = import_file(FOLDER / "nq-human-labels.jsonl", settings).file
+    path = FOLDER / "nq-human-labels.jsonl"
+    rest = import_file(path, replace(settings_of(path, "gpt4"), exclude=("nq-2671",))).file
     assert len(rest.records) == 3019
     assert contradictions(rest.records) == []
 

@@ -1,0 +1,491 @@
+"""Rows of files: JSONL, JSON, tables, Excel, Parquet, or a folder of a Hugging Face dataset.
+
+Every iterator here yields rows and, in the place of a row that cannot be read, the error: the reader decides whether it
+stops the work or is counted.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from guardrail.errors import RecordError, UsageError, require
+
+__all__ = [
+    "KINDS",
+    "Found",
+    "RawRow",
+    "RowSource",
+    "folder_rows",
+    "get_name",
+    "good_rows",
+    "json_document",
+    "open_rows",
+    "parquet_rows",
+    "parsed",
+    "search",
+    "short",
+    "with_paths",
+]
+
+KINDS = ("csv", "json", "jsonl", "parquet")
+"""Kinds of files with one row a question; csv stands for every table in a text file."""
+_ENDINGS = {**{kind: kind for kind in KINDS}, "ndjson": "jsonl", "tsv": "csv"}
+"""Kinds by how the name of a file ends."""
+
+
+@dataclass(frozen=True, slots=True)
+class RawRow:
+    """A raw row.
+
+    Attributes:
+        where: File and line, as shown to people.
+        values: Fields by name.
+        decimal_comma: Whether numbers are written with a decimal comma: "0,9".
+    """
+
+    where: str
+    values: Mapping[str, Any]
+    decimal_comma: bool = False
+
+    def fail(self, field: str, got: object, rule: str) -> RecordError:
+        """The error for a bad field: where, what was found, and the rule with the way out."""
+        return RecordError(f"{self.where}: field {field!r}: got {short(got)}; {rule}")
+
+
+Found = RawRow | RecordError
+"""A row, or why there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowSource:
+    """Rows, and how to read their values.
+
+    Attributes:
+        path: File or folder.
+        rows: The rows, in file order.
+        textual: Whether every value is a text (CSV), so that lists and numbers have to be parsed; None for a cell that
+            says that it has no value.
+        notes: Cautions about how the file was read.
+    """
+
+    path: Path
+    rows: Iterator[Found]
+    textual: bool = False
+    notes: tuple[str, ...] = ()
+
+
+def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> RowSource:
+    """Open a file by its kind, or by how its name ends.
+
+    Args:
+        path: A file or a folder.
+        kind: One of `KINDS`.
+        rows: Of a JSON document: the path (JMESPath) of its list of rows, where the document is not the list.
+
+    Raises:
+        UsageError: The file is missing, or of no known kind.
+        MissingDependencyError: Parquet, Arrow or Excel without the extra "data".
+        RecordError: The file as a whole cannot be read.
+    """
+    if path.is_dir():
+        return RowSource(path, iter(folder_rows(path)))
+    if not path.is_file():
+        raise UsageError(f"no file at {path}. Give a .jsonl, .json, .csv, .xlsx or .parquet file, or a data folder.")
+    with path.open("rb") as file:
+        begin = file.read(4)
+    # The zip of .xlsx, and the older compound file of .xls, whatever the name says: no text file begins so.
+    if begin in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
+        return RowSource(path, _excel(path), textual=True)
+    kind = kind or _ENDINGS.get(path.suffix.lower().removeprefix("."))
+    if kind != "json" and rows is not None:
+        raise UsageError(f"--rows {rows!r} is for JSON documents, and {path} has one row a line. Leave it out.")
+    if kind == "jsonl":
+        return RowSource(path, _jsonl(path))
+    if kind == "json":
+        return RowSource(path, _json_rows(path, rows))
+    if kind == "csv":
+        return _table(path)
+    if kind == "parquet":
+        return RowSource(path, iter(parquet_rows(path)))
+    raise UsageError(
+        f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format {'|'.join(KINDS)}."
+    )
+
+
+def good_rows(source: RowSource) -> Iterator[RawRow]:
+    """The rows; the first that cannot be read stops.
+
+    Raises:
+        RecordError: Of that row.
+    """
+    for row in source.rows:
+        if isinstance(row, RecordError):
+            raise row
+        yield row
+
+
+# -- JSON --------------------------------------------------------------------------------------------------------------
+
+
+def json_document(path: Path, hint: str) -> Any:
+    """The value in a JSON file.
+
+    Args:
+        path: The file.
+        hint: What to do about a file that is not JSON.
+
+    Raises:
+        RecordError: It is not UTF-8, or not JSON; the line is named.
+    """
+    try:
+        return json.loads(path.read_text(encoding="utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{path}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    except json.JSONDecodeError as error:
+        raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
+
+
+def jsonl_row(where: str, raw: bytes) -> RawRow | None:
+    """The row in one line of a JSONL file, or None for an empty line.
+
+    Raises:
+        RecordError: The line is not a JSON object.
+    """
+    try:
+        text = raw.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
+    if not text.strip():
+        return None
+    try:
+        values = json.loads(text)
+    except json.JSONDecodeError as error:
+        raise RecordError(
+            f"{where}: not JSON: {error.msg} at column {error.colno}, near {short(text.strip())}. "
+            "Each line must be one complete JSON object."
+        ) from error
+    if not isinstance(values, dict):
+        raise RecordError(f"{where}: got {short(values)}; each line must be one JSON object, {{...}}")
+    return RawRow(where, values)
+
+
+def _jsonl(path: Path) -> Iterator[Found]:
+    with path.open("rb") as lines:
+        for number, raw in enumerate(lines, start=1):
+            try:
+                row = jsonl_row(f"{path}:{number}", raw)
+            except RecordError as error:
+                yield error
+                continue
+            if row is not None:
+                yield row
+
+
+def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
+    """Rows of a JSON document: its objects, those at a path in it, or a table of columns and data (pandas, MLflow)."""
+    found = json_document(path, "If each line is one object, rename the file to .jsonl; otherwise it is truncated.")
+    if where is not None and isinstance(found, dict):
+        found = search(where, found, "--rows")
+    if isinstance(found, dict) and isinstance(found.get("columns"), list) and isinstance(found.get("data"), list):
+        found = [dict(zip(found["columns"], cells, strict=False)) for cells in found["data"]]
+    if not isinstance(found, list):
+        lists = list(_lists(found)) if isinstance(found, dict) else []
+        name = "the value there" if where is not None else "the document"
+        way_out = (
+            f"Name the list of rows: --rows {' or --rows '.join(lists)}."
+            if lists
+            else 'From pandas: df.to_json(path, orient="records").'
+        )
+        raise RecordError(f"{path}: {name} must be a list of objects, [{{...}}, ...], not {short(found)}. {way_out}")
+    for i, values in enumerate(found):
+        at = f"{path}[{i}]" if where is None else f"{path}:{where}[{i}]"
+        if isinstance(values, dict):
+            yield RawRow(at, values)
+        else:
+            yield RecordError(f"{at}: got {short(values)}; each element must be one object, {{...}}")
+
+
+def _lists(document: Mapping[str, Any], above: str = "", depth: int = 2) -> Iterator[str]:
+    """Paths of the lists of objects in a document, two levels down."""
+    for name, value in document.items():
+        if isinstance(value, list) and value and all(isinstance(item, dict) for item in value):
+            yield f"{above}{name}"
+        elif isinstance(value, dict) and depth > 1:
+            yield from _lists(value, f"{above}{name}.", depth - 1)
+
+
+# -- Tables ------------------------------------------------------------------------------------------------------------
+
+_SEPARATORS = ",;\t|"
+
+
+def _table(path: Path) -> RowSource:
+    """Rows of a table in a text file. The separator is the sign that is most often in its header, or as ``sep=`` says.
+
+    Raises:
+        RecordError: The header has a column twice.
+    """
+    text, note = _decoded(path)
+    lines = io.StringIO(text, newline="")
+    header = next(lines, "")
+    skipped = header.lower().startswith("sep=")
+    if skipped:  # Excel writes and reads such a line
+        separator = header.strip()[4:] or "\t"
+    else:
+        unquoted = re.sub(r'"[^"]*"', "", header)
+        separator = max(_SEPARATORS, key=unquoted.count)
+        lines.seek(0)
+    csv.field_size_limit(2**31 - 1)  # a cell may be a whole conversation
+    reader = csv.reader(lines, delimiter=separator, strict=True)
+    try:
+        names = [name.strip() for name in next(reader, [])]
+    except csv.Error as error:
+        raise RecordError(f"{path}:1: not readable as CSV: {error}. The first line must name the columns.") from error
+    rows = _cells(path, reader, _checked(path, names), separator, int(skipped))
+    return RowSource(path, rows, textual=True, notes=(note,) if note else ())
+
+
+def _decoded(path: Path) -> tuple[str, str]:
+    """The text of a file, and a note if it is not UTF-8."""
+    content = path.read_bytes()
+    if content.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
+        return content.decode("utf-16"), ""
+    try:
+        return content.decode("utf-8-sig"), ""
+    except UnicodeDecodeError:
+        # What Excel writes in western Europe; the few bytes that it leaves out are control characters in Latin-1.
+        text = content.decode("cp1252", errors="replace")
+        text = content.decode("latin-1") if "\ufffd" in text else text
+        return text, "The file is not UTF-8 and was read as Windows-1252 (Latin-1): look at accented letters."
+
+
+def _checked(path: Path, names: list[str]) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise RecordError(f"{path}:1: column {twice[0]!r} appears twice; rename or remove one")
+    return names
+
+
+def _cells(path: Path, reader: Any, names: list[str], separator: str, skipped: int) -> Iterator[Found]:
+    while True:
+        first = reader.line_num + 1 + skipped
+        try:
+            cells = next(reader)
+        except StopIteration:
+            return
+        except csv.Error as error:
+            yield RecordError(f"{path}:{first}: not readable as CSV: {error}. Quote cells, and double inner quotes.")
+            continue
+        if not cells:
+            continue
+        if len(cells) != len(names):
+            yield RecordError(
+                f"{path}:{first}: the row has {len(cells)} cells, the header {len(names)} ({', '.join(names)}). "
+                f"Quote cells that contain {separator!r}."
+            )
+            continue
+        values = {name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell.strip()}
+        yield RawRow(f"{path}:{first}", values, decimal_comma=separator == ";")
+
+
+_MISSING = frozenset(("null", "NULL", "None", "nan", "NaN", "NAN", "<NA>"))
+"""What databases, Python, NumPy and pandas write into a CSV cell without a value. "none" and "N/A" may be answers."""
+
+
+def _value(cell: str) -> str | None:
+    return None if cell.strip() in _MISSING else cell
+
+
+def _excel(path: Path) -> Iterator[Found]:
+    """Rows of the first sheet of an Excel file; numbers and truths are texts, as in CSV."""
+    calamine = require("python_calamine", extra="data")
+    try:
+        sheet = calamine.CalamineWorkbook.from_path(str(path)).get_sheet_by_index(0).to_python(skip_empty_area=True)
+    except (calamine.CalamineError, OSError) as error:
+        raise RecordError(f"{path}: not a readable Excel file ({error}). Save it again, or as CSV.") from error
+    header, *rows = sheet or [[]]
+    names = _checked(path, [str(name).strip() for name in header])
+    for number, cells in enumerate(rows, start=2):
+        texts = [_written(cell) for cell in cells]
+        if any(texts):
+            values = {name: _value(cell) for name, cell in zip(names, texts, strict=True) if cell.strip()}
+            yield RawRow(f"{path}:{number}", values)
+
+
+def _written(cell: Any) -> str:
+    """A cell as a text; a whole number without its ".0", which Excel adds."""
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+
+
+# -- Values -----------------------------------------------------------------------------------------------------------
+
+
+def search(path: str, document: Any, flag: str) -> Any:
+    """The value at a path (JMESPath, https://jmespath.org) in a JSON value; None if there is none.
+
+    Raises:
+        UsageError: It is not a path; ``flag`` names where it was given.
+    """
+    jmespath = require("jmespath", extra="calibrate")
+    try:
+        return jmespath.search(path, document)
+    except jmespath.exceptions.JMESPathError as error:
+        raise UsageError(
+            f"{flag} {path!r} is not a path: {str(error).splitlines()[0]}. Write answer.text, choices[0].text, or "
+            '"a name".text (JMESPath).'
+        ) from error
+
+
+def with_paths(row: RawRow, columns: Iterable[str]) -> RawRow:
+    """The row with the values at paths into nested columns, under the paths as names.
+
+    A column of that very name comes first. Cells of a table that are JSON objects or lists are nested columns, too.
+    """
+    wanted = [column for column in columns if column not in row.values and _PATH.search(column)]
+    if not wanted:
+        return row
+    document = {name: parsed(value) for name, value in row.values.items()}
+    found: dict[str, Any] = {}
+    for path in wanted:
+        with suppress(UsageError):  # a column with another name, whose cell is empty here
+            found[path] = search(path, document, "--map")
+    return replace(row, values={**row.values, **found})
+
+
+_PATH = re.compile(r"[.\[|&(]")
+"""What a name of a column seldom has, and every path into one does."""
+
+
+def parsed(value: Any) -> Any:
+    """A cell as JSON if it is an object or a list."""
+    if isinstance(value, str) and value.lstrip()[:1] in ("{", "["):
+        try:
+            return json.loads(value)
+        except ValueError:
+            return value
+    return value
+
+
+def get_name(row: RawRow, column: str) -> str | None:
+    """A short text or whole number; None when it is absent."""
+    value = row.values.get(column)
+    if value is None or value == "":
+        return None
+    if isinstance(value, bool) or not isinstance(value, str | int):
+        raise row.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
+    return str(value).strip() or None
+
+
+def short(value: object, limit: int = 120) -> str:
+    """A value for an error message."""
+    shown = "nothing" if value is None else repr(value)
+    return shown if len(shown) <= limit else shown[: limit - 1] + "…"
+
+
+# -- Parquet files, and folders of Hugging Face `datasets`, through pyarrow (the extra "data") -------------------------
+# A folder is either what ``Dataset.save_to_disk`` wrote (``state.json`` and Arrow stream files), what
+# ``DatasetDict.save_to_disk`` wrote (``dataset_dict.json`` and one such folder a split), or a folder of Parquet files
+# as on the hub. Splits are never mixed: calibrating on training questions of the model is a mistake that must be
+# asked for.
+
+_SHARD = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+def parquet_rows(path: Path) -> Iterator[RawRow]:
+    """Rows of one Parquet file.
+
+    Raises:
+        MissingDependencyError: pyarrow is not installed.
+        RecordError: The file is not a Parquet file.
+    """
+    parquet = require("pyarrow.parquet", extra="data")
+    lib = require("pyarrow.lib", extra="data")
+    try:
+        file = parquet.ParquetFile(path)
+    except (lib.ArrowInvalid, OSError) as error:
+        raise RecordError(
+            f"{path}: not a Parquet file ({error}). Is it a Git LFS pointer? Download it again."
+        ) from error
+    return _rows(path, (batch.to_pylist() for batch in file.iter_batches()))
+
+
+def folder_rows(path: Path) -> Iterator[RawRow]:
+    """Rows of a dataset folder.
+
+    Raises:
+        UsageError: Several splits, or no dataset there.
+        MissingDependencyError: pyarrow is not installed.
+        RecordError: A file cannot be read.
+    """
+    if (path / "dataset_dict.json").is_file():
+        splits = _json(path / "dataset_dict.json").get("splits") or []
+        return folder_rows(path / _only(path, splits))
+    if (path / "state.json").is_file():
+        return _saved(path)
+    shards = sorted(path.rglob("*.parquet"))
+    if not shards:
+        raise UsageError(
+            f"{path} holds no dataset: no state.json, dataset_dict.json or *.parquet. Give the folder that "
+            "`save_to_disk` wrote, or one with Parquet files."
+        )
+    names = sorted({_SHARD.sub("", shard.relative_to(path).with_suffix("").as_posix()) for shard in shards})
+    if len(names) > 1:
+        raise UsageError(f"{path} holds several splits ({', '.join(names)}). Give the Parquet file of one of them.")
+    return (row for shard in shards for row in parquet_rows(shard))
+
+
+def _only(path: Path, splits: Sequence[str]) -> str:
+    if len(splits) != 1:
+        raise UsageError(f"{path} holds splits {', '.join(splits) or 'none'}. Give the folder of one, e.g. {path}/test")
+    return splits[0]
+
+
+def _saved(path: Path) -> Iterator[RawRow]:
+    """Rows of a folder that `save_to_disk` wrote, in the order its state file lists."""
+    state = _json(path / "state.json")
+    if state.get("_indices_data_files") or state.get("_indices_files"):
+        raise UsageError(f"{path} stores a selection of rows. Save it again after `dataset.flatten_indices()`.")
+    names = [str(entry["filename"]) for entry in state.get("_data_files") or []]
+    if not names:
+        raise UsageError(f"{path}/state.json lists no data file. Save the dataset again with `save_to_disk`.")
+    return (row for name in names for row in _stream(path / name))
+
+
+def _stream(path: Path) -> Iterator[RawRow]:
+    ipc = require("pyarrow.ipc", extra="data")
+    lib = require("pyarrow.lib", extra="data")
+    try:
+        with path.open("rb") as stream, ipc.open_stream(stream) as reader:
+            batches = [batch.to_pylist() for batch in reader]
+    except (lib.ArrowInvalid, OSError) as error:
+        raise RecordError(
+            f"{path}: not an Arrow stream ({error}). Save the dataset again, or copy it again."
+        ) from error
+    return _rows(path, iter(batches))
+
+
+def _rows(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRow]:
+    number = 0
+    for batch in batches:
+        for values in batch:
+            number += 1
+            yield RawRow(f"{path}:{number}", values)
+
+
+def _json(path: Path) -> dict[str, Any]:
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise RecordError(f"{path}: not JSON: {error}. Save the dataset again.") from error
+    if not isinstance(document, dict):
+        raise RecordError(f"{path}: got {type(document).__name__}; it must be a JSON object. Save the dataset again.")
+    return document
