@@ -466,7 +466,7 @@ def test_command_line_is_light_and_lists_its_commands(
     for text in (
         "usage: guardrail [-h]",
         "doctor check an artifact, its model, judge and endpoint before they serve",
-        "monitor bring the monitors up to date with what guards have written",
+        "monitor show the monitors of a review store; 1 while an alarm is open",
         "review serve the page on which people decide what was held back",
         "serve answer an OpenAI client behind a gate: it changes one URL",
     ):
