@@ -1,9 +1,9 @@
 """An OpenAI-compatible endpoint: its address and credentials, and requests with retries and a deadline that holds.
 
-Requests go over aiohttp. OpenAI's SDK took 4 ms of processor for a guarded question's two requests; its retries sleep
-without regard to a deadline (up to 120 s for a Retry-After) and hide how many requests were made. The rules are the
-SDK's: connection errors, 408, 409, 429 and 5xx are tried again after Retry-After or an exponential wait with jitter,
-but never past the deadline. Only batches use the SDK.
+Requests go over aiohttp. One takes .12 ms of the processor; of OpenAI's SDK .36 (over aiohttp) to .66 (over httpx), and
+a guarded question makes up to n + 1. The SDK's retries also sleep without regard to a deadline (up to 120 s for a
+Retry-After) and hide how many requests were made. The rules are the SDK's: connection errors, 408, 409, 429 and 5xx are
+tried again after Retry-After or an exponential wait with jitter, but never past the deadline. Only batches use the SDK.
 """
 
 from __future__ import annotations
