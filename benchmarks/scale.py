@@ -178,7 +178,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         for seed, path in enumerate((log, fresh), start=1):
             if not path.is_file():
                 write_log(path, options.records, seed=seed, workers=options.workers)
-        key = ("--estimator", KEYS[0])
+        key = ("--score", KEYS[0])
         fit = ("fit", log, "--alpha", "0.1", *key, "--out", artifact)
         audit = ("audit", "--records", fresh, "--artifact", artifact)
         rules = [part for rule in ("acrc", "certified", "empirical") for part in ("--rule", rule)]
@@ -192,7 +192,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 log,
                 "--alpha",
                 "0.1",
-                "--estimator",
+                "--score",
                 KEYS[1],
                 "--out",
                 folder / "few.json",

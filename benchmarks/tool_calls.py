@@ -169,7 +169,7 @@ def main() -> None:
     rows = [(GRADED, "observation"), *((estimator, judge) for estimator in ESTIMATORS for judge in compared)]
     table = {(estimator, judge): scores(questions, estimator, judge) for estimator, judge in rows}
     print(f"{len(questions)} questions, {wrong.mean():.1%} wrong\n".replace("%", " %"))
-    print("| estimator | calls are the same by | AUROC (95 %) | measured | score 0 |\n|---|---|---|---|---|")
+    print("| score | calls are the same by | AUROC (95 %) | measured | score 0 |\n|---|---|---|---|---|")
     for (estimator, judge), u in table.items():
         ranking = ranked(u, wrong)
         measured = np.isfinite(u)

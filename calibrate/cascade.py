@@ -210,8 +210,8 @@ def matched(
         UsageError: As `fit_cascade`.
     """
     if len(files) < 2 or len(files) != len(estimators):
-        raise UsageError(f"a cascade has at least two stages with an estimator each, got {len(files)} files and "
-                         f"{len(estimators)} estimators.")  # fmt: skip
+        raise UsageError(f"a cascade has at least two stages with a score each, got {len(files)} files and "
+                         f"{len(estimators)} scores.")  # fmt: skip
     first, *others = files
     for other in others:
         _refuse_others(first, other)

@@ -107,7 +107,7 @@ class Records:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
 
         Args:
-            *estimators: Names as for ``calibrate score --estimator``, estimators, or scorers, which rate the answers
+            *estimators: Names as for ``calibrate score --score``, estimators, or scorers, which rate the answers
                 on file. Default: all estimators that the records support.
 
         Raises:

@@ -171,7 +171,7 @@ def fit_artifact(
     spec = header.estimators.get(estimator)
     if spec is None:
         raise UsageError(
-            f"the header of {file.path} does not describe estimator {estimator!r} (it has "
+            f"the header of {file.path} does not describe the score {estimator!r} (it has "
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(estimator)}"
         )
@@ -221,7 +221,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
         listed = "\n  ".join(differences)
         raise UsageError(
             f"{file.path} does not fit the artifact:\n  {listed}\nCollect, score and label both alike, or name the "
-            "right scores with --estimator."
+            "right scores with --score."
         )
 
 

@@ -172,7 +172,7 @@ def check_labelled_part(file: RecordFile, used: Sequence[Record], estimator: str
         if scope.score != estimator:
             raise UsageError(
                 f"the questions of {file.path} were drawn by their {scope.score!r} scores, so {estimator!r} cannot "
-                f"be fitted on them: use --estimator {scope.score}, or draw anew with `calibrate sample`."
+                f"be fitted on them: use --score {scope.score}, or draw anew with `calibrate sample`."
             )
         if fingerprint(record.to_question() for record in file.records) != file.header.questions_sha256:
             raise UsageError(

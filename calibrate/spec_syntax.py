@@ -124,8 +124,8 @@ def estimator_flags(key: str) -> str:
     if name == "score":
         return f"--scorer MODULE:NAME (the scorer {rest[0]})"
     if any(part.startswith("chat(") for part in rest):
-        return f"--estimator {name} --judge 'chat(model=PROVIDER:MODEL)'"
-    return f"--estimator {shlex.quote(key)}"
+        return f"--score {name} --judge 'chat(model=PROVIDER:MODEL)'"
+    return f"--score {shlex.quote(key)}"
 
 
 def _value(text: str) -> Any:

@@ -181,7 +181,7 @@ def carried(model: BaseChatModel, settings: Mapping[str, Any]) -> ProviderSettin
         elif word is None and name != "seed":
             raise UsageError(
                 f"{type(model).__name__} does not take {name}, which the plan asks for. "
-                "Use an estimator that does not need it, or another model."
+                "Use a score that does not need it, or another model."
             )
         elif word is not None:
             if word[0] in ".+":

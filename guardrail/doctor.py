@@ -229,9 +229,9 @@ def _guard(
         fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
         if scorer_of(artifact.plan) is not None:
             fix = "name the scorer: guardrail doctor ARTIFACT --scorer MODULE:NAME"
-        yield Finding("estimator", "fail", _describe(error), fix)
+        yield Finding("score", "fail", _describe(error), fix)
     if estimator is not None:
-        yield Finding("estimator", "ok", f"{estimator.name} version {estimator.version} can be made")
+        yield Finding("score", "ok", f"{estimator.name} version {estimator.version} can be made")
         yield _needs(artifact.plan, estimator)
         yield from _judge(estimator)
     if model is None:
@@ -326,12 +326,12 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     """Whether the plan draws all that the estimator reads; `_requests` checks the actual calls."""
     if unmet := unmet_needs(estimator, plan):
         detail = f"{estimator.name} needs {', '.join(need for need, _ in unmet)}, which the plan does not draw"
-        return Finding("plan for the estimator", "fail", detail, "calibrate again")
+        return Finding("plan for the score", "fail", detail, "calibrate again")
     samples = f"{plan.n} samples at temperature {plan.temperature:g}"
     drawn = f"one {plan.primary} answer and {samples}" if plan.n else "one answer"
     if plan.primary == "majority":
         drawn = f"{samples}, of which the most frequent is the answer"
-    return Finding("plan for the estimator", "ok", f"draws what {estimator.name} needs: {drawn}")
+    return Finding("plan for the score", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
 CALL_A, CALL_B = (f'[{{"arguments":{{}},"name":"{name}"}}]' for name in ("open", "close"))
@@ -416,7 +416,7 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -
     assert report is not None
     problem = report.problem(plan)
     if problem is not None and problem[0] is Unmeasured.NO_LOGPROBS and not bound:
-        fix = "use an estimator without them: calibrate collect --estimator graded_disagreement"
+        fix = "use a score without them: calibrate collect --score graded_disagreement"
         yield Finding("endpoint", "warn", problem[1], fix)
         problem = None
     if problem is not None:
@@ -458,8 +458,8 @@ _WAYS_OUT = (
     (
         r"log_?prob",
         "not every provider behind this address gives log-probabilities: have the router use those that do "
-        "(OpenRouter: extra_body={'provider': {'require_parameters': True}}), or use an estimator without them: "
-        "calibrate collect --estimator graded_disagreement",
+        "(OpenRouter: extra_body={'provider': {'require_parameters': True}}), or use a score without them: "
+        "calibrate collect --score graded_disagreement",
     ),
     (r"temperature\W+and\W+top_p", "this model takes temperature or top_p, not both: calibrate collect --top-p 1"),
     (

@@ -672,7 +672,7 @@ def _flat(verdict: Verdict | None) -> dict[str, Any]:
         "guardrail_accepted": verdict.accepted,
         "guardrail_reason": verdict.reason.value,
         "guardrail_detail": verdict.detail,
-        "guardrail_estimator": verdict.uncertainty.estimator,
+        "guardrail_score": verdict.uncertainty.estimator,
         "guardrail_uncertainty": verdict.uncertainty.value,
         "guardrail_threshold": verdict.threshold,
         "guardrail_alpha": verdict.alpha,

@@ -42,7 +42,7 @@ class Instrument(NamedTuple):
 
 INSTRUMENTS: Mapping[str, Instrument] = {
     "guardrail.decisions": Instrument(
-        "counter", "{decision}", "Verdicts.", ("outcome", "reason", "mode", "model", "estimator")
+        "counter", "{decision}", "Verdicts.", ("outcome", "reason", "mode", "model", "score")
     ),
     "guardrail.decision.duration": Instrument(
         "histogram",
@@ -55,7 +55,7 @@ INSTRUMENTS: Mapping[str, Instrument] = {
         "histogram",
         "1",
         "Measured uncertainties; bounds of them where the first of two stages decided.",
-        ("outcome", "model", "estimator"),
+        ("outcome", "model", "score"),
         (0, 0.1, 0.25, 0.5, 0.75, 1, 1.5, 2, 3),
     ),
     "guardrail.model.calls": Instrument("counter", "{call}", "Calls of models.", ("model",)),
@@ -83,7 +83,7 @@ def measurements(verdict: Verdict, *, mode: Mode, model: str) -> Iterator[tuple[
     """
     cost, score = verdict.cost, verdict.uncertainty
     outcome, reason, _ = decision_of(verdict)
-    labels = {"outcome": outcome, "reason": reason, "mode": mode, "model": model, "estimator": score.estimator}
+    labels = {"outcome": outcome, "reason": reason, "mode": mode, "model": model, "score": score.estimator}
     values: list[tuple[str, float | None, dict[str, str]]] = [
         ("guardrail.decisions", 1, {}),
         ("guardrail.decision.duration", cost.seconds, {}),
@@ -217,7 +217,7 @@ def _attributes(verdict: Verdict, mode: Mode, model: str) -> tuple[dict[str, Any
         "guardrail.reason": reason,
         "guardrail.mode": mode,
         "guardrail.model": model,
-        "guardrail.estimator": verdict.uncertainty.estimator,
+        "guardrail.score": verdict.uncertainty.estimator,
         "guardrail.artifact": verdict.artifact.removeprefix("sha256:")[:12],
         "guardrail.uncertainty": value,
         "guardrail.threshold": verdict.threshold,

@@ -165,7 +165,7 @@ measured only on the embedded model (1.5 million weights, answers of a few words
 file:
 
     calibrate collect examples/tiny_model/questions/open.jsonl --model transformers:examples/tiny_model/orrin-1.5m \\
-      -e semantic_entropy -e p_true -e verbalised -e selfcheck_prompt --max-tokens 16 --out RECORDS
+      -s semantic_entropy -s p_true -s verbalised -s selfcheck_prompt --max-tokens 16 --out RECORDS
     calibrate label RECORDS --rule token_f1
 
 {nowhere}No trained entailment model was available. `mmlu-pro-confidence.csv` holds scores without answers, so there is

@@ -39,7 +39,7 @@ __all__ = ["evaluate"]
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 SELECTING = (
     "These figures use the labels of all questions here, so to fit the best score on the same questions is a selection "
-    "that no fit counts. Valid ways: --estimator auto, or fresh labels."
+    "that no fit counts. Valid ways: --score auto, or fresh labels."
 )
 
 
@@ -48,7 +48,7 @@ class Form(StrEnum):
 
     MAIN = "main"
     RISK_LEVELS = "risk-levels"
-    ESTIMATORS = "estimators"
+    ESTIMATORS = "scores"
     SIZES = "sizes"
     ABLATION = "ablation"
     ALL = "all"
@@ -78,7 +78,7 @@ def evaluate(
         typer.Option(help="NAME or NAME:option=value,... May be repeated. Default: the ones a report compares."),
     ] = None,
     estimator: Annotated[
-        list[str] | None, typer.Option("--estimator", "-e", help="May be repeated. Default: every one with scores.")
+        list[str] | None, typer.Option("--score", "-s", help="May be repeated. Default: every one with scores.")
     ] = None,
     n_calibration: Annotated[
         list[int] | None, typer.Option(help="Questions to fit on in each split. May be repeated. Default: half.", min=1)
@@ -108,7 +108,7 @@ def evaluate(
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     items: ItemsOption = False,
 ) -> None:
-    """Compare rules, estimators and calibration sizes over many random splits. The model is not called.
+    """Compare rules, scores and calibration sizes over many random splits. The model is not called.
 
     Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv
 
@@ -166,7 +166,7 @@ def evaluate(
     for pool, measured in zip(pools, calls, strict=True):
         if measured is not None:
             written += _print_calls(pool, *measured, rest, named=apart)
-    flags = f"--estimator {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
+    flags = f"--score {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
     finish(written, f"calibrate fit {pools[0].file.typed if rest is None else listed([rest])} {flags}")
 
 

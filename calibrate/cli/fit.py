@@ -499,7 +499,7 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
         return chosen_estimator(file, estimator)
     if reads_all:
         raise UsageError(
-            "--estimator auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
+            "--score auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
             "estimator."
         )
     return AUTO

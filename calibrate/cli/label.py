@@ -217,7 +217,7 @@ class _UntilOptions:
             return ""
         values = {"alpha": self.alpha, "delta": self.delta, "acceptance": self.acceptance}
         flags = "".join(f" --{name} {value:g}" for name, value in values.items() if value is not None)
-        named = "" if self.estimator is None else f" --estimator {shlex.quote(self.estimator)}"
+        named = "" if self.estimator is None else f" --score {shlex.quote(self.estimator)}"
         return f" --until {self.until}{flags}{named}"
 
 
@@ -331,7 +331,7 @@ def label(
             "--until certified goes with --undecided: to stop among labels that do not count as wrong yet selects them."
         )
     if goal.until is None and goal.estimator is not None and not people.undecided:
-        raise UsageError("--estimator belongs to --until certified or --undecided, or to `fit`.")
+        raise UsageError("--score belongs to --until certified or --undecided, or to `fit`.")
     labelled = _decide(labelling, goal, limit) if people.undecided else labelling.label(None if by_rule else limit)
     if labelled is not None:
         _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
@@ -358,7 +358,7 @@ def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rul
 
 def _fit_flags(goal: _UntilOptions, key: str) -> str:
     spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
-    return f"--estimator {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}{spent}"
+    return f"--score {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}{spent}"
 
 
 def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> RecordFile | None:

@@ -58,7 +58,7 @@ ArtifactOption = Annotated[
 ]
 EarlierOption = Annotated[
     list[Path] | None,
-    typer.Option(help="Earlier artifact of the same model, plan, prompt and estimator to pool. May be repeated."),
+    typer.Option(help="Earlier artifact of the same model, plan, prompt and score to pool. May be repeated."),
 ]
 TestFractionOption = Annotated[
     float, typer.Option(help="Answers: share of the sample kept out of the fit; both artifacts are tested on it.")
@@ -249,7 +249,7 @@ def _refuse_others(pool: ReviewPool, ignore: bool) -> None:
         listed = "\n  ".join(f"{digest}: {count} items" for digest, count in sorted(pool.others.items()))
         raise UsageError(
             f"the store holds items that were judged by something else:\n  {listed}\nScores of another model, plan, "
-            "prompt or estimator cannot be pooled. Name earlier artifacts of the same procedure with --earlier; leave "
+            "prompt or score cannot be pooled. Name earlier artifacts of the same procedure with --earlier; leave "
             "the rest out with --ignore-others."
         )
 

@@ -49,7 +49,7 @@ def report(
         typer.Option(help="Record file that was kept out of the fit, if it is another. May be repeated."),
     ] = None,
     estimator: Annotated[
-        str | None, typer.Option("--estimator", "-e", help="Key of the scores, if several fit the artifact.")
+        str | None, typer.Option("--score", "-s", help="Key of the scores, if several fit the artifact.")
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="An artifact alone: its content, for programs.")] = False,

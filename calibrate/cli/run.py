@@ -97,14 +97,14 @@ class RunConfig(Frozen):
     test_fraction: float = Field(
         default=0.3, ge=0, lt=1, description="Share of the questions kept out of the fit and tested on; 0 for none."
     )
-    estimator: str | None = Field(
+    score: str | None = Field(
         default=None,
         description="NAME, NAME:JUDGE or NAME:JUDGE:greedy; auto compares all on 20 % of the questions, which the fit "
         f"does not use. Default: by kind of question. {' '.join(advice())}",
     )
     scorer: str | None = Field(
         default=None,
-        description="Your own score instead of an estimator: MODULE:NAME of a @scorer, or an installed name.",
+        description="A score of your own: MODULE:NAME of a @scorer, or an installed name.",
     )
     items: bool = Field(
         default=False,
@@ -185,7 +185,7 @@ class RunConfig(Frozen):
     def collect_options(self) -> CollectOptions:
         """The settings of the collection."""
         drawing = PlanOptions(
-            estimator=None if self.estimator in (None, AUTO) else [self.estimator],
+            estimator=None if self.score in (None, AUTO) else [self.score],
             calls=self.calls,
             scorer=None if self.scorer is None else [self.scorer],
             items=self.items,
@@ -265,7 +265,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
     """
     settings = load_config(config, flags)
     names = ("records.jsonl", "test-records.jsonl", "artifact.json", "report.html")
-    read = (config, settings.questions, settings.test_questions, settings.tools, settings.estimator)
+    read = (config, settings.questions, settings.test_questions, settings.tools, settings.score)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     if settings.items:
@@ -312,7 +312,7 @@ def run(config: Path | None = None, **flags: Any) -> None:
 
 
 _WHOLE_ANSWERS = (
-    *("estimator", "scorer", "share", "count_repeats", "correctness", "judge_model", "threshold"),
+    *("score", "scorer", "share", "count_repeats", "correctness", "judge_model", "threshold"),
     *("tolerance", "trust_labels", "calls", "splits"),
 )
 """Settings that items do not have."""
@@ -430,9 +430,9 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:
         make_rule(settings.correctness)
-    if settings.scorer is not None and (settings.estimator is not None or settings.calls is not None):
-        raise UsageError("--scorer is the score of the run. Leave --estimator and --calls out.")
-    if settings.estimator == AUTO:
+    if settings.scorer is not None and (settings.score is not None or settings.calls is not None):
+        raise UsageError("--scorer is the score of the run. Leave --score and --calls out.")
+    if settings.score == AUTO:
         return AUTO
     chosen = _estimator(settings, bindings, options=option_labels(questions) is not None)
     if ranked_parts(chosen):
@@ -443,7 +443,7 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
 def _estimator(settings: RunConfig, bindings: Bindings | None, *, options: bool) -> Estimator:
     if settings.scorer is not None:
         return load_scorer(settings.scorer).estimator
-    name = settings.estimator or usual_estimators(settings.calls, options=options, bindings=bindings)[0]
+    name = settings.score or usual_estimators(settings.calls, options=options, bindings=bindings)[0]
     return parse_estimator(name, judge=default_judge(bindings))
 
 
@@ -491,7 +491,7 @@ def _estimators(settings: RunConfig, plan: SamplingPlan, records: Path) -> Seque
 
 
 def _uncached(settings: RunConfig, plan: SamplingPlan) -> Sequence[Estimator]:
-    if settings.estimator == AUTO:
+    if settings.score == AUTO:
         return supported(plan)
     return [_estimator(settings, plan.bindings, options=plan.options is not None)]
 

@@ -53,12 +53,11 @@ def score(
     estimator: Annotated[
         list[str] | None,
         typer.Option(
-            "--estimator",
-            "--estimators",
-            "-e",
+            "--score",
+            "-s",
             help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, "
             "then(CHEAP, DEAR), ties(FIRST, SECOND), rank_mean(A, B, ...), or all. May be repeated. Default: every "
-            f"estimator the records support (the rest are listed with what they need). {' '.join(advice())}",
+            f"score the records support (the rest are listed with what they need). {' '.join(advice())}",
         ),
     ] = None,
     scorer: Annotated[
@@ -70,11 +69,11 @@ def score(
     ] = None,
     judge: Annotated[
         str | None,
-        typer.Option(help="Judge for estimators that cluster: exact, nli(model=PATH), chat(model=openai:gpt-4o), ..."),
+        typer.Option(help="Judge for scores that cluster: exact, nli(model=PATH), chat(model=openai:gpt-4o), ..."),
     ] = None,
     similarity: Annotated[
         str | None,
-        typer.Option(help="Similarity for estimators that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
+        typer.Option(help="Similarity for scores that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
     ] = None,
     entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
     ranks_from: Annotated[
@@ -107,9 +106,9 @@ def score(
     Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
     verdicts are kept next to the records.
 
-    Example: calibrate score records.jsonl -e semantic_entropy -e semantic_entropy:exact
+    Example: calibrate score records.jsonl -s semantic_entropy -s semantic_entropy:exact
 
-    Example: calibrate score records.jsonl --estimators all --judge "nli(model=./weights)"
+    Example: calibrate score records.jsonl --score all --judge "nli(model=./weights)"
 
     Example: calibrate score records.jsonl --items --field-judge /total=numeric
     """

@@ -188,7 +188,7 @@ def structured_advice(records: Sequence[Record], rule: str, judge: str | None = 
     if kind == "JSON objects" and (of_words or (none_right and of_texts)):
         advice.append(f"{_compares_words(kind, 'rule', rule)} {_use(kind)}")
     if kind == "JSON objects" and rule_fact(JUDGES.get(judge or ""), "compares_words"):
-        better = "Score with judge json: --estimator semantic_entropy:json."
+        better = "Score with judge json: --score semantic_entropy:json."
         advice.append(f"{_compares_words(kind, 'judge', str(judge))} {better}")
     if kind == "tool calls" and of_texts:
         advice.append(f"The answers are tool calls, and rule {rule} reads texts, of which there are none. {_use(kind)}")

@@ -395,7 +395,7 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     problem = None if report is None else report.problem(plan)
     if problem is not None:
         bare = problem[0] is Unmeasured.NO_LOGPROBS
-        way_out = "Use an estimator without them (--estimator graded_disagreement). " if bare else ""
+        way_out = "Use a score without them (--score graded_disagreement). " if bare else ""
         if report is not None and (report.cached or report.degenerate):
             way_out = FEW_ANSWERS
         said = f" The server says: {report.said}." if report is not None and report.said else ""
@@ -415,7 +415,7 @@ def _check(drawing: Drawing) -> None:
     if plan.options is not None and labels != plan.options:
         raise UsageError(
             f"the plan reads options {plan.options}, but the questions have {labels}. "
-            "Make the plan with the labels of the questions, or use an estimator for open answers."
+            "Make the plan with the labels of the questions, or use a score for open answers."
         )
     own = next((question.id for question in questions if question.tools is not None), None)
     if own is not None:

@@ -324,7 +324,7 @@ def calls_of_part(
 def calls_beside_fit(
     file: RecordFile, *, alphas: Sequence[float], delta: float | None = None, groups: Groups = "category"
 ) -> tuple[CallsTable, Sequence[Record]] | None:
-    """The table of a record file on the part that ``--estimator auto`` chooses on, and the records outside it.
+    """The table of a record file on the part that ``--score auto`` chooses on, and the records outside it.
 
     Returns:
         None where the table cannot be measured: few labels, many records, or a sample that one score drew.

@@ -118,8 +118,7 @@ def choose_score(file: RecordFile, *, groups: Groups = "category", part: Sequenc
     records = file.records if part is None else tuple(part)
     if score := file.header.scope.score:
         raise UsageError(
-            f"{file.path} was drawn by its {score!r} scores, so its labels compare no others. "
-            f"Write --estimator {score}."
+            f"{file.path} was drawn by its {score!r} scores, so its labels compare no others. Write --score {score}."
         )
     specs = file.header.estimators
     for key in file.header.whole_answer_keys:
@@ -132,13 +131,13 @@ def choose_score(file: RecordFile, *, groups: Groups = "category", part: Sequenc
     labels = [label for label in labels_of(used).tolist() if label >= 0]
     if len(labels) < FEWEST or len(set(labels)) < 2:
         raise UsageError(
-            f"--estimator auto chooses on {SHARE:.0%} of the questions, of which {len(labels)} have a label "
-            f"({labels.count(0)} of them wrong): it takes {FEWEST}, right and wrong ones. Label more, or name an "
-            f"estimator: {', '.join(keys)}."
+            f"--score auto chooses on {SHARE:.0%} of the questions, of which {len(labels)} have a label "
+            f"({labels.count(0)} of them wrong): it takes {FEWEST}, right and wrong ones. Label more, or name a "
+            f"score: {', '.join(keys)}."
         )
     ranking = rank_estimators(used, keys, groups=groups)
     if not ranking:
-        raise UsageError("no question that --estimator auto chooses on has a score. Name an estimator, or score again.")
+        raise UsageError("no question that --score auto chooses on has a score. Name a score, or score again.")
     choice = EstimatorChoice(
         candidates=tuple(ranked.estimator for ranked in ranking),
         auroc=ranking[0].auroc.value,

@@ -81,7 +81,7 @@ class EvaluationGrid(Frozen):
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form, without the cells."""
-        yield "estimators", [cell.estimator for cell in self.ranked]
+        yield "scores", [cell.estimator for cell in self.ranked]
         yield "rules", sorted({row.rule for cell in self.cells for row in cell.evaluation.rows})
 
     def __str__(self) -> str:
@@ -95,11 +95,11 @@ class EvaluationGrid(Frozen):
             for cell in self.ranked
             for row in cell.evaluation.rows
         ]
-        return text_table(("estimator", "AUROC", *PRINTED_HEADS[:5]), rows)
+        return text_table(("score", "AUROC", *PRINTED_HEADS[:5]), rows)
 
     def _repr_html_(self) -> str:
         rows = [[cell.estimator, _area(cell), *cells(row)] for cell in self.ranked for row in cell.evaluation.rows]
-        title, heads = "Estimators by AUROC, rules on the same splits", ("estimator", "AUROC", *HEADS)
+        title, heads = "Scores by AUROC, rules on the same splits", ("score", "AUROC", *HEADS)
         return as_html(title, [("read with care", CAVEAT)], heads, rows)
 
     def plot(self, ax: Any = None) -> Any:

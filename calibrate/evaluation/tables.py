@@ -197,7 +197,7 @@ def tables(
     """
     record_pools = [pools] if isinstance(pools, RecordPool) else list(pools)
     if not record_pools or not all(pool.uncertainty for pool in record_pools):
-        raise UsageError("tables need at least one pool, and each pool the scores of at least one estimator.")
+        raise UsageError("tables need at least one pool, and each pool at least one score.")
     collected = _Collected()
     for done, pool in enumerate(record_pools, start=1):
         settings = _Settings(pool.n_calibration or n_calibration, splits, seed)

@@ -66,7 +66,7 @@ class PaperView(Frozen):
         return {
             "main": f"Main results, alpha = {self.alpha:g}{size}",
             "risk-levels": f"A-CRC across target risk levels{size}",
-            "estimators": f"A-CRC by uncertainty estimator, alpha = {self.alpha:g}{size}",
+            "estimators": f"A-CRC by score, alpha = {self.alpha:g}{size}",
             "sizes": f"A-CRC by calibration size, alpha = {self.alpha:g}",
             "ablation": f"Ablation, alpha = {self.alpha:g}{size}",
         }[name]

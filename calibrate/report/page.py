@@ -236,7 +236,7 @@ def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], es
     if missing:
         raise UsageError(
             f"{missing} of the {len(calibration.error)} scores in the artifact are not among these records (by "
-            f"{estimator}). Give the record file the artifact was fitted on, and the estimator it was fitted with."
+            f"{estimator}). Give the record file the artifact was fitted on, and the score it was fitted with."
         )
 
 

@@ -379,7 +379,7 @@ def unguardable(artifact: CalibrationArtifact) -> str | None:
         f"No guard can use this artifact: {name} came with an imported file, and a guard cannot compute it for a new "
         "question. Use it for evaluation, or compare new scores with the threshold where they are made. For a guard, "
         "write the score as a @scorer and fit on it: `calibrate score --scorer MODULE:NAME` (docs/scores.md). Or "
-        "import the sampled answers as well, and fit on an estimator that `calibrate score` computes."
+        "import the sampled answers as well, and fit on a score that `calibrate score` computes."
     )
 
 
@@ -395,7 +395,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
         steps.append(
-            f"Use another estimator: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells "
+            f"Use another score: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells "
             f"right from wrong (0.5 is guessing). {FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
@@ -438,13 +438,13 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
             "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
-            f"misleads: use another estimator. {FRESH_LABELS}"
+            f"misleads: use another score. {FRESH_LABELS}"
         )
     few = InfeasibleReason.TOO_FEW_ITEMS
     if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is few:
         return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     return (
-        f"Use another estimator: {start}. On these questions {artifact.estimator.name} does not rank "
+        f"Use another score: {start}. On these questions {artifact.estimator.name} does not rank "
         f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 
@@ -600,7 +600,7 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
         f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
         "Not for other questions: it holds for questions like the calibration questions. When topics, users or wording "
         "change, measure again.",
-        "Not for another model, prompt, sampling or estimator: the artifact refuses what it can notice; a provider "
+        "Not for another model, prompt, sampling or score: the artifact refuses what it can notice; a provider "
         "that changes a model behind its name it cannot.",
         f"Not more than the label rule sees: 'wrong' means wrong by {artifact.correctness.name}; a rule that "
         "errs moves the true rate.",
@@ -644,7 +644,7 @@ def _scored_by(estimator: EstimatorSpec) -> str:
 def _finer(artifact: CalibrationArtifact) -> str:
     """The way to a finer score; more samples help only a score that reads some."""
     if artifact.plan.n:
-        return "More samples, or an estimator that reads log-probabilities, tells them apart."
+        return "More samples, or a score that reads log-probabilities, tells them apart."
     return "A second score can order them: `calibrate score --ties-by sequence_nll`."
 
 

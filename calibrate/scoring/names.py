@@ -182,7 +182,7 @@ def _named_judge(text: str, estimator: str) -> Judge:
     name, params = parse_name(text)
     if name == "chat":
         raise UsageError(
-            f"the judge chat is a model, which is given apart: calibrate score RECORDS --estimator {estimator} --judge "
+            f"the judge chat is a model, which is given apart: calibrate score RECORDS --score {estimator} --judge "
             "'chat(model=PROVIDER:MODEL)'"
         )
     if name not in JUDGES and name not in list_judges() and name in list_similarities():
@@ -297,7 +297,7 @@ def _expression(text: str) -> _Expression | None:
 def _read(text: str) -> _Written:
     name, *rest = (part.strip() for part in cut(text.strip(), ":"))
     if name == "imported":
-        raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another estimator.")
+        raise UsageError(f"{text!r} came with an imported file and cannot be computed. Name another score.")
     estimator = make_estimator(name)
     has: dict[Role, bool] = {
         "judge": estimator.needs.judge,

@@ -143,7 +143,7 @@ def key_of(file: RecordFile, name: str | None = None) -> str:
         return key
     if len(keys) == 1:
         return keys[0]
-    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --estimator: {', '.join(keys)}")
+    raise UsageError(f"{file.path} has no {key!r} scores; choose one with --score: {', '.join(keys)}")
 
 
 def supported(plan: SamplingPlan) -> list[Estimator]:
@@ -363,7 +363,7 @@ def _ranked(estimators: Iterable[Estimator], ranks: Mapping[str, Ranks]) -> list
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:
     if not estimators:
         raise UsageError(
-            "no estimator to score with: the file has one answer a question and no samples, so nothing can be "
+            "nothing to score with: the file has one answer a question and no samples, so nothing can be "
             "compared. Draw samples (calibrate collect), import columns that hold more (calibrate import --map "
             "samples=COLUMN,COLUMN), or a confidence of your own, which is fitted without this step (--map "
             "confidence=NAME:COLUMN)."
@@ -374,7 +374,7 @@ def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> Rec
         key = estimator_key(estimator)
         if specs.setdefault(key, estimator.spec) != estimator.spec:
             raise UsageError(
-                f"two estimators have the key {key!r}: one would take the other's scores. Score them into two files."
+                f"two scores have the key {key!r}: one would take the other's scores. Score them into two files."
             )
     drawn_by = header.scope.score
     # The cut was taken on the old scores: new ones by the same key could lie on either side of it.

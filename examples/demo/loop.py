@@ -161,7 +161,7 @@ def commands(sizes: Sizes) -> list[str]:
     """Return the commands of the loop, in order; people label between the third and the fourth."""
     label = "calibrate label to-label.jsonl --review-store reviews.db"
     return [
-        f"calibrate score observed.jsonl --estimator {ESTIMATOR} --out scored.jsonl",
+        f"calibrate score observed.jsonl --score {ESTIMATOR} --out scored.jsonl",
         f"calibrate sample --records scored.jsonl --scope {sizes.scope:g} --n {sizes.labels} --out to-label.jsonl",
         label,
         label,

@@ -263,7 +263,7 @@ def worded(wording: Wording, verdict: Verdict) -> str:
 
     Args:
         wording: A function of the verdict, or a text with any of {reason}, {detail}, {uncertainty}, {threshold},
-            {alpha}, {estimator}, {calls} and {next}; other braces stay unchanged.
+            {alpha}, {score}, {calls} and {next}; other braces stay unchanged.
         verdict: The abstention.
 
     Raises:
@@ -281,7 +281,7 @@ def worded(wording: Wording, verdict: Verdict) -> str:
         "uncertainty": "unmeasured" if value is None else f"{value:.4g}",
         "threshold": "none" if threshold is None else f"{threshold:.4g}",
         "alpha": f"{verdict.alpha:g}",
-        "estimator": verdict.uncertainty.estimator,
+        "score": verdict.uncertainty.estimator,
         "calls": str(verdict.cost.calls),
         "next": next_step(verdict),
     }

@@ -87,7 +87,7 @@ class Guardrail(GuardedChatModel):
     (another model or its name, a chain) is invoked with the same messages; any other callable is a human hook: it
     receives the `Verdict` (and may be async) and returns a text, an AIMessage, or None for the message."""
     abstain_message: Wording = ABSTENTION
-    """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {estimator},
+    """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {score},
     {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
     judge: Any = Field(default=None, repr=False)
     """The judge object, for artifacts whose judge cannot be made by name; for JSON fields, objects by path."""

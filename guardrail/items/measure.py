@@ -204,7 +204,7 @@ def estimator_of(
     running = items_estimator(items_measure(artifact.items.spec, judges=judge))
     if running.spec != artifact.estimator:
         raise ArtifactMismatchError(
-            f"estimator differs: calibrated with {artifact.estimator.model_dump()}, running "
+            f"score differs: calibrated with {artifact.estimator.model_dump()}, running "
             f"{running.spec.model_dump()}. Calibrate again, or install the version that made the artifact."
         )
     return running

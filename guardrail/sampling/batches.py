@@ -119,7 +119,7 @@ def batch_requests(
     if plan.follow_ups:
         raise UsageError(
             f"a batch cannot ask the follow-up questions {', '.join(plan.follow_ups)}: they are about answers that it "
-            "has not given yet. Choose estimators that need none, or collect live."
+            "has not given yet. Choose scores that need none, or collect live."
         )
     if plan.seed is None:
         raise UsageError("a batch needs a seed, so that its requests can be made again. Give the plan one: seed=0.")

@@ -176,7 +176,7 @@ def note_verdict(
     fields = {
         "guardrail_accepted": verdict.accepted,
         "guardrail_reason": verdict.reason.value,
-        "guardrail_estimator": verdict.uncertainty.estimator,
+        "guardrail_score": verdict.uncertainty.estimator,
         "guardrail_uncertainty": verdict.uncertainty.value,
         "guardrail_threshold": verdict.threshold,
         "guardrail_alpha": verdict.alpha,

@@ -181,7 +181,7 @@ class ProbeReport(Frozen):
         if plan.logprobs and self.basis == "scaled":
             return Unmeasured.NO_LOGPROBS, (
                 "the endpoint reports log-probabilities after temperature, or 0 for each token, so that tokens always "
-                "look certain. Switch the server to raw ones (vLLM: --logprobs-mode raw_logprobs), or use an estimator "
+                "look certain. Switch the server to raw ones (vLLM: --logprobs-mode raw_logprobs), or use a score "
                 "without them"
             )
         if self.temperature is False:

@@ -151,7 +151,7 @@ class Sampler:
         if self.plan.options is not None:
             raise UsageError(
                 f"{type(self.model).__name__} cannot read the likelihood of answer options {self.plan.options}. Use a "
-                "local model (integrations.transformers_chat.TransformersChat), or an estimator for open answers."
+                "local model (integrations.transformers_chat.TransformersChat), or a score for open answers."
             )
         calls = self._calls(prompts)
         replies = yield from make_calls(self.model, calls, self.callbacks, self.max_concurrency, self.memory)

@@ -74,18 +74,18 @@ def plan_for(
     # A combination's own needs name one follow-up only; its parts name them all.
     estimators = expanded(named)
     if not estimators:
-        raise UsageError("no estimator given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
+        raise UsageError("no score given, so there is nothing to plan for. Name one, e.g. semantic_entropy.")
     check_arguments(estimators, bindings)
     hungry = [estimator.name for estimator in estimators if estimator.needs.options]
     if hungry and options is None:
         raise UsageError(
             f"{', '.join(hungry)} reads the likelihood of answer options, but no option labels were given. "
-            "Pass options=('A', 'B', 'C', 'D'), or use an estimator for open answers such as semantic_entropy."
+            "Pass options=('A', 'B', 'C', 'D'), or use a score for open answers such as semantic_entropy."
         )
     few = [estimator.name for estimator in estimators if n < estimator.fewest]
     if few and calls is not None:
         raise UsageError(
-            f"{', '.join(few)} needs samples, and calls = {calls:g} draws {n}. Give more calls, or an estimator of the "
+            f"{', '.join(few)} needs samples, and calls = {calls:g} draws {n}. Give more calls, or a score of the "
             "primary answer alone (answer_word_nll, sequence_nll)."
         )
     if few and n:
@@ -144,13 +144,13 @@ def unmet_needs(estimator: Estimator, plan: SamplingPlan) -> list[tuple[str, str
             unmet["option log-likelihoods"] = "questions with options, and a model that reads them"
         if needs.follow_up is not None and needs.follow_up.name not in plan.follow_ups:
             if member.scorer is None:
-                unmet["a further question to the model"] = f"collect with --estimator {estimator.name}"
+                unmet["a further question to the model"] = f"collect with --score {estimator.name}"
             else:
                 unmet[f"the scorer {needs.follow_up.name}"] = "collect or score with --scorer"
         if plan.n < member.fewest:
-            unmet["samples"] = "collect with an estimator that draws them"
+            unmet["samples"] = "collect with a score that draws them"
         if needs.logprobs and not plan.logprobs:
-            unmet["token log-probabilities"] = "collect with an estimator that reads them, from a model that gives them"
+            unmet["token log-probabilities"] = "collect with a score that reads them, from a model that gives them"
         if needs.entailment and member.entailment is None:
             unmet["an entailment model"] = "--entailment 'nli(model=...)'"
         if plan.options is not None and plan.n == 0 and not needs.options and needs.follow_up is None:

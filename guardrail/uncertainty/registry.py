@@ -85,7 +85,7 @@ def make_estimator(
         way_out = f"choose one of {', '.join(list_estimators())}"
         if ":" in name:  # as commands write it
             way_out = "in Python the judge is an argument: judge=, similarity= or bindings="
-        raise UsageError(f"no estimator named {name!r}; {way_out}")
+        raise UsageError(f"no score named {name!r}; {way_out}")
     estimator = ESTIMATORS[name]
     rates = estimator.similarity is not None
     if similarity is not None and not rates:
@@ -144,7 +144,7 @@ def from_spec(
     if scorer is not None:
         raise _unused(spec, scorer)
     if spec.name not in ESTIMATORS:
-        raise ArtifactMismatchError(f"calibrated with estimator {spec.name!r}, which this version does not have")
+        raise ArtifactMismatchError(f"calibrated with score {spec.name!r}, which this version does not have")
     running = make_estimator(
         spec.name,
         judge=judge or _remade(spec.judge, make_judge, "judge", "judge"),
@@ -154,7 +154,7 @@ def from_spec(
     )
     if running.spec != spec:
         raise ArtifactMismatchError(
-            f"estimator differs: calibrated with {spec.model_dump()}, running {running.spec.model_dump()}. "
+            f"score differs: calibrated with {spec.model_dump()}, running {running.spec.model_dump()}. "
             "Scores are not comparable: calibrate again, or install the version that made the artifact."
         )
     return running

@@ -186,7 +186,7 @@ def test_the_command_writes_the_same_page_twice(
         main([*flags, "--out", str(tmp_path / name / "e.md"), "--cache", str(tmp_path / "cache")])
     pages = [(tmp_path / name / "e.md").read_text() for name in ("one", "two")]
     assert pages[0] == pages[1]
-    assert "# Estimators on recorded outputs" in pages[0]
+    assert "# Scores on recorded outputs" in pages[0]
     assert "`self_consistency:exact`" in pages[0]
     assert str(tmp_path) not in pages[0]
     read = Page.model_validate_json((tmp_path / "one" / "e.json").read_text())

@@ -244,7 +244,7 @@ def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: Recor
     loaded = CascadeArtifact.load(out)
     assert loaded.outcome.rule == "certified"
     assert read_records(large).header.model == loaded.stages[1].model
-    refused = CliRunner().invoke(app, [*arguments, "-e", NAME, "-e", NAME])
+    refused = CliRunner().invoke(app, [*arguments, "-s", NAME, "-s", NAME])
     assert refused.exit_code == 2
 
 
@@ -291,7 +291,7 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
     write_records(large, better(labelled).header, better(labelled).records)
 
     def run(*arguments: str, code: int = 0) -> str:
-        result = CliRunner().invoke(app, [*arguments, "-e", NAME, "-o", str(out)], env={"COLUMNS": "400"})
+        result = CliRunner().invoke(app, [*arguments, "-s", NAME, "-o", str(out)], env={"COLUMNS": "400"})
         assert result.exit_code == code, result.output
         return result.output
 

@@ -204,7 +204,7 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
 ) -> None:
     file, path = file_of(), tmp_path / "records.jsonl"
     write_records(path, file.header, file.records)
-    fit = ("fit", path, "-a", "0.2", "--rule", "certified", "-e")
+    fit = ("fit", path, "-a", "0.2", "--rule", "certified", "-s")
 
     def killed(*_: object) -> None:
         raise KeyboardInterrupt
@@ -222,7 +222,7 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
     "flags",
     [
         ("--rule", "acrc:k_min=7"),
-        ("-e", "auto", "--rule", "acrc"),
+        ("-s", "auto", "--rule", "acrc"),
         ("--rule", "certified", "--share", "0.4", "--delta", "0.2"),
         ("--rule", "certified", "--delta", "0.0123456789"),
     ],
@@ -233,7 +233,7 @@ def test_the_command_that_the_report_shows_makes_the_same_artifact(
     monkeypatch.chdir(tmp_path)
     file = file_of()
     write_records("records.jsonl", file.header, file.records)
-    called("fit", "records.jsonl", "-a", "0.2", *(() if "-e" in flags else ("-e", KEY)), *flags, "--out", "a.json")
+    called("fit", "records.jsonl", "-a", "0.2", *(() if "-s" in flags else ("-s", KEY)), *flags, "--out", "a.json")
     before = CalibrationArtifact.load("a.json")
     called(*("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0"))
     commands = re.findall("calibrate (fit records.*)", html.unescape(Path("page.html").read_text(encoding="utf-8")))
@@ -246,11 +246,11 @@ def test_no_command_is_shown_that_would_make_another_artifact(tmp_path: Path, mo
     monkeypatch.chdir(tmp_path)
     file = file_of()
     write_records("records.jsonl", file.header, file.records)
-    called("fit", "records.jsonl", "-a", "0.2", "-e", KEY, "--test-fraction", "0.3", "--out", "a.json")
+    called("fit", "records.jsonl", "-a", "0.2", "-s", KEY, "--test-fraction", "0.3", "--out", "a.json")
     called("report", "records.jsonl", "--artifact", "a.json", "--out", "page.html", "--splits", "0")
     page = Path("page.html").read_text(encoding="utf-8")
     assert "calibrate report records.jsonl" in page
-    assert "calibrate fit records.jsonl --estimator imported:u --alpha 0.2" not in page
+    assert "calibrate fit records.jsonl --score imported:u --alpha 0.2" not in page
 
 
 def test_a_question_that_is_kept_out_several_times_is_tested_once(tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_a_question_that_is_kept_out_several_times_is_tested_once(tmp_path: Path
     write_records(path, file.header, several)
     for flags, n in (((), 18), (("--count-repeats",), 54)):
         out = tmp_path / f"{n}.json"
-        command = ["fit", path, "-a", "0.2", "-e", KEY, "--test-fraction", "0.3", *flags, "-o", out]
+        command = ["fit", path, "-a", "0.2", "-s", KEY, "--test-fraction", "0.3", *flags, "-o", out]
         shown = CliRunner().invoke(app, [str(each) for each in command], env={"COLUMNS": "240"}).output
         assert f"On {n} questions kept out of the fit" in " ".join(shown.replace("\u2502", " ").split())
         assert len(read_records(tmp_path / f"{n}.test.jsonl").records) == n

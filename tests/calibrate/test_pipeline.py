@@ -159,7 +159,7 @@ def test_records_made_otherwise_are_refused(labelled: RecordFile, artifact: Cali
         ({"prompt": PromptWrapping(system="Be brief.")}, "Be brief."),
         ({"plan": header.plan.model_copy(update={"n": 5})}, "plan.n: artifact 10, records 5"),
         ({"correctness": None}, "correctness rule: artifact"),
-        ({"estimators": {}}, "estimator: artifact"),
+        ({"estimators": {}}, "score: artifact"),
     ]
     for change, fragment in changes:
         other = RecordFile(labelled.path, header.model_copy(update=change), labelled.records)

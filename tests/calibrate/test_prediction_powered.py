@@ -124,7 +124,7 @@ def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monke
         return " ".join(result.output.replace("\u2502", " ").split())
 
     out = tmp_path / "a.json"
-    shown = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-e", "semantic_entropy", "-o", out)
+    shown = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-s", "semantic_entropy", "-o", out)
     assert "Asymptotic; not a certificate" in shown
     assert "random sample, and only" not in shown
     assert read_records(tmp_path / "a.human.jsonl").header.correctness == read_labels(people).spec
@@ -133,5 +133,5 @@ def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monke
     assert "brings its own rule" in shown
     certain = sorted(labelled.records, key=lambda r: r.scores["semantic_entropy"].value or 0.0)[:100]
     chosen = human_file(RecordFile(labelled.path, labelled.header, tuple(certain)), tmp_path / "chosen.jsonl", every=1)
-    shown = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-e", "semantic_entropy", "-o", out, code=2)
+    shown = run("fit", records_path, "-a", "0.2", "--human-labels", chosen, "-s", "semantic_entropy", "-o", out, code=2)
     assert "not a random sample, and only a random one corrects the judge" in shown

@@ -203,7 +203,7 @@ def test_misuse_of_the_command_line(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         assert result.exit_code == 2
         assert "belongs to --engine ray" in result.output
     monkeypatch.setitem(sys.modules, "ray", None)  # as if it were not installed
-    result = CliRunner().invoke(app, ["score", str(path), "-e", "num_sets", "--engine", "ray"], env={"COLUMNS": "200"})
+    result = CliRunner().invoke(app, ["score", str(path), "-s", "num_sets", "--engine", "ray"], env={"COLUMNS": "200"})
     assert result.exit_code == 1
     assert "ray is not installed. Install it with: pip install 'acrc-guardrail[ray]'" in " ".join(result.output.split())
     assert [path.name for path in tmp_path.iterdir()] == ["records.jsonl"]
@@ -230,7 +230,7 @@ class Mortal:
 @pytest.mark.skipif(find_spec("ray") is None, reason="needs the extra ray")
 def test_files_are_those_of_one_process_although_a_worker_is_killed(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl")
-    command = ["score", str(path), "-e", "num_sets", "--part-mib", "1", "-o"]
+    command = ["score", str(path), "-s", "num_sets", "--part-mib", "1", "-o"]
     result = CliRunner().invoke(app, [*command, str(tmp_path / "by_ray"), "--engine", "ray"])
     assert result.exit_code == 0, result.output
     CliRunner().invoke(app, [*command, str(tmp_path / "by_one")])

@@ -93,7 +93,7 @@ def test_json_has_every_finding(tmp_path: Path, capsys: pytest.CaptureFixture[st
     assert findings["ok"] is True
     checks = [finding["check"] for finding in findings["findings"]]
     assert checks == [
-        "artifact", "threshold", "gate", "promise", "age", "estimator", "plan for the estimator",
+        "artifact", "threshold", "gate", "promise", "age", "score", "plan for the score",
         "judge", "model", "endpoint", "requests", "sampling", "measuring", "cost of a question",
     ]  # fmt: skip
     # The gate of `make_artifact` accepts its one calibration question.
@@ -176,7 +176,7 @@ def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]
 
 def test_a_plan_that_does_not_draw_what_is_read(tmp_path: Path) -> None:
     plan = make_artifact(MODEL).plan.primary_only()
-    finding = by_check(examine(saved(tmp_path, plan=plan)))["plan for the estimator"]
+    finding = by_check(examine(saved(tmp_path, plan=plan)))["plan for the score"]
     assert (finding.status, "needs samples" in finding.detail) == ("fail", True)
 
 
@@ -543,7 +543,7 @@ def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.
     assert "equal" in findings[1].detail
     bare = list(examine(None, Refusing()))  # no log-probabilities: another estimator will do
     assert {finding.status for finding in bare} == {"ok", "warn"}
-    assert "--estimator graded_disagreement" in next(finding.fix for finding in bare if finding.status == "warn")
+    assert "--score graded_disagreement" in next(finding.fix for finding in bare if finding.status == "warn")
     assert any("samples that differ: " in finding.detail for finding in bare)
     assert main(["doctor"]) == 1
     assert "name an artifact, a model to probe (--model), or both" in capsys.readouterr().err
@@ -636,10 +636,10 @@ def test_the_scorer_is_asked_once_and_its_time_is_shown(tmp_path: Path, capsys: 
 def test_a_missing_or_failing_scorer_is_found(tmp_path: Path) -> None:
     path = saved(tmp_path, estimator=sure.estimator)
     findings = by_check(examine(path, SCRIPTED))
-    assert findings["estimator"].status == "fail"
-    assert "--scorer MODULE:NAME" in findings["estimator"].fix
+    assert findings["score"].status == "fail"
+    assert "--scorer MODULE:NAME" in findings["score"].fix
     assert findings["sampling"].status == "ok"
-    assert by_check(examine(path, SCRIPTED, scorer=failing))["estimator"].status == "fail"
+    assert by_check(examine(path, SCRIPTED, scorer=failing))["score"].status == "fail"
     other = saved(tmp_path, estimator=failing.estimator)
     assert "judge_failed" in by_check(examine(other, SCRIPTED, scorer=failing))["measuring"].detail
 

@@ -28,7 +28,7 @@ from tests.guardrail.guard.test_routing import artifact as cascade_artifact
 SECRET = "Secretville"
 QUESTION = "Capital?\nA) Paris\nB) Rome"
 SURE, UNSURE = [SECRET], [f"{SECRET}{i}" for i in range(11)]
-EVERYTHING = "{reason} {detail} {uncertainty} {threshold} {alpha} {estimator} {calls} {next}"
+EVERYTHING = "{reason} {detail} {uncertainty} {threshold} {alpha} {score} {calls} {next}"
 
 
 class Shape(BaseModel):

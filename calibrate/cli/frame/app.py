@@ -44,7 +44,7 @@ COMMANDS = {
     "fit": ("fit", "Fit the threshold and write the artifact."),
     "evaluate": (
         "evaluate",
-        "Compare rules, estimators and calibration sizes over many random splits. The model is not called.",
+        "Compare rules, scores and calibration sizes over many random splits. The model is not called.",
     ),
     "report": (
         "report",

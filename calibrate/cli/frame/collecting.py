@@ -45,8 +45,8 @@ class PlanOptions:
     estimator: Annotated[
         list[str] | None,
         typer.Option(
-            "--estimator",
-            "-e",
+            "--score",
+            "-s",
             help=f"What will be computed; decides what is drawn. May be repeated. {' '.join(advice())}",
         ),
     ] = None
@@ -55,7 +55,7 @@ class PlanOptions:
         list[str] | None,
         typer.Option(
             help="Your own score: MODULE:NAME of a @scorer, or an installed name. It rates each answer as it is drawn; "
-            "without --estimator nothing else is drawn. May be repeated."
+            "without --score nothing else is drawn. May be repeated."
         ),
     ] = None
     n: Annotated[int, typer.Option(help="Samples for each question.")] = 10

@@ -47,7 +47,7 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
     chosen = estimator or fallback
     # `fit` reads scores by their key; only `score` needs the scorer again.
     by_key = chosen.startswith(SCORE)
-    flags = f"--estimator {shlex.quote(chosen)}" if by_key else estimator_flags(chosen)
+    flags = f"--score {shlex.quote(chosen)}" if by_key else estimator_flags(chosen)
     return f"calibrate fit {name} {flags} --alpha 0.1"
 
 
@@ -66,7 +66,7 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     outcome, choice = artifact.outcome, artifact.data.choice
     # To fit the chosen score on all questions would use those of the choice again.
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
-    flags = [f"--estimator {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]
+    flags = [f"--score {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]
     is_builtin = outcome.rule in rule_names()
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")

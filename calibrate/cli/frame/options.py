@@ -94,14 +94,14 @@ USUAL = (
     "Default: semantic_entropy, or predictive_entropy with options; without log-probabilities graded_disagreement, or, "
     "if the answer is the vote of the samples, discrete_semantic_entropy."
 )
-EstimatorOption = Annotated[str | None, typer.Option("--estimator", "-e", help=USUAL)]
+EstimatorOption = Annotated[str | None, typer.Option("--score", "-s", help=USUAL)]
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
     """The estimator a user named, or the default for this kind of question and answer."""
     key = key_of(file, name)
     if name is not None and key != name and not name.endswith(".json"):
-        print_line(f"--estimator {name}: the scores of {key}.")
+        print_line(f"--score {name}: the scores of {key}.")
     return key
 
 

@@ -132,13 +132,13 @@ def print_advice(keys: Iterable[str]) -> None:
 
 
 def print_choice(chosen: Chosen, most: int = 10) -> None:
-    """Print the comparison by which `--estimator auto` chose."""
+    """Print the comparison by which `--score auto` chose."""
     rows = [
         (row.name, row.auroc, row.interval, str(row.n_unmeasured))
         for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
     ]
     n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
-    title = f"Estimators on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
+    title = f"Scores on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
     console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "not measured"), rows))
     print_advice(key for key, *_ in rows)
     print_line(

@@ -203,7 +203,7 @@ def test_run_from_yaml_with_a_test_file(tmp_path: Path, questions: Path) -> None
     settings = tmp_path / "s.yaml"
     settings.write_text(
         f"questions: {questions}\ntest_questions: {test}\nmodel: {MODEL}\nout: {tmp_path / 'out'}\nalpha: 0.9\n"
-        "estimator: self_consistency:exact\ncorrectness: exact\nsplits: 0\n"
+        "score: self_consistency:exact\ncorrectness: exact\nsplits: 0\n"
     )
     shown = run("run", "--rule", "acrc", settings, "--alpha", "0.15")
     assert "On 60 questions kept out of the fit" in shown
@@ -232,7 +232,7 @@ def test_run_uses_a_question_that_is_asked_several_times_once_unless_told(tmp_pa
         out = tmp_path / str(used)
         run(
             *("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.5", "--rule", "empirical"),
-            *("--estimator", "num_sets", "--correctness", "exact", "--test-fraction", "0", "--splits", "0", *flags),
+            *("--score", "num_sets", "--correctness", "exact", "--test-fraction", "0", "--splits", "0", *flags),
         )
         assert CalibrationArtifact.load(out / "artifact.json").data.n_used == used
 
@@ -281,9 +281,9 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert (artifact.data.choice, artifact.plan.cut_off) == (None, "abstain")
 
     # The same records with the better rule, and the estimator that ranks best on questions that the fit does not use.
-    shown = run(*common, "--correctness", "contains", "--estimator", "auto")
+    shown = run(*common, "--correctness", "contains", "--score", "auto")
     assert "wrong answers contain a reference" not in shown
-    assert "Estimators on 22 questions that the fit does not use" in shown
+    assert "Scores on 22 questions that the fit does not use" in shown
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert artifact.data.choice is not None
     assert f"Chosen: {artifact.data.choice.candidates[0]}, on 20 % of the questions. The fit uses the other 88" in shown
@@ -300,7 +300,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
 
 def test_fit_chooses_an_estimator_on_questions_of_neither_fit_nor_test(records_path: Path, tmp_path: Path) -> None:
     out, page = tmp_path / "a.json", tmp_path / "r.html"
-    fit = ("fit", records_path, "--alpha", "0.15", "--estimator", "auto", "--out", out)
+    fit = ("fit", records_path, "--alpha", "0.15", "--score", "auto", "--out", out)
     shown = run(*fit, "--rule", "acrc", "--test-fraction", "0.3")
     artifact, tested = CalibrationArtifact.load(out), read_records(tmp_path / "a.test.jsonl").records
     assert artifact.data.choice is not None
@@ -321,7 +321,7 @@ def test_a_rule_is_given_with_its_parameters_or_as_a_function(records_path: Path
     assert "is given twice" in run("label", records_path, "--rule", "token_f1(threshold=0.7)", "--threshold", 1, code=2)
     own = "tests.calibrate.correctness.test_correctness:starts_alike"
     assert f"Rule python (function {own}" in run("label", records_path, "--rule", f"python:{own}")
-    run("fit", "--rule", "acrc", records_path, "--alpha", "0.3", "-e", "semantic_entropy", "-o", tmp_path / "a.json")
+    run("fit", "--rule", "acrc", records_path, "--alpha", "0.3", "-s", "semantic_entropy", "-o", tmp_path / "a.json")
     assert CalibrationArtifact.load(tmp_path / "a.json").correctness.params["function"] == own
 
 
@@ -329,7 +329,7 @@ def test_run_refuses_bad_settings_before_the_model_is_loaded(questions: Path) ->
     common = ("run", "--questions", questions, "--model", "python:no.such:model")
     assert "Write 0.15 for 15 %" in run(*common, "--alpha", "15", code=2)
     assert "unknown rule 'acrcc'" in run(*common, "--rule", "acrcc", code=2)
-    assert "no estimator named 'entropy'" in run(*common, "--estimator", "entropy", code=2)
+    assert "no score named 'entropy'" in run(*common, "--score", "entropy", code=2)
     assert "no correctness rule named 'fuzzy'" in run(*common, "--correctness", "fuzzy", code=2)
     assert "no module 'no'" in run(*common, code=2)
 
@@ -338,10 +338,10 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
     table, whole = tmp_path / "t" / "e.csv", tmp_path / "t" / "e.json"
     shown = run(
         *("evaluate", records_path, "-a", "0.15", "-a", "0.2", "--rule", "acrc", "--rule", "certified"),
-        *("-e", "semantic_entropy", "-e", "self_consistency", "--splits", "4", "--csv", table, "--json", whole),
+        *("-s", "semantic_entropy", "-s", "self_consistency", "--splits", "4", "--csv", table, "--json", whole),
     )
     assert "semantic_entropy: 4 splits, fitted on 120 of 240" in shown
-    assert shown.endswith("--estimator auto --alpha 0.15")  # not the best of these, which would be picked on the same
+    assert shown.endswith("--score auto --alpha 0.15")  # not the best of these, which would be picked on the same
     with table.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
     assert len(rows) == 2 * 2 * 2
@@ -352,27 +352,27 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         ("self_consistency", 4),
     ]
     shown = run(
-        *("evaluate", records_path, "-a", "0.15", "-e", "semantic_entropy", "--rule", "acrc:k_min=1"),
+        *("evaluate", records_path, "-a", "0.15", "-s", "semantic_entropy", "--rule", "acrc:k_min=1"),
         *("--rule", "acrc", "--n-calibration", "60", "--n-calibration", "120", "--splits", "3"),
     )
     assert shown.count("acrc:k_min=1") == 2
     assert "fitted on 60 of 240" in shown
     assert "fitted on 120 of 240" in shown
-    assert shown.endswith("--estimator semantic_entropy --alpha 0.15")
+    assert shown.endswith("--score semantic_entropy --alpha 0.15")
 
 
 def test_evaluate_says_that_choosing_by_it_is_a_selection(records_path: Path) -> None:
-    few = ("evaluate", records_path, "-a", "0.15", "--rule", "acrc", "--splits", "1", "-e", "semantic_entropy")
+    few = ("evaluate", records_path, "-a", "0.15", "--rule", "acrc", "--splits", "1", "-s", "semantic_entropy")
     assert "is a selection" not in run(*few)
-    text = " ".join(run(*few, "-e", "discrete_semantic_entropy").split())
+    text = " ".join(run(*few, "-s", "discrete_semantic_entropy").split())
     assert "to fit the best score on the same questions is a selection" in text
-    assert "--estimator auto" in text
+    assert "--score auto" in text
 
 
 def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -> None:
     table, whole, figure = tmp_path / "p.csv", tmp_path / "p.json", tmp_path / "deep" / "p.png"
     shown = run(
-        *("evaluate", records_path, "-e", "semantic_entropy", "--splits", "2", "--table", "main", "--table", "sizes"),
+        *("evaluate", records_path, "-s", "semantic_entropy", "--splits", "2", "--table", "main", "--table", "sizes"),
         *("--figure", figure, "--csv", table, "--json", whole),
     )
     assert "Main results, alpha = 0.15, n = 120" in shown
@@ -405,15 +405,15 @@ def test_fit_points_at_labels_that_may_be_reversed(records_path: Path, labelled:
     turned = [record.model_copy(update={"correct": not record.correct}) for record in labelled.records]
     write_records(records_path, labelled.header, turned)
     shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
     )
     assert "Is the score upside down?" in shown
     assert "the labels may be reversed" in shown
     write_records(records_path, labelled.header, labelled.records)
-    shown = run("fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "perplexity", "-o", tmp_path / "a.json")
+    shown = run("fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "perplexity", "-o", tmp_path / "a.json")
     assert "perplexity does not rank this model's errors" in shown
     shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
     )
     assert "rank this model's errors" not in shown
     assert "reversed" not in shown
@@ -423,13 +423,13 @@ def test_fit_lists_labels_for_a_second_look(records_path: Path, labelled: Record
     certain = min(labelled.records, key=lambda record: (record.scores["semantic_entropy"].value or 0.0, record.id))
     assert certain.correct
     shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
     )
     assert f"{certain.id}, labelled wrong" not in shown
     mislabelled = [r.model_copy(update={"correct": False}) if r.id == certain.id else r for r in labelled.records]
     write_records(records_path, labelled.header, mislabelled)
     shown = run(
-        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-e", "semantic_entropy", "-o", tmp_path / "a.json"
+        "fit", "--rule", "acrc", records_path, "-a", "0.15", "-s", "semantic_entropy", "-o", tmp_path / "a.json"
     )
     assert f"{certain.id}, labelled wrong: answered {certain.answer!r}, reference {certain.references[0]!r}" in shown
 
@@ -454,11 +454,11 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
             "exclude each other",
         ),
         (
-            ("fit", "--rule", "acrc", "RECORDS", "--alpha", "0.1", "-e", "max_softmax"),
+            ("fit", "--rule", "acrc", "RECORDS", "--alpha", "0.1", "-s", "max_softmax"),
             2,
-            "calibrate score RECORDS --estimator max_softmax",
+            "calibrate score RECORDS --score max_softmax",
         ),
-        (("score", "RECORDS", "-e", "nonsense"), 2, "no estimator named 'nonsense'"),
+        (("score", "RECORDS", "-s", "nonsense"), 2, "no score named 'nonsense'"),
         (("label", "RECORDS", "--rule", "token_f1", "--threshold", "5"), 2, "threshold must be in (0, 1], got 5"),
         (("report", "missing.json"), 1, "missing.json: cannot be read"),
         (("collect", "RECORDS", "--model", MODEL), 1, ":1: field 'question'"),
@@ -468,7 +468,7 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
         (("collect", "QUESTIONS", "--model", "python:tests.calibrate.fakes:SIZE"), 2, "is a int"),
         (("collect", "QUESTIONS", "--model", MODEL, "--temperature", "0"), 2, "temperature must be above 0"),
         (("collect", "QUESTIONS", "--model", MODEL, "--template", "x"), 2, "exactly once"),
-        (("collect", "QUESTIONS", "--model", MODEL, "-e", "max_softmax"), 2, "no option labels"),
+        (("collect", "QUESTIONS", "--model", MODEL, "-s", "max_softmax"), 2, "no option labels"),
     ],
 )
 def test_errors_are_told_without_a_traceback(
@@ -494,7 +494,7 @@ def test_a_langchain_name_needs_langchain(questions: Path, tmp_path: Path, monke
 
 def test_score_can_write_elsewhere(records_path: Path, tmp_path: Path, labelled: RecordFile) -> None:
     target = tmp_path / "scored.jsonl"
-    run("score", records_path, "-e", "self_consistency:exact", "--out", target)
+    run("score", records_path, "-s", "self_consistency:exact", "--out", target)
     assert "self_consistency:exact" in read_records(target).header.estimators
     assert read_records(records_path).header == labelled.header
 
@@ -589,7 +589,7 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     write_records(fresh, part_header(labelled.header, rest), rest)
     wrong = [record.model_copy(update={"correct": not record.correct}) for record in rest]
     write_records(bad, part_header(labelled.header, wrong), wrong)
-    flags = ("--rule", "acrc", "-a", "0.15", "-e", "semantic_entropy", "-o", artifact)
+    flags = ("--rule", "acrc", "-a", "0.15", "-s", "semantic_entropy", "-o", artifact)
     shown = run("fit", records_path, *flags, "--test", fresh)
     assert "May answer, within limits" in shown
     assert "That neither refutes nor proves" in shown or "The error rate is at most" in shown
@@ -598,7 +598,7 @@ def test_a_test_part_that_refutes_ends_with_1(records_path: Path, labelled: Reco
     assert not (tmp_path / "no.json").exists()
     shown = run("fit", records_path, *flags, "--test", bad, code=1)
     assert "Refuted by the test questions" in shown
-    command = f"calibrate fit {bad} --estimator semantic_entropy --alpha 0.15 --rule acrc"
+    command = f"calibrate fit {bad} --score semantic_entropy --alpha 0.15 --rule acrc"
     assert "".join(command.split()) in "".join(shown.replace("\u2502", "").split())  # the box breaks long paths
     assert "May answer" not in shown
     assert "Guardrail(" not in shown

@@ -52,7 +52,7 @@ def imported(tmp_path: Path) -> Path:
     )
     assert "300 of 300 rows are records now (read as csv)." in shown
     assert "answers are right" in shown
-    assert shown.endswith(f"Wrote {out} Next: calibrate fit {out} --estimator imported:stated --alpha 0.1")
+    assert shown.endswith(f"Wrote {out} Next: calibrate fit {out} --score imported:stated --alpha 0.1")
     return out
 
 
@@ -80,7 +80,7 @@ def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> Non
     run("import", source, "--out", out, "--model", "m", "--provider", "scripted")
     run("score", out)
     run("label", out, "--rule", "exact")
-    run("fit", "--rule", "acrc", out, "--alpha", "0.1", "--estimator", "discrete_semantic_entropy", "--out", artifact)
+    run("fit", "--rule", "acrc", out, "--alpha", "0.1", "--score", "discrete_semantic_entropy", "--out", artifact)
     assert "3 samples at temperature 0.7, top_p 0.9, of which the most frequent is the answer" in run(
         "report", artifact
     )
@@ -308,7 +308,7 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
     )
     assert f"calibrate identify {out} --model MODEL" in shown
     assert "--provider and --model as `guardrail doctor --model MODEL` shows them" in shown
-    run("score", out, "-e", "graded_disagreement")
+    run("score", out, "-s", "graded_disagreement")
     run("label", out, "--rule", "exact")
     shown = run("fit", "--rule", "acrc", out, "--alpha", "0.3", "--out", artifact)
     assert "No guard will load this artifact: the answers were imported without naming their model." in shown

@@ -68,7 +68,7 @@ def drawn(unlabelled: Path, *options: object) -> Path:
     out = unlabelled.with_name("to-label.jsonl")
     run(
         *("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", out),
-        *("--estimator", KEY, *options),
+        *("--score", KEY, *options),
     )
     return out
 
@@ -92,7 +92,7 @@ def test_questions_without_references_are_asked_and_scored(tmp_path: Path, monke
     assert "20 not labelled: there is no reference" in (shown := run("label", records, "--rule", "exact"))
     assert shown.endswith("--interactive, as there are no references")
     drawn_file = tmp_path / "d.jsonl"
-    assert "labels on" not in run("sample", "--records", records, "--n", 10, "--out", drawn_file, "-e", KEY)
+    assert "labels on" not in run("sample", "--records", records, "--n", 10, "--out", drawn_file, "-s", KEY)
 
 
 def test_a_goal_belongs_to_undecided_answers(unlabelled: Path, labelled: RecordFile) -> None:
@@ -101,7 +101,7 @@ def test_a_goal_belongs_to_undecided_answers(unlabelled: Path, labelled: RecordF
     label = ("label", path, "--labels", people(path, labelled, 30))
     assert "--undecided" in run(*label, "--until", "certified", "--alpha", 0.3, code=2)
     assert "belong to --until certified" in run(*label, "--alpha", 0.3, code=2)
-    assert "belongs to --until certified or --undecided" in run(*label, "--estimator", "num_sets", code=2)
+    assert "belongs to --until certified or --undecided" in run(*label, "--score", "num_sets", code=2)
 
 
 def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
 def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     """Stopping at the first certificate is a choice among fits: the confidence of all of them is said."""
     path, several = drawn(unlabelled), "fits have used these labels"
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out", tmp_path / "a.json")
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json")
     run("label", path, "--labels", people(path, labelled, 40))
     assert several not in run(*fit)
     assert several not in run(*fit)  # the same fit again
@@ -139,7 +139,7 @@ def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordF
 
 def test_a_scope_that_is_chosen_after_labels_is_refused(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     first, second = unlabelled.with_name("first.jsonl"), tmp_path / "second.jsonl"
-    sample = ("sample", "--records", unlabelled, "-e", KEY, "--out")
+    sample = ("sample", "--records", unlabelled, "-s", KEY, "--out")
     run(*sample, first, "--scope", 0.8, "--n", 60)
     run(*sample, second, "--scope", 0.5, "--n", 30)  # nothing was labelled
     run("label", first, "--labels", people(first, labelled, 10))
@@ -155,9 +155,9 @@ def test_after_labels_of_a_draw_the_next_command_certifies(
     unlabelled: Path, labelled: RecordFile, tmp_path: Path
 ) -> None:
     path = tmp_path / "d.jsonl"
-    run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-e", KEY)
+    run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-s", KEY)
     shown = run("label", path, "--labels", people(path, labelled, 60))
-    command = f"calibrate fit {path} --estimator {KEY} --alpha 0.1"
+    command = f"calibrate fit {path} --score {KEY} --alpha 0.1"
     assert shown.endswith(f"Next: {command}")
     run(*shlex.split(command)[1:], "--out", tmp_path / "a.json")
     assert CalibrationArtifact.load(tmp_path / "a.json").outcome.rule == "certified"
@@ -173,9 +173,9 @@ def test_sample_says_beforehand_how_many_questions_a_scope_needs(tmp_path: Path)
 
 def test_a_gap_in_the_labels_of_a_draw_warns(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     path = tmp_path / "d.jsonl"
-    run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-e", KEY)
+    run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-s", KEY)
     labels = people(path, labelled, 40)
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--estimator", KEY, "--out", tmp_path / "a.json")
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json")
     run("label", path, "--labels", labels)
     shown = run(*fit, "--test-fraction", 0.3)
     assert "not the last of the draw" not in shown  # the first 40
@@ -187,7 +187,7 @@ def test_a_gap_in_the_labels_of_a_draw_warns(unlabelled: Path, labelled: RecordF
 
 
 def test_a_plan_from_a_pilot(labelled: RecordFile) -> None:
-    shown = run("plan", "--alpha", 0.2, "--pilot", labelled.path, "--n", 100, "--repetitions", 20, "-e", KEY)
+    shown = run("plan", "--alpha", 0.2, "--pilot", labelled.path, "--n", 100, "--repetitions", 20, "-s", KEY)
     assert "calibrations of the pilot's scores" in shown
     assert "--labels needs --records" in run("plan", "--alpha", 0.2, "--labels", 100, code=2)
     assert "labelled records as --pilot" in run("plan", "--alpha", 0.2, code=2)
@@ -262,7 +262,7 @@ WAYS = {
     "all": "fit R --alpha 0.4",
     "certified": "fit R --alpha 0.5 --rule certified",
     "a test part": "fit R --alpha 0.4 --test-fraction 0.3",
-    "an estimator chosen by AUROC": "fit R --alpha 0.4 --estimator auto",
+    "a score chosen by AUROC": "fit R --alpha 0.4 --score auto",
     "a threshold for each group": "fit R --alpha 0.5 --by group",
     "one of each cluster": "fit R --alpha 0.4 --cluster-by-group",
     "two files as one": "fit first second --alpha 0.4",
@@ -353,7 +353,7 @@ def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     records, out = tmp_path / "r.jsonl", tmp_path / "a.json"
     run("import", tmp_path / "own.jsonl", "--out", records)
-    run("score", records, "--estimator", "discrete_semantic_entropy")
+    run("score", records, "--score", "discrete_semantic_entropy")
     run("label", records, "--rule", "exact")
     shown = run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", out, code=2)
     assert "look broken: rule exact calls nearly no answer right, and 40 of the 40 wrong answers contain" in shown
@@ -398,11 +398,11 @@ def test_undecided_answers_are_walked_until_the_acceptance_is_certified(
     by_score = sorted(
         (each for each in file.records if each.is_undecided), key=lambda each: each.scores[key].value or 0
     )
-    walk = ("label", records, "--undecided", "--interactive", "--estimator", key)
+    walk = ("label", records, "--undecided", "--interactive", "--score", key)
     shown = run(*walk, "--limit", 1, keys="")
     assert by_score[0].question in shown  # ties are in the order of the file, as in this stable sort
     goal = ("--until", "certified", "--alpha", 0.35)
-    before = run("fit", records, "-e", key, "--alpha", 0.35, "--rule", "certified", "--out", tmp_path / "before.json")
+    before = run("fit", records, "-s", key, "--alpha", 0.35, "--rule", "certified", "--out", tmp_path / "before.json")
     assert "Abstains on everything" in before or CalibrationArtifact.load(tmp_path / "before.json").acceptance < 0.5
     shown = run(*walk, *goal, "--acceptance", 0.5, keys="y\n" * n)
     assert "of all questions certified. Enough: what is undecided goes on counting as wrong." in shown
@@ -434,7 +434,7 @@ def test_undecided_answers_on_the_page_stop_at_the_certificate(tmp_path: Path, m
     run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
     before = records.read_bytes()
     n = int(read_records(records).records.undecided().sum())
-    walk = ("label", records, "--undecided", "--review-store", store, "-e", "discrete_semantic_entropy")
+    walk = ("label", records, "--undecided", "--review-store", store, "-s", "discrete_semantic_entropy")
     goal = ("--until", "certified", "--alpha", 0.35, "--acceptance", 0.5)
     shown = run(*walk, *goal)
     assert f"{n} of {n} answers wait for a person on the review page" in shown

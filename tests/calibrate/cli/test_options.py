@@ -67,7 +67,7 @@ def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.Mo
         return " ".join(CliRunner().invoke(calibrate.cli.app, list(arguments), env={"COLUMNS": "300"}).output.split())
 
     run("import", "log.csv", "--map", "confidence=conf:conf", "--out", "log.jsonl")
-    fit = ("fit", "log.jsonl", "-e", "imported:conf", "--alpha", "0.1", "--cluster-by-group", "--trust-labels")
+    fit = ("fit", "log.jsonl", "-s", "imported:conf", "--alpha", "0.1", "--cluster-by-group", "--trust-labels")
     run(*fit, "--rule", "certified_groups:most=2", "--out", "total.json")
     assert CalibrationArtifact.load("total.json").outcome.options["most"] == 2
     run(*fit, "--share", "0.4", "--out", "share.json")

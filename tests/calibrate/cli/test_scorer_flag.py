@@ -47,7 +47,7 @@ def questions(tmp_path: Path) -> Path:
 def test_from_questions_to_a_guard(questions: Path, tmp_path: Path, asked: str) -> None:
     records, artifact = str(tmp_path / "r.jsonl"), str(tmp_path / "a.json")
     flag = ["--scorer", f"{HERE}:rank"]
-    drawn = flag if asked == "collect" else ["--estimator", "verbalised"]
+    drawn = flag if asked == "collect" else ["--score", "verbalised"]
     collected = called("collect", str(questions), "--model", f"python:{HERE}:MODEL", "--out", records, *drawn)
     assert collected.exit_code == 0, collected.output
     assert read_records(records).header.plan.n == 0
@@ -75,18 +75,18 @@ def coarse(answer: str) -> float:
 def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     records, artifact = str(tmp_path / "r.jsonl"), str(tmp_path / "a.json")
     model = ["--model", f"python:{HERE}:MODEL"]
-    collected = called("collect", str(questions), *model, "--out", records, "--estimator", "sequence_nll")
+    collected = called("collect", str(questions), *model, "--out", records, "--score", "sequence_nll")
     assert collected.exit_code == 0, collected.output
     labelled = called("label", records, "--rule", "exact")
     assert labelled.exit_code == 0, labelled.output
-    scored = called("score", records, "--scorer", f"{HERE}:coarse", "--estimator", "ties(score:coarse@1, sequence_nll)")
+    scored = called("score", records, "--scorer", f"{HERE}:coarse", "--score", "ties(score:coarse@1, sequence_nll)")
     assert scored.exit_code == 0, scored.output
     key = "ties(score:coarse@1, sequence_nll, r=0.001)"
     assert key in read_records(records).header.estimators
     result = called(
         "fit",
         records,
-        "--estimator",
+        "--score",
         "ties(score:coarse@1,sequence_nll)",
         "--alpha",
         "0.2",
@@ -116,7 +116,7 @@ def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:
     assert (artifact.estimator.name, artifact.plan.n) == ("score:rank@1", 0)
     guard = Guardrail(model=MODEL, artifact=artifact, scorer=rank)
     assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
-    for other in (["--estimator", "auto"], ["--calls", "1"]):
+    for other in (["--score", "auto"], ["--calls", "1"]):
         refused = called(*asked, *settings, *other)
         assert refused.exit_code != 0
         assert "--scorer is the score of the run" in " ".join(refused.output.split())

@@ -83,7 +83,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "label r.jsonl --labels r.jsonl --interactive",
         "label r.jsonl --interactive --out r.labels.jsonl",
         "score r.jsonl --pair-cache r.jsonl",
-        "score r.jsonl --estimator artifact.json --out artifact.json",
+        "score r.jsonl --score artifact.json --out artifact.json",
         "candidates r.jsonl --artifact artifact.json --calibration large.jsonl --out large.jsonl",
         "learn r.jsonl --artifact a.records.jsonl --out a.json",
         "learn a.records.jsonl --artifact artifact.json --out a.json",
@@ -101,8 +101,8 @@ def test_no_command_writes_over_what_it_reads(folder: Path, command: str) -> Non
 
 def test_records_are_changed_in_place_where_that_is_documented(folder: Path) -> None:
     for command in (
-        "score r.jsonl -e degree --out ./r.jsonl",
-        "score r.jsonl -e lexical_similarity",
+        "score r.jsonl -s degree --out ./r.jsonl",
+        "score r.jsonl -s lexical_similarity",
         "label r.jsonl --labels people.jsonl --out ./r.jsonl",
         "label r.jsonl --rule token_f1 --out r.jsonl",
     ):

@@ -342,11 +342,11 @@ def test_a_refutation_prints_a_command_on_the_fresh_questions_alone_that_works(
     write_records("old.jsonl", old.header, old.records)
     write_records("fresh ones.jsonl", part_header(fresh.header, others), others)
     fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc").save("a.json")
-    shown = CliRunner().invoke(app, [*command, *(["--estimator", KEY] if command[0] == "fit" else [])])
+    shown = CliRunner().invoke(app, [*command, *(["--score", KEY] if command[0] == "fit" else [])])
     assert shown.exit_code == 1
     line = next(line for line in reversed(shown.output.splitlines()) if "calibrate fit 'fresh" in line)
     pasted = shlex.split(line[line.index("calibrate fit") :])[1:]
-    assert pasted[:3] == ["fit", "fresh ones.jsonl", "--estimator"]
+    assert pasted[:3] == ["fit", "fresh ones.jsonl", "--score"]
     assert CliRunner().invoke(app, pasted).exit_code == 0
     assert CalibrationArtifact.load("a-new.json").data.n_used == len(fresh.records)
 
@@ -362,7 +362,7 @@ def test_files_of_different_questions_are_pointed_out_where_they_are_fitted_toge
 
     def warned(*names: str) -> bool:
         shown = CliRunner().invoke(
-            app, ["fit", "--rule", "acrc", *names, "-e", KEY, "--alpha", "0.3", "--out", f"{names[0]}.json"]
+            app, ["fit", "--rule", "acrc", *names, "-s", KEY, "--alpha", "0.3", "--out", f"{names[0]}.json"]
         )
         return "looks different from the other files" in shown.output
 

@@ -252,4 +252,4 @@ def test_too_few_labels_are_not_also_said_to_be_useless() -> None:
     shown = " ".join([*verdict_text(artifact).paragraphs, *artifact.promises])
     assert "are too few" in shown
     assert "the labels are too few to show whether discrete_semantic_entropy ranks this model's errors" in shown
-    assert "another estimator" not in shown
+    assert "another score" not in shown

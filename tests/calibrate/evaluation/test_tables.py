@@ -106,5 +106,5 @@ def test_averages_by_hand() -> None:
 def test_refusals() -> None:
     with pytest.raises(UsageError, match="at least one pool"):
         tables([])
-    with pytest.raises(UsageError, match="at least one estimator"):
+    with pytest.raises(UsageError, match="at least one score"):
         tables(RecordPool("d", "m", [0, 1], {}))

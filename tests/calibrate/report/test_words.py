@@ -69,9 +69,9 @@ def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
         labelled, estimator="perplexity", alpha=0.15, rule="acrc"
     )  # the fakes give every word probability .5
     text = ranking(artifact) or ""
-    assert "Use another estimator" in text
+    assert "Use another score" in text
     assert "on fresh labels" in text
-    assert "--estimator auto" not in text  # not on the same labels
+    assert "--score auto" not in text  # not on the same labels
 
 
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:

@@ -89,7 +89,7 @@ def test_what_an_expression_leaves_open_is_the_default() -> None:
         ("then(sequence_nll, primary_disagreement, x=2)", "Write then"),
         ("then(sequence_nll, primary_disagreement, w=two)", "'w=two'.*not a number"),
         ("rank_mean(sequence_nll,)", "a score is missing"),
-        ("rank_mean(sequence_nll, nonsense)", "no estimator named 'nonsense'"),
+        ("rank_mean(sequence_nll, nonsense)", "no score named 'nonsense'"),
         ("rank_mean(sequence_nll, ties(degree, num_sets))", "a combination itself"),
         ("rank_mean(sequence_nll, imported:c)", "came with an imported file"),
     ],

@@ -183,7 +183,7 @@ class Renewed(ExactJudge):
 
 def test_two_versions_of_a_judge_are_not_scored_under_one_key(tmp_path: Path) -> None:
     file = RecordFile(tmp_path / "r.jsonl", header_of(2, 3), tuple(made_records(2, 3)))
-    with pytest.raises(UsageError, match="two estimators have the key 'num_sets:exact'"):
+    with pytest.raises(UsageError, match="two scores have the key 'num_sets:exact'"):
         score_records(file, [make("num_sets", judge=ExactJudge()), make("num_sets", judge=Renewed())])
 
 
@@ -280,15 +280,15 @@ def test_chat_judges_are_found_by_name_and_model() -> None:
         assert stored_key(specs, text) == key  # type: ignore[arg-type]
     other = "semantic_entropy:chat(model=openai:gpt-4o-mini)"
     assert stored_key(specs, other) == other  # type: ignore[arg-type]
-    assert estimator_flags(key) == "--estimator semantic_entropy --judge 'chat(model=PROVIDER:MODEL)'"
+    assert estimator_flags(key) == "--score semantic_entropy --judge 'chat(model=PROVIDER:MODEL)'"
 
 
 @pytest.mark.parametrize(
     ("key", "flags"),
     [
-        ("num_sets:exact", "--estimator num_sets:exact"),
-        ("num_sets:text(threshold=0.7)", "--estimator 'num_sets:text(threshold=0.7)'"),
-        ("ties(num_sets, degree, r=0.001)", "--estimator 'ties(num_sets, degree, r=0.001)'"),
+        ("num_sets:exact", "--score num_sets:exact"),
+        ("num_sets:text(threshold=0.7)", "--score 'num_sets:text(threshold=0.7)'"),
+        ("ties(num_sets, degree, r=0.001)", "--score 'ties(num_sets, degree, r=0.001)'"),
     ],
 )
 def test_flags_can_be_pasted(key: str, flags: str) -> None:
@@ -323,21 +323,21 @@ def path(tmp_path: Path) -> Path:
 
 def test_score_then_fit_with_the_same_words(path: Path, tmp_path: Path) -> None:
     texts = ["token_sar:rouge_l", "graded_disagreement:exact:rouge_l", "degree:from_judge(numeric)"]
-    run("score", path, *(part for text in texts for part in ("-e", text)))
+    run("score", path, *(part for text in texts for part in ("-s", text)))
     assert set(read_records(path).header.estimators) == set(texts)
     for text in texts:
-        run("fit", "--rule", "acrc", path, "-e", text, "-a", "0.4", "-o", tmp_path / "artifact.json")
-    output = run("fit", "--rule", "acrc", path, "-e", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
-    assert "--estimator token_sar: the scores of token_sar:rouge_l." in output
-    run("score", path, "-e", "token_sar:jaccard")
-    output = run("fit", "--rule", "acrc", path, "-e", "token_sar", "-a", "0.4", code=2)
+        run("fit", "--rule", "acrc", path, "-s", text, "-a", "0.4", "-o", tmp_path / "artifact.json")
+    output = run("fit", "--rule", "acrc", path, "-s", "token_sar", "-a", "0.4", "-o", tmp_path / "artifact.json")
+    assert "--score token_sar: the scores of token_sar:rouge_l." in output
+    run("score", path, "-s", "token_sar:jaccard")
+    output = run("fit", "--rule", "acrc", path, "-s", "token_sar", "-a", "0.4", code=2)
     assert "'token_sar' may be any of: token_sar:jaccard; token_sar:rouge_l" in output
-    output = run("fit", "--rule", "acrc", path, "-e", "token_sar:from_judge(text(threshold=0.7))", "-a", "0.4", code=2)
-    assert "--estimator 'token_sar:from_judge(text(threshold=0.7))'" in output
+    output = run("fit", "--rule", "acrc", path, "-s", "token_sar:from_judge(text(threshold=0.7))", "-a", "0.4", code=2)
+    assert "--score 'token_sar:from_judge(text(threshold=0.7))'" in output
 
 
 def test_a_similarity_given_apart_is_not_ignored(path: Path) -> None:
-    run("score", path, "-e", "token_sar", "-e", "graded_disagreement", "--similarity", "from_judge(exact)")
+    run("score", path, "-s", "token_sar", "-s", "graded_disagreement", "--similarity", "from_judge(exact)")
     assert set(read_records(path).header.estimators) == {
         "token_sar:from_judge(exact)",
         "graded_disagreement:text(threshold=0.6):from_judge(exact)",

@@ -237,7 +237,7 @@ def run(*arguments: str) -> str:
 
 def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
     path = written(tmp_path / "records.jsonl", 4, 3)
-    output = run("score", str(path), "--estimators", "all")
+    output = run("score", str(path), "--score", "all")
     assert set(read_records(path).header.estimators) == {
         each.name for each in supported(read_records(path).header.plan)
     }
@@ -250,14 +250,14 @@ def test_all_estimators_and_what_the_others_lack(tmp_path: Path) -> None:
 def test_a_judge_for_all_and_its_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("calibrate.cli.score.make_judge", lambda name, **params: Heavy())
     path = written(tmp_path / "records.jsonl", 4, 3)
-    run("score", str(path), "-e", "num_sets", "-e", "self_consistency:exact", "--judge", "heavy")
+    run("score", str(path), "-s", "num_sets", "-s", "self_consistency:exact", "--judge", "heavy")
     assert set(read_records(path).header.estimators) == {"num_sets:heavy", "self_consistency:exact"}
     n_before = Heavy.asked
     assert (tmp_path / "records.pairs.sqlite").is_file()
     assert n_before > 0
-    run("score", str(path), "-e", "num_sets", "--judge", "heavy")
+    run("score", str(path), "-s", "num_sets", "--judge", "heavy")
     assert Heavy.asked == n_before
-    run("score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
+    run("score", str(path), "-s", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / "mine.sqlite"))
     assert Heavy.asked == 2 * n_before
 
 
@@ -269,7 +269,7 @@ def test_a_cache_that_cannot_be_is_named_before_anything_is_scored(
     path = written(tmp_path / "records.jsonl", 4, 3)
     (tmp_path / "folder").mkdir()
     before, n_before = path.read_bytes(), Heavy.asked
-    arguments = ["score", str(path), "-e", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / place)]
+    arguments = ["score", str(path), "-s", "num_sets", "--judge", "heavy", "--pair-cache", str(tmp_path / place)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "400"})
     assert result.exit_code == 2
     assert str(tmp_path / place) in result.output

@@ -97,7 +97,7 @@ def test_scores_are_kept_and_added(labelled: RecordFile) -> None:
     texts = [sample.text for sample in first.drawn.samples]
     expected = 1 - max(texts.count(text) for text in texts) / 10
     assert first.scores["self_consistency:exact"].value == pytest.approx(expected)
-    with pytest.raises(UsageError, match="no estimator"):
+    with pytest.raises(UsageError, match="nothing to score with"):
         score_records(labelled, [])
 
 
@@ -128,7 +128,7 @@ def test_arrays_leave_out_what_has_no_score_or_label() -> None:
 @pytest.mark.parametrize(
     ("records", "key", "fragment"),
     [
-        ([scored_record(0, 0.5, True)], "other", "calibrate score RECORDS --estimator other"),
+        ([scored_record(0, 0.5, True)], "other", "calibrate score RECORDS --score other"),
         ([scored_record(0, 0.5, None)], "e", "calibrate label RECORDS"),
         ([scored_record(0, None, True)], "e", "model_failed"),
         ([], "e", "no record"),

@@ -149,8 +149,8 @@ def test_run_compares_answers_in_a_format_as_values_by_default(folder: Path) -> 
 
 def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path) -> None:
     shown(*f"collect q.jsonl --model {MODEL} --tools format.json --out r.jsonl".split())
-    shown(*["score", "r.jsonl", "-e", "semantic_entropy"])
-    shown(*["score", "r.jsonl", "-e", "semantic_entropy:exact", "-e", "num_sets:text"])
+    shown(*["score", "r.jsonl", "-s", "semantic_entropy"])
+    shown(*["score", "r.jsonl", "-s", "semantic_entropy:exact", "-s", "num_sets:text"])
     assert "Rule json: 40 of 60" in shown("label", "r.jsonl")
     shown(*["fit", "--rule", "acrc", "r.jsonl", "--alpha", "0.2", "--out", "by-default.json"])
     shown(
@@ -161,7 +161,7 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
             "r.jsonl",
             "--alpha",
             "0.2",
-            "--estimator",
+            "--score",
             "semantic_entropy",
             "--out",
             "by-name.json",
@@ -172,7 +172,7 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
 
 
 def test_a_rule_or_judge_of_words_that_is_named_is_used_with_one_warning(folder: Path) -> None:
-    words = "--correctness token_f1 --estimator semantic_entropy:text"
+    words = "--correctness token_f1 --score semantic_entropy:text"
     command = f"run --questions q.jsonl --model {MODEL} --tools format.json {words} --alpha 0.2 --out out --splits 0"
     output = shown(*command.split())
     assert output.count("rule token_f1 compares words") == output.count("judge text compares words") == 1

@@ -139,7 +139,7 @@ def test_an_artifact_needs_the_judge_object() -> None:
         from_spec(spec)
     assert from_spec(spec, judge=judge).spec == spec
     other = ChatJudge(ScriptedChat(default=["yes"], name_of_model="other"))
-    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+    with pytest.raises(ArtifactMismatchError, match="score differs"):
         from_spec(spec, judge=other)
 
 

@@ -396,7 +396,7 @@ def test_model_fallback_middleware_takes_over_after_an_abstention() -> None:
 
 def test_wording() -> None:
     verdict = GUARD.assess(UNSURE)
-    assert worded("{reason}/{alpha}/{estimator}/{{x}}/{other}", verdict) == (
+    assert worded("{reason}/{alpha}/{score}/{{x}}/{other}", verdict) == (
         "above_threshold/0.1/discrete_semantic_entropy/{{x}}/{other}"
     )
     assert worded("{next}", verdict).startswith("Hand the question")

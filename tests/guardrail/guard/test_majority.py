@@ -83,7 +83,7 @@ def test_doctor_asks_as_the_guard_does(tmp_path: Path) -> None:
     model = ScriptedChat(default=["Rome", "Paris", "Paris", "Oslo", "Paris"])
     path = artifact(model=model).save(tmp_path / "artifact.json")
     findings = {finding.check: finding for finding in examine(str(path), model)}
-    assert "of which the most frequent is the answer" in findings["plan for the estimator"].detail
+    assert "of which the most frequent is the answer" in findings["plan for the score"].detail
     assert findings["measuring"].status == "ok"
     assert findings["cost of a question"].detail.startswith("4 calls")
 

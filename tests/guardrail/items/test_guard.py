@@ -404,7 +404,7 @@ def test_items_have_the_threshold_of_the_outcome() -> None:
 def test_another_estimator_of_items_is_refused() -> None:
     artifact = guard_of(answers()).artifact
     older = artifact.model_copy(update={"estimator": artifact.estimator.model_copy(update={"version": 0})})
-    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+    with pytest.raises(ArtifactMismatchError, match="score differs"):
         Guardrail(model=ScriptedChat(), artifact=older)
 
 

@@ -86,7 +86,7 @@ def test_calibrate_scores_with_it_by_name(tmp_path: Path) -> None:
         assert estimator_key(parse_estimator(key)) == key
     path = tmp_path / "records.jsonl"
     write_records(path, header_of(4, 3), made_records(4, 3))
-    arguments = ["score", str(path), "-e", "num_sets:first_letter", "-e", "degree:from_judge(first_letter)"]
+    arguments = ["score", str(path), "-s", "num_sets:first_letter", "-s", "degree:from_judge(first_letter)"]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "400"})
     assert result.exit_code == 0, result.output
     assert set(read_records(path).header.estimators) == {"num_sets:first_letter", "degree:from_judge(first_letter)"}

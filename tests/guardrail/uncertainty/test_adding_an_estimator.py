@@ -90,7 +90,7 @@ def test_the_page_shows_this_estimator() -> None:
 
 def test_it_is_unknown_before() -> None:
     assert not {"gini", "doubt"} & set(list_estimators())
-    with pytest.raises(UsageError, match="no estimator named 'gini'"):
+    with pytest.raises(UsageError, match="no score named 'gini'"):
         make_estimator("gini")
 
 
@@ -120,7 +120,7 @@ def test_calibrate_scores_it_by_name(tmp_path: Path) -> None:
     assert "gini" in {estimator.name for estimator in supported(SamplingPlan(n=10))}
     path = tmp_path / "records.jsonl"
     write_records(path, header_of(4, 3), made_records(4, 3))
-    result = CliRunner().invoke(app, ["score", str(path), "-e", "gini", "-e", key], env={"COLUMNS": "400"})
+    result = CliRunner().invoke(app, ["score", str(path), "-s", "gini", "-s", key], env={"COLUMNS": "400"})
     assert result.exit_code == 0, result.output
     scored = read_records(path)
     assert set(scored.header.estimators) == {"gini", key}
@@ -141,10 +141,10 @@ def test_one_with_a_question_of_its_own_is_asked_measured_and_checked(tmp_path: 
         assert verdict.cost.calls == 2
     assert unmet_needs(estimator, plan) == []
     bare = SamplingPlan(n=2)
-    assert unmet_needs(estimator, bare) == [("a further question to the model", "collect with --estimator doubt")]
+    assert unmet_needs(estimator, bare) == [("a further question to the model", "collect with --score doubt")]
     assert "doubt" not in {each.name for each in supported(bare)}
     path = artifact.model_copy(update={"plan": bare}).save(tmp_path / "artifact.json")
-    finding = next(each for each in examine(str(path)) if each.check == "plan for the estimator")
+    finding = next(each for each in examine(str(path)) if each.check == "plan for the score")
     assert (finding.status, finding.detail) == (
         "fail",
         "doubt needs a further question to the model, which the plan does not draw",

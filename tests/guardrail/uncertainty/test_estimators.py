@@ -291,7 +291,7 @@ def test_estimators_share_one_judging_pass() -> None:
 
 
 def test_make_refuses_what_it_cannot_make() -> None:
-    with pytest.raises(UsageError, match="no estimator named 'entropy'"):
+    with pytest.raises(UsageError, match="no score named 'entropy'"):
         make_estimator("entropy")
     with pytest.raises(UsageError, match="takes no judge"):
         make_estimator("perplexity", judge=EXACT)
@@ -300,7 +300,7 @@ def test_make_refuses_what_it_cannot_make() -> None:
 def test_from_spec_round_trips_and_refuses_another_version() -> None:
     spec = make_estimator("semantic_entropy").spec
     assert from_spec(spec).spec == spec
-    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+    with pytest.raises(ArtifactMismatchError, match="score differs"):
         from_spec(spec.model_copy(update={"version": 99}))
     with pytest.raises(ArtifactMismatchError, match="does not have"):
         from_spec(spec.model_copy(update={"name": "kernel_language_entropy_2"}))

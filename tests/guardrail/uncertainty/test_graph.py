@@ -206,14 +206,14 @@ def test_from_spec_round_trips_and_refuses_another_similarity(name: str) -> None
     for similarity in (None, Jaccard(), from_judge(ExactJudge())):
         spec = make_estimator(name, similarity=similarity).spec
         assert from_spec(EstimatorSpec.model_validate_json(spec.model_dump_json())).spec == spec
-    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+    with pytest.raises(ArtifactMismatchError, match="score differs"):
         from_spec(make_estimator(name, similarity=Jaccard()).spec, similarity=from_judge(ExactJudge()))
     with pytest.raises(ArtifactMismatchError, match="Pass the similarity object"):
         from_spec(make_estimator(name, similarity=Rated(0.5)).spec)
     stale = make_estimator(name).spec.model_copy(
         update={"similarity": JudgeSpec(name="rouge_l", version=99, params={})}
     )
-    with pytest.raises(ArtifactMismatchError, match="estimator differs"):
+    with pytest.raises(ArtifactMismatchError, match="score differs"):
         from_spec(stale)
     assert from_spec(make_estimator(name, similarity=Rated(0.5)).spec, similarity=Rated(0.5)).similarity is not None
 

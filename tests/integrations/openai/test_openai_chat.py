@@ -188,7 +188,7 @@ def test_log_probabilities_that_are_none_are_unmeasured(endpoint: Endpoint, mode
 def test_collecting_where_there_are_no_log_probabilities_names_the_way_out(endpoint: Endpoint, tmp_path: Path) -> None:
     endpoint.mode = "no_logprobs"
     questions, plan = [Question(id="q", question="q?")], SamplingPlan(n=2, logprobs=True)
-    with pytest.raises(GuardrailError, match=r"\(no_logprobs\).*--estimator graded_disagreement"):
+    with pytest.raises(GuardrailError, match=r"\(no_logprobs\).*--score graded_disagreement"):
         collect_records(questions, chat(endpoint), plan, tmp_path / "r.jsonl")
 
 
