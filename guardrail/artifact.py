@@ -116,7 +116,7 @@ class DataFingerprint(Frozen):
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
     questions. None if they were not recorded: a guard takes them for single questions."""
     choice: EstimatorChoice | None = None
-    """The questions set aside to choose the score (`--estimator auto`); None if it was named."""
+    """The questions set aside to choose the score (`--score auto`); None if it was named."""
 
     @field_validator("questions")
     @classmethod

@@ -70,7 +70,7 @@ def audit(
             help="Probability of refuting a gate that is just good enough, or of an alarm if nothing has changed."
         ),
     ] = 0.05,
-    estimator: Annotated[str | None, typer.Option("--estimator", "-e", help="Key of the scores.")] = None,
+    estimator: Annotated[str | None, typer.Option("--score", "-s", help="Key of the scores.")] = None,
     anytime: Annotated[
         bool,
         typer.Option(

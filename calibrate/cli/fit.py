@@ -233,7 +233,7 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
         typer.Exit: With code 1 where the test part refutes the promise of a group.
     """
     if key == AUTO:
-        raise UsageError("--estimator auto chooses one score for all questions. With --by group name a score.")
+        raise UsageError("--score auto chooses one score for all questions. With --by group name a score.")
     repeats: Repeats = "all" if fitting.counting.count_repeats else "once"
     part, test = fitting.testing.cut(file, _kept_out(fitting.out), fitting.groups, repeats)
     router = fit_router(
@@ -302,7 +302,7 @@ def fit(
     estimators: Annotated[
         list[str] | None,
         typer.Option(
-            "--estimator",
+            "--score",
             "-e",
             help=f"{USUAL} auto: the one with the highest AUROC on 20 % of the questions, which the fit does not use. "
             "With --cascade one a stage, or one for all.",

@@ -1,7 +1,7 @@
 """Acceptance beside calls: the share of questions that each score would answer under a certificate.
 
 The labels come from a part of the records that no fit uses, so a score may be chosen by the table: a fit on the other
-questions keeps its promise. `calibrate evaluate` takes the part that ``--estimator auto`` chooses on.
+questions keeps its promise. `calibrate evaluate` takes the part that ``--score auto`` chooses on.
 """
 
 from __future__ import annotations

@@ -269,7 +269,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
         ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
         ("questions", _data(artifact)),
-        *([("estimator chosen", _choice(artifact.data.choice))] if artifact.data.choice is not None else []),
+        *([("score chosen", _choice(artifact.data.choice))] if artifact.data.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
         *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator.condition)) else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),

@@ -237,7 +237,7 @@ def test_on_the_command_line(records_path: Path, tmp_path: Path, labelled: Recor
     large, out = tmp_path / "large.jsonl", tmp_path / "cascade.json"
     improved = better(labelled)
     write_records(large, improved.header, improved.records)
-    arguments = ["fit", str(records_path), str(large), "--cascade", "-a", "0.15", "-e", NAME, "-o", str(out)]
+    arguments = ["fit", str(records_path), str(large), "--cascade", "-a", "0.15", "-s", NAME, "-o", str(out)]
     result = CliRunner().invoke(app, arguments, env={"COLUMNS": "200"})
     assert result.exit_code == 0, result.output
     assert "better" in result.output

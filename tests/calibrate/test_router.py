@@ -203,7 +203,7 @@ def test_the_commands_fit_audit_and_show_a_router(records_path: Path, tmp_path: 
         assert result.exit_code == code, result.output
         return " ".join(result.output.split())
 
-    fit_by = ("fit", records_path, "--alpha", 0.3, "--by", "group", "-e", KEY, "--out", out)
+    fit_by = ("fit", records_path, "--alpha", 0.3, "--by", "group", "-s", KEY, "--out", out)
     shown = run(*fit_by, "--test-fraction", 0.2)
     assert "Groups on the test questions" in shown
     assert "thresholds hold at once" in shown
@@ -213,5 +213,5 @@ def test_the_commands_fit_audit_and_show_a_router(records_path: Path, tmp_path: 
     audits = json.loads(run("audit", "--records", kept_out, "--artifact", out, "--json"))
     assert set(audits) <= set(RouterArtifact.load(out).artifacts)
     assert "RouterArtifact.load(FILE).artifacts[NAME]" in run("report", records_path, "--artifact", out, code=1)
-    for wrong in (["--cluster-by-group"], ["--rule", "acrc"], ["-e", "auto"]):
+    for wrong in (["--cluster-by-group"], ["--rule", "acrc"], ["-s", "auto"]):
         run(*fit_by, *wrong, code=2)

@@ -267,8 +267,8 @@ WAYS = {
     "one of each cluster": "fit R --alpha 0.4 --cluster-by-group",
     "two files as one": "fit first second --alpha 0.4",
     "people on a sample": "fit R --alpha 0.5 --human-labels people.jsonl",
-    "a cascade": "fit R R --cascade --alpha 0.4 -e semantic_entropy -e discrete_semantic_entropy",
-    "splits": "evaluate R --alpha 0.4 --splits 5 -e semantic_entropy --json OUT",
+    "a cascade": "fit R R --cascade --alpha 0.4 -s semantic_entropy -s discrete_semantic_entropy",
+    "splits": "evaluate R --alpha 0.4 --splits 5 -s semantic_entropy --json OUT",
 }
 DOUBTS: dict[str, dict[str, object]] = {
     "wrong": {"correct": False},

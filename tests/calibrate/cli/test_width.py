@@ -104,11 +104,11 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
     artifact, routed = tmp_path / "a.json", tmp_path / "s.json"
     key = "discrete_semantic_entropy"
     commands = (
-        ("score", path, "-e", "all", "-e", "semantic_entropy:text(threshold=0.7):greedy"),
-        ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--estimator", "auto", "--test-fraction", "0.3"),
-        ("fit", path, "-a", "0.3", "-o", routed, "-e", key, "--by", "group", "--test-fraction", "0.3"),
+        ("score", path, "-s", "all", "-s", "semantic_entropy:text(threshold=0.7):greedy"),
+        ("fit", "--rule", "acrc", path, "-a", "0.15", "-o", artifact, "--score", "auto", "--test-fraction", "0.3"),
+        ("fit", path, "-a", "0.3", "-o", routed, "-s", key, "--by", "group", "--test-fraction", "0.3"),
         ("report", routed),
-        ("fit", path, large, "--cascade", "-a", "0.15", "-e", key, "-o", tmp_path / "c.json"),
+        ("fit", path, large, "--cascade", "-a", "0.15", "-s", key, "-o", tmp_path / "c.json"),
         ("plan", "-a", "0.1", "--accuracy", "0.8", "--auroc", "0.8", "--repetitions", "5"),
         ("plan", "-a", "0.1", "--records", path, "--pilot", path, "--labels", "40", "--repetitions", "5", "-s", key),
         ("evaluate", path, "-a", "0.15", "-s", "semantic_entropy", "--splits", "3"),
@@ -118,7 +118,7 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
         result = CliRunner().invoke(app, [str(word) for word in command])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         assert result.exit_code in (0, 1), result.output
-    titles = ("Scores (higher", "Not computed", "Estimators on", "Groups", "Stages", "Answered, %")
+    titles = ("Scores (higher", "Not computed", "Scores on", "Groups", "Stages", "Answered, %")
     assert all(any(title.startswith(start) for title in tables) for start in titles), tables
     assert sum(title.startswith(("Main", "A-CRC", "Ablation", "Scores,", "semantic_entropy:")) for title in tables) >= 3
     assert {title: width for title, width in tables.items() if width > 80} == {}
@@ -127,15 +127,15 @@ def test_tables_fit_a_terminal_of_80_columns(tables: dict[str, int], labelled: R
 NAMES = {"trees": "t" * 60, "shrubs": "a group of all shrubs " * 3, "herbs": f"herbs/{'h' * 54}"}
 """Names of groups with 60 characters: in one word, in several, and behind a slash."""
 LONG_NAMES = {
-    "score": "score R -e degree",
-    "fit": "fit R -a 0.3 -e degree --by group --test-fraction 0.3 -o OUT",
+    "score": "score R -s degree",
+    "fit": "fit R -a 0.3 -s degree --by group --test-fraction 0.3 -o OUT",
     "promise": "report A",
     "audit": "audit --records T --artifact A",
-    "evaluate": "evaluate R -a 0.3 -e degree --splits 2",
-    "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -e degree",
+    "evaluate": "evaluate R -a 0.3 -s degree --splits 2",
+    "plan": "plan -a 0.3 --records R --pilot R --labels 40 --repetitions 2 -s degree",
     "report": "report R --artifact B --test T --out OUT.html --splits 0",
-    "sample": "sample --records U --n 40 -e degree -o OUT.jsonl",
-    "cascade": "fit R L --cascade -a 0.3 -e degree -o OUT",
+    "sample": "sample --records U --n 40 -s degree -o OUT.jsonl",
+    "cascade": "fit R L --cascade -a 0.3 -s degree -o OUT",
 }
 
 

@@ -65,7 +65,7 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "fit r.jsonl --alpha 0.15 --human-labels people.jsonl --out people.jsonl",
         "fit a.test.jsonl --alpha 0.15 --test-fraction 0.3 --out a.json",
         "fit a.human.jsonl --alpha 0.15 --human-labels people.jsonl --out a.json",
-        "fit r.jsonl --alpha 0.15 --estimator artifact.json --out artifact.json",
+        "fit r.jsonl --alpha 0.15 --score artifact.json --out artifact.json",
         "fit r.jsonl large.jsonl --cascade --alpha 0.15 --out r.jsonl",
         "fit r.jsonl large.jsonl --cascade --alpha 0.15 --out large.jsonl",
         "report r.jsonl --artifact artifact.json --out r.jsonl --splits 0",
