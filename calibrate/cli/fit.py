@@ -303,7 +303,7 @@ def fit(
         list[str] | None,
         typer.Option(
             "--score",
-            "-e",
+            "-s",
             help=f"{USUAL} auto: the one with the highest AUROC on 20 % of the questions, which the fit does not use. "
             "With --cascade one a stage, or one for all.",
         ),
