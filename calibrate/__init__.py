@@ -47,10 +47,12 @@ if TYPE_CHECKING:
     from .items.records import RecordItems
     from .pipeline import fit_artifact, held_out
     from .report import write_report
+    from .router import ByGroup, fit_router
     from .scoring.scores import score_records
     from .thresholds import Rule, fit
 
 __all__ = [
+    "ByGroup",
     "Plan",
     "Question",
     "Record",
@@ -67,6 +69,7 @@ __all__ = [
     "fit",
     "fit_action",
     "fit_artifact",
+    "fit_router",
     "from_frame",
     "held_out",
     "label_records",
@@ -85,6 +88,7 @@ __all__ = [
 ]
 
 _MODULES = {
+    "ByGroup": "router",
     "Plan": "evaluation.planning",
     "Question": "data.questions",
     "Record": "data.records",
@@ -101,6 +105,7 @@ _MODULES = {
     "fit": "thresholds",
     "fit_action": "agent_steps",
     "fit_artifact": "pipeline",
+    "fit_router": "router",
     "from_frame": "dataframe",
     "held_out": "pipeline",
     "label_records": "correctness",
