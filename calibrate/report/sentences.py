@@ -645,7 +645,7 @@ def _finer(artifact: CalibrationArtifact) -> str:
     """The way to a finer score; more samples help only a score that reads some."""
     if artifact.plan.n:
         return "More samples, or a score that reads log-probabilities, tells them apart."
-    return "A second score can order them: `calibrate score --ties-by sequence_nll`."
+    return "A second score can order them: `calibrate score --score 'ties(THIS, sequence_nll)'`."
 
 
 def _plan(artifact: CalibrationArtifact) -> str:
