@@ -176,6 +176,7 @@ class Decoder:
         # Every row chooses its own first token: the one that `generate` has added goes.
         self._ids, self._mask = self._ids[:, :-1], self._mask[:, :-1]
         self.logits = output.logits[0][self._tensor(prompt_of)]
+        """Of the first token of each row, (rows, vocabulary), until it is chosen."""
         self._prompt_of = prompt_of
         self._go_on_with(range(len(rows)))
 
@@ -206,6 +207,7 @@ class Decoder:
     def _begin(self) -> None:
         """Choose all first tokens, and repeat the prompts for the rows that take another."""
         tokens = self._choose(self._ids, self.logits).argmax(dim=-1, keepdim=True)
+        del self.logits  # of all rows and the whole vocabulary
         rows = self._open()
         if rows:
             self._select([self._prompt_of[row] for row in rows])
