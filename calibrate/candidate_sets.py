@@ -10,8 +10,8 @@ from typing import Literal
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
-from guardrail.guard.decide import decide
 from guardrail.review.candidates import CandidateRule, ranked, shown_answers
 from guardrail.uncertainty import from_spec
 from guardrail.verdict import Verdict
@@ -90,11 +90,9 @@ def judge_candidates(
             f"the artifact counts answers as correct by {artifact.correctness!r}, but the rule is {rule.spec!r}. "
             "Use the same rule, or a reviewer's list and the threshold mean different things by correct."
         )
-    estimator = from_spec(artifact.estimator)
+    gate = ThresholdGate(artifact, from_spec(artifact.estimator))
     drawn = [
-        (record, decide(record.drawn, artifact, estimator))
-        for record in records
-        if record.drawn is not None and record.references
+        (record, gate.decide(record.drawn)) for record in records if record.drawn is not None and record.references
     ]
     items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
     # A judge that is a model is asked about many answers at once.

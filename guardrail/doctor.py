@@ -21,7 +21,7 @@ from langchain_core.messages import HumanMessage
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .errors import GuardrailError, UsageError, server_words
-from .items.measure import estimator_of
+from .items.gate import gate_of
 from .judges import Judge, with_majority
 from .models import resolve_model
 from .notebook import percent
@@ -224,7 +224,7 @@ def _guard(
     try:
         scored = scorer_of(artifact.plan) is not None
         own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
-        estimator = estimator_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None)
+        estimator = gate_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None).estimator
     except Exception as error:  # loading a judge's weights or a user's module can raise anything
         fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
         if scorer_of(artifact.plan) is not None:

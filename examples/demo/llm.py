@@ -25,7 +25,7 @@ from calibrate.scoring.scores import arrays, score_records
 from examples.demo import smollm2
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact, Feasible, Guardrail, Verdict
-from guardrail.guard.decide import decide
+from guardrail.decision import ThresholdGate
 from guardrail.plain_json import visible
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make_estimator
@@ -283,7 +283,7 @@ def _replayed(artifact: CalibrationArtifact, records: Sequence[Record]) -> Itera
     estimator = make_estimator(ESTIMATOR)
     for record in records:
         assert record.drawn is not None
-        yield decide(record.drawn, artifact, estimator)
+        yield ThresholdGate(artifact, estimator).decide(record.drawn)
 
 
 def _labelled(record: Record, verdict: Verdict) -> Record:

@@ -17,6 +17,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import Field
 
 from ..artifact import CalibrationArtifact
+from ..decision import Gate, by_first_call
 from ..errors import UsageError
 from ..items.gate import undivided
 from ..judges import with_majority
@@ -30,7 +31,6 @@ from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler, joined
 from ..types import Cost, Frozen, Sample, SampleSet, Uncertainty, Unmeasured
 from ..verdict import Reason, Verdict, next_step
-from .decide import Gate, by_first_call, decide
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
@@ -305,7 +305,7 @@ class Assessor:
         for digest, gate in _by_digest(concerned).items():
             bound = settled.get(digest)
             verdict: Verdict = yield computation(
-                partial(decide, drawn, gate.artifact, gate.estimator, settled=bound),
+                partial(gate.decide, drawn, settled=bound),
                 slow=bound is None and gate.estimator.takes_time(drawn),
             )
             by_digest[digest] = verdict

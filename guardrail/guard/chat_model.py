@@ -19,9 +19,9 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..call_settings import check_settings
+from ..decision import Gate, in_two_stages
 from ..errors import ArtifactMismatchError, TurnsMismatchError
-from ..items.gate import released_call
-from ..items.measure import estimator_of
+from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
 from ..models import resolve_model
 from ..monitor import SafetySwitch
@@ -40,7 +40,6 @@ from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_pa
 from .assess import Assessment, Assessor, check_slots
 from .base import GuardedChatModel
 from .config import from_config, to_config
-from .decide import Gate, in_two_stages
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observers import Observers, as_observers
@@ -152,7 +151,7 @@ class Guardrail(GuardedChatModel):
         artifact.check_model(identify(self.model))
         check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
-        estimator = estimator_of(
+        gate = gate_of(
             artifact,
             judge=self.judge,
             similarity=self.similarity,
@@ -163,14 +162,14 @@ class Guardrail(GuardedChatModel):
         observers.admit(artifact)
         memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
         self._slots = check_slots(self.remember_slots, artifact.prompt.slots) if memory.seconds > 0 else ()
-        self._assessor = self._made(Gate(artifact, estimator), observers, memory)
+        self._assessor = self._made(gate, observers, memory)
         return self
 
     def _made(self, gate: Gate, observers: Observers, memory: Draws) -> Assessor:
         """The assessor of prompts."""
         artifact, estimator = gate.artifact, gate.estimator
         if self.switch is not None:
-            self.switch.check(artifact.threshold, by_item=artifact.items is not None)
+            self.switch.check(artifact.threshold)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         return Assessor(
@@ -243,7 +242,7 @@ class Guardrail(GuardedChatModel):
         transport = {name: value for name, value in (arguments or {}).items() if name in TRANSPORT}
         if transport:
             assessor = replace(assessor, sampler=replace(assessor.sampler, transport=transport))
-        if artifact.items is not None and FORM in (arguments or {}):
+        if FORM in (arguments or {}):
             # The arguments of the call are read as an object, and no tool runs.
             assessor = replace(assessor, usable_items=released_call)
         assessment = yield from assessor.assess_steps(messages, callbacks, question=question, turns=turns)
@@ -394,9 +393,7 @@ class Guardrail(GuardedChatModel):
         bound = self.bind(
             **bindings.model_dump(exclude_defaults=True), **tracing_of(schema, method), **{FORM: form}, **kwargs
         )
-        parser = parser_of(schema, method)
-        if self.artifact.items is not None:
-            parser = partial_or(parser, schema)
+        parser = partial_or(parser_of(schema, method), schema)
         return structured(bound, parser, include_raw=include_raw)
 
     # -- configuration -------------------------------------------------------------------------------------------------

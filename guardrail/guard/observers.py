@@ -39,7 +39,8 @@ def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
     """The verdict, or, if the switch does not allow the acceptance, an abstention with its reason."""
     if switch is None or not verdict.passes:
         return verdict
-    value = verdict.uncertainty.value
+    # Of an answer in items, all that are given out must be certain enough.
+    value = max((item.uncertainty or 0.0 for item in verdict.items if item.kept), default=verdict.uncertainty.value)
     why = switch.reason() if value is None else _objection(switch, value)
     if why is None:
         return verdict

@@ -1,21 +1,30 @@
-"""The gate of items: the one comparison of calibration and run time, the verdict, and what is left of the answer."""
+"""The gate of items: the verdict on each, and what is left of the answer. `gate_of` alone asks which gate it is."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+from ..artifact import CalibrationArtifact
+from ..decision import Gate, ThresholdGate, unmeasurable, verdict_by
+from ..errors import ArtifactMismatchError
+from ..judges import Similarity
+from ..judges.base import Entailment, Judge
 from ..judges.json_value import read_json
 from ..plain_json import text_fault
-from ..types import Sample, ToolCall
+from ..types import Sample, SampleSet, ToolCall, Uncertainty
+from ..uncertainty import Scorer, from_spec
+from ..uncertainty.base import Estimator
 from ..verdict import Reason, Verdict
 from .item import Item, ItemVerdict
 from .json_fields import ABSENT, Document, json_text, kept_value, placed
-from .paths import named_path
+from .measure import items_estimator, items_measure, measured_items
+from .paths import named_path, schema_of
 from .spec import ItemsThreshold, kept
 
-__all__ = ["LISTED", "by_items", "release", "released_call", "undivided"]
+__all__ = ["LISTED", "ItemsGate", "gate_of", "judges_among", "release", "released_call", "undivided"]
 
 LISTED = 12
 """Most places that a verdict's detail lists."""
@@ -23,10 +32,85 @@ _NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": N
 """The tokens of the original answer spell what is held back."""
 
 
+# -- The gate ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ItemsGate:
+    """A `guardrail.decision.Gate` on items: each is kept or held back by itself.
+
+    Attributes:
+        artifact: An artifact of items.
+        estimator: Its estimator, the uncertainty of the most certain item.
+    """
+
+    artifact: CalibrationArtifact
+    estimator: Estimator
+
+    def decide(self, drawn: SampleSet, *, settled: Uncertainty | None = None) -> Verdict:
+        """As `Gate.decide`; accepted iff some item is kept, and then the candidate has the kept items only."""
+        items: tuple[Item, ...] = ()
+        uncertainty = unmeasurable(drawn, self)
+        if uncertainty is None:
+            uncertainty, items = measured_items(drawn, self.estimator, self.artifact.plan)
+        verdict = verdict_by(uncertainty, drawn, self)
+        threshold = self.artifact.items
+        assert threshold is not None, "an artifact of items"
+        return _by_items(verdict, items, threshold, schema_of(self.artifact.plan.bindings)) if items else verdict
+
+
+def gate_of(
+    artifact: CalibrationArtifact,
+    *,
+    judge: Judge | Mapping[str, Judge] | None = None,
+    similarity: Similarity | None = None,
+    entailment: Entailment | None = None,
+    scorer: Scorer | None = None,
+) -> Gate:
+    """The gate of an artifact, on a score of whole answers or on items; see `guardrail.uncertainty.from_spec`.
+
+    Args:
+        artifact: The artifact.
+        judge: The judge object; for items the judge objects by path.
+        similarity: The similarity object.
+        entailment: The entailment model object.
+        scorer: The scorer.
+
+    Raises:
+        ArtifactMismatchError: The estimator, a judge or a model differs from the calibrated one.
+    """
+    if artifact.items is None:
+        if isinstance(judge, Mapping):
+            raise ArtifactMismatchError("judge by path is for artifacts with items; this one gates whole answers.")
+        running = from_spec(
+            artifact.estimator, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer
+        )
+        return ThresholdGate(artifact, running)
+    if (similarity, entailment, scorer) != (None, None, None) or not (judge is None or isinstance(judge, Mapping)):
+        raise ArtifactMismatchError(
+            "this artifact gates items of answers: it takes no similarity, no entailment model and no scorer, and "
+            "judges by the path of a field, judge={'/total': ...}."
+        )
+    running = items_estimator(items_measure(artifact.items.spec, judges=judge))
+    if running.spec != artifact.estimator:
+        raise ArtifactMismatchError(
+            f"score differs: calibrated with {artifact.estimator.model_dump()}, running "
+            f"{running.spec.model_dump()}. Calibrate again, or install the version that made the artifact."
+        )
+    return ItemsGate(artifact, running)
+
+
+def judges_among(artifact: CalibrationArtifact, given: Mapping[str, Judge]) -> Judge | Mapping[str, Judge] | None:
+    """What `gate_of` takes as ``judge``, of judge objects by the name of their spec: one, or one for each field."""
+    if artifact.items is not None:
+        return {path: given[each.name] for path, each in artifact.items.spec.judges.items() if each.name in given}
+    return None if artifact.estimator.judge is None else given.get(artifact.estimator.judge.name)
+
+
 # -- The verdict -------------------------------------------------------------------------------------------------------
 
 
-def by_items(
+def _by_items(
     verdict: Verdict, items: Sequence[Item], gate: ItemsThreshold, schema: Mapping[str, Any] | None = None
 ) -> Verdict:
     """The verdict on the whole answer, with the verdict on each item.

@@ -5,20 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from ..artifact import CalibrationArtifact
 from ..errors import ArtifactMismatchError, UsageError
-from ..judges import Similarity
-from ..judges.base import Entailment, Judge, is_slow
+from ..judges.base import Judge, is_slow
 from ..plain_json import text_fault
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator, Evidence, Needs
 from ..uncertainty.measure import unusable
 from .item import Item
 from .json_fields import ABSENT, Leaf, OtherDocument, document_of, field_judges, json_text, leaves, reference_document
 from .spec import ITEMS, VERSION, ItemsSpec
 
-__all__ = ["Comparison", "ItemsMeasure", "call_of", "compare_with_gold", "estimator_of", "items_estimator"]
+__all__ = ["Comparison", "ItemsMeasure", "call_of", "compare_with_gold", "items_estimator"]
 __all__ += ["items_measure", "measure_of", "measured_items", "smallest"]
 
 
@@ -170,44 +167,6 @@ def measured_items(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -
         assert isinstance(value, Missing), "an unmeasured answer has no smallest uncertainty"
         return estimator.unmeasured(value.reason, value.detail), () if isinstance(items, Missing) else items
     return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name), items
-
-
-def estimator_of(
-    artifact: CalibrationArtifact,
-    *,
-    judge: Judge | Mapping[str, Judge] | None = None,
-    similarity: Similarity | None = None,
-    entailment: Entailment | None = None,
-    scorer: Scorer | None = None,
-) -> Estimator:
-    """The estimator of an artifact, of whole answers or of items; see `guardrail.uncertainty.from_spec`.
-
-    Args:
-        artifact: The artifact.
-        judge: The judge object; for JSON fields the judge objects by path.
-        similarity: The similarity object.
-        entailment: The entailment model object.
-        scorer: The scorer.
-
-    Raises:
-        ArtifactMismatchError: The estimator, a judge or a model differs from the calibrated one.
-    """
-    if artifact.items is None:
-        if isinstance(judge, Mapping):
-            raise ArtifactMismatchError("judge by path is for artifacts with items; this one gates whole answers.")
-        return from_spec(artifact.estimator, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
-    if (similarity, entailment, scorer) != (None, None, None) or not (judge is None or isinstance(judge, Mapping)):
-        raise ArtifactMismatchError(
-            "this artifact gates items of answers: it takes no similarity, no entailment model and no scorer, and "
-            "judges by the path of a field, judge={'/total': ...}."
-        )
-    running = items_estimator(items_measure(artifact.items.spec, judges=judge))
-    if running.spec != artifact.estimator:
-        raise ArtifactMismatchError(
-            f"score differs: calibrated with {artifact.estimator.model_dump()}, running "
-            f"{running.spec.model_dump()}. Calibrate again, or install the version that made the artifact."
-        )
-    return running
 
 
 @dataclass(frozen=True, slots=True)

@@ -288,7 +288,7 @@ class Reference:
             return None
         if self._scale is not None:
             return self.compared(verdict.uncertainty)
-        if self._artifact.items is not None:
+        if verdict.items:
             return mean_uncertainty([item.uncertainty for item in verdict.items])
         return verdict.uncertainty.value
 

@@ -44,21 +44,15 @@ class SafetySwitch:
         self._lock = threading.Lock()
         self._alarms: tuple[Alarm, ...] = ()
 
-    def check(self, threshold: float | None, *, by_item: bool = False) -> None:
-        """Refuse an artifact for which an alarm would change nothing, or too little.
+    def check(self, threshold: float | None) -> None:
+        """Refuse an artifact for which an alarm would change nothing.
 
         Args:
             threshold: Threshold of the artifact; None if it accepts nothing.
-            by_item: Whether it gates items of answers.
 
         Raises:
-            UsageError: This switch's threshold is not below it, or would be compared with one item only.
+            UsageError: This switch's threshold is not below it.
         """
-        if by_item and self._threshold is not None:
-            raise UsageError(
-                "a stricter threshold would be compared with the most certain item only, and the others would pass. "
-                "Use SafetySwitch('abstain') for an artifact that gates items."
-            )
         if self._threshold is not None and threshold is not None and self._threshold >= threshold:
             raise UsageError(
                 f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "

@@ -11,12 +11,13 @@ from typing import Any
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.decision import Gate
 from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
-from guardrail.items.measure import estimator_of
+from guardrail.items.gate import gate_of, judges_among
 from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
-from guardrail.uncertainty import Estimator, Scorer
+from guardrail.uncertainty import Scorer
 
 from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
 
@@ -106,7 +107,7 @@ class ArtifactSet:
         collect_plan: How samples are drawn for tools without an artifact, if the agent has no artifact at all.
         scorers: Scorers by the name of their estimator.
         plan: Draws what all of them need.
-        estimators: Made for each artifact, by its digest.
+        gates: The gate of each artifact, by its digest.
     """
 
     answer: CalibrationArtifact | None
@@ -118,7 +119,7 @@ class ArtifactSet:
     collect_plan: SamplingPlan | None = None
     scorers: Mapping[str, Scorer] = field(default_factory=dict)
     plan: SamplingPlan = field(init=False)
-    estimators: Mapping[str, Estimator] = field(init=False)
+    gates: Mapping[str, Gate] = field(init=False)
 
     @classmethod
     def of(
@@ -165,8 +166,8 @@ class ArtifactSet:
         if both:
             raise UsageError(f"{both} are gated (tools=) and exempt at once. Name each tool in one of them.")
         object.__setattr__(self, "plan", common_plan(self.artifacts))
-        estimators = {artifact.digest: self._estimator(artifact) for artifact in self.artifacts}
-        object.__setattr__(self, "estimators", estimators)
+        gates = {artifact.digest: self._gate(artifact) for artifact in self.artifacts}
+        object.__setattr__(self, "gates", gates)
 
     @property
     def artifacts(self) -> list[CalibrationArtifact]:
@@ -285,15 +286,10 @@ class ArtifactSet:
             judging[name] = own or self.answer or self.artifacts[0]
         return judging
 
-    def _estimator(self, artifact: CalibrationArtifact) -> Estimator:
-        spec = artifact.estimator
-        judge: Any = self.judges.get(spec.judge.name) if spec.judge is not None else None
-        if artifact.items is not None:
-            own = artifact.items.spec.judges
-            judge = {path: self.judges[each.name] for path, each in own.items() if each.name in self.judges}
-        return estimator_of(
+    def _gate(self, artifact: CalibrationArtifact) -> Gate:
+        return gate_of(
             artifact,
-            judge=judge,
+            judge=judges_among(artifact, self.judges),  # type: ignore[arg-type]
             similarity=self.similarity,  # type: ignore[arg-type]
             entailment=self.entailment,  # type: ignore[arg-type]
             scorer=self.scorers.get(scorer_of(artifact.plan) or ""),

@@ -20,12 +20,12 @@ from uuid import uuid4
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
+from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UnreadableReplyError
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.comparability import unlike_calls
-from guardrail.guard.decide import Gate, decide, in_two_stages
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
@@ -103,8 +103,7 @@ class Judgement:
         """The candidate, if it may go out; of an answer in items those that are kept."""
         if self.held is not None or self.fallback is not None:
             return None
-        by_item = self.verdict is not None and bool(self.verdict.items)
-        return self.verdict.candidate if by_item and self.verdict is not None else self.assessment.drawn.primary
+        return self.assessment.drawn.primary if self.verdict is None else self.verdict.candidate
 
     @property
     def verdict(self) -> Verdict | None:
@@ -156,7 +155,7 @@ class AgentGate:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
             for artifact in artifacts.artifacts:
-                switch.check(artifact.threshold, by_item=artifact.items is not None)
+                switch.check(artifact.threshold)
         self.observers = Observers(switch, as_observers(on_verdict))
         self.artifacts = artifacts
         self.on_abstain: Any = on_abstain
@@ -257,7 +256,7 @@ class AgentGate:
             problem=Unmeasured.MODEL_FAILED,
             problem_detail="another model answered in its place",
         )
-        verdict = decide(drawn, artifact, self.artifacts.estimators[artifact.digest])
+        verdict = self.artifacts.gates[artifact.digest].decide(drawn)
         # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
@@ -297,16 +296,13 @@ class ModelGates:
         Raises:
             UsageError: The record file holds records of another model, plan or prompt.
         """
-        gates = {
-            artifact.digest: Gate(artifact, artifacts.estimators[artifact.digest]) for artifact in artifacts.artifacts
-        }
         trust = EndpointTrust(model, artifacts.plan, enabled=agent.probe == "auto")
         records = None
         if artifacts.collects:
             if not agent.records.exists():  # once: later processes go on with this file
                 ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
             records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
-        return cls(agent, model, artifacts, gates, trust, records)
+        return cls(agent, model, artifacts, artifacts.gates, trust, records)
 
     def judge_steps(
         self,

@@ -25,8 +25,8 @@ from examples.demo import llm, recorded, smollm2
 from examples.demo.__main__ import main as demo
 from examples.demo.screen import CONSOLE
 from guardrail import CalibrationArtifact, Verdict
+from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
-from guardrail.guard.decide import decide
 from guardrail.uncertainty import make_estimator
 
 ROOT = Path(__file__).parents[2]
@@ -168,7 +168,8 @@ class Clock:
         if self.left == 0:
             raise TimeoutError
         self.left -= 1
-        return decide(self.drawn[str(messages[-1].text)], self.artifact, make_estimator(llm.ESTIMATOR))
+        gate = ThresholdGate(self.artifact, make_estimator(llm.ESTIMATOR))
+        return gate.decide(self.drawn[str(messages[-1].text)])
 
 
 @pytest.mark.parametrize(("in_time", "until"), [(24, math.inf), (17, math.inf), (24, 0.0)])

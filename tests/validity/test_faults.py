@@ -23,8 +23,8 @@ from pydantic import PrivateAttr, ValidationError
 from calibrate.thresholds import fit
 from calibrate.thresholds.registry import rule_named, rule_names
 from guardrail import Guardrail, Reason, accepts
+from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
-from guardrail.guard.decide import decide
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.outcome import Feasible
 from guardrail.sampling.sampler import draw
@@ -228,7 +228,7 @@ def test_nan_is_never_accepted_fitted_or_stored() -> None:
     uncertainty = measure(answers("a1", "a1"), broken, SamplingPlan(n=2))
     assert (uncertainty.value, uncertainty.reason) == (None, Unmeasured.NOT_FINITE)
     model = ScriptedChat(script={"q": ["a"]})
-    verdict = decide(answers("a1", "a1"), make_artifact(model, threshold=1e9, n=2), broken)
+    verdict = ThresholdGate(make_artifact(model, threshold=1e9, n=2), broken).decide(answers("a1", "a1"))
     assert (verdict.accepted, verdict.reason) == (False, Reason.UNMEASURED)
     assert not accepts(math.nan, math.inf)
     assert not accepts(np.array([math.nan]), math.inf).any()

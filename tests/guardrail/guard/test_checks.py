@@ -42,7 +42,7 @@ from guardrail import (
     Verdict,
 )
 from guardrail.bindings import bindings_for
-from guardrail.guard.decide import decide
+from guardrail.decision import ThresholdGate
 from guardrail.judges import TextJudge
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.prompting import turns_of
@@ -492,10 +492,11 @@ def test_a_decision_by_the_first_call_does_not_let_a_part_pass() -> None:
     cut = Sample(text="Paris", finish_reason="length")
     estimator = make_estimator("discrete_semantic_entropy")
     settled = Uncertainty(value=0.0, unit="nats", estimator=estimator.name, is_bound=True)
-    verdict = decide(SampleSet(question="?", primary=cut), ARTIFACT, estimator, settled=settled)
+    gate = ThresholdGate(ARTIFACT, estimator)
+    verdict = gate.decide(SampleSet(question="?", primary=cut), settled=settled)
     assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.CUT_OFF)
     whole = cut.model_copy(update={"finish_reason": "stop"})
-    assert decide(SampleSet(question="?", primary=whole), ARTIFACT, estimator, settled=settled).accepted
+    assert gate.decide(SampleSet(question="?", primary=whole), settled=settled).accepted
 
 
 # -- settings of transport

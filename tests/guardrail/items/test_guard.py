@@ -18,7 +18,7 @@ from guardrail.items.gate import release, undivided
 from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.spec import ItemScores, ItemsSpec
-from guardrail.monitor import DriftMonitor, SafetySwitch
+from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
 from guardrail.monitor.drift import Reference
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, ToolCall
@@ -313,9 +313,14 @@ def test_a_switch_holds_all_items_back() -> None:
     assert json.loads(verdict.candidate.text) == SURE
 
 
-def test_a_stricter_switch_is_refused_because_it_would_look_at_one_part_only() -> None:
-    with pytest.raises(ValueError, match="compared with the most certain item"):
-        guard_of(answers(), switch=SafetySwitch("stricter", threshold=0.1))
+def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
+    """The most certain item alone would pass, and the others with it."""
+    for doubt, given in (({"total": 13}, False), ({"number": "A-1"}, True)):
+        switch = SafetySwitch("stricter", threshold=0.1)
+        switch.alarm(Alarm(monitor="risk", at=1, wealth=20, delta=0.1, detail="more errors"))
+        verdict = guard_of(answers(doubt), switch=switch, threshold=0.3).assess(Q)
+        assert verdict.accepted == given
+        assert verdict.uncertainty.value == 0.0
 
 
 def test_a_drift_monitor_compares_the_mean_of_an_answers_items() -> None:

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.bindings import bindings_for
+from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
-from guardrail.guard.decide import decide
 from guardrail.judges import ToolCallJudge, canonical_calls, make_judge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, ToolCall
@@ -162,7 +162,7 @@ def test_arguments_that_are_left_out_are_not_judged_and_the_verdict_says_so() ->
     answer = Sample(text="", tool_calls=(ToolCall(name="pay", arguments={"to": "bob", "note": "rent"}),))
     for samples, accepted in (((answer,) * 5, True), ((answer,) * 3 + (Sample(text="no"),) * 2, False)):
         drawn = SampleSet(question="q", primary=answer, samples=samples)
-        verdict = decide(drawn, artifact, estimator)
+        verdict = ThresholdGate(artifact, estimator).decide(drawn)
         assert verdict.accepted is accepted
         assert verdict.detail.endswith("the artifact leaves it out of the comparison: pay: note. Check it.")
 

@@ -14,9 +14,9 @@ from pydantic import ValidationError
 
 from guardrail import Guardrail, UsageError, plan_for, scorer
 from guardrail.artifact import CalibrationArtifact
+from guardrail.decision import ThresholdGate, by_first_call
 from guardrail.errors import ArtifactMismatchError
 from guardrail.gate import accepts
-from guardrail.guard.decide import Gate, by_first_call
 from guardrail.judges import ExactJudge, JudgeSpec
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -116,7 +116,7 @@ def test_without_a_primary_answer_or_its_score_nothing_is_measured() -> None:
 
 def after_first_call(drawn: SampleSet, estimator: Estimator, threshold: float) -> Uncertainty | None:
     artifact = make_artifact(ScriptedChat(), threshold=threshold).model_copy(update={"plan": PLAN})
-    settled = by_first_call(drawn, [Gate(artifact, estimator)])
+    settled = by_first_call(drawn, [ThresholdGate(artifact, estimator)])
     return None if settled is None else settled[artifact.digest]
 
 

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
+from guardrail.decision import _alternatives
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.guard.decide import _alternatives
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, from_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_all, similarity_matrix

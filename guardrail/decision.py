@@ -1,33 +1,51 @@
-"""From a sample set and an artifact to a verdict: pure, no I/O."""
+"""The gate: from a sample set to a verdict, without I/O. Guards and agents know a `Gate`, and never ask which one."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
-from ..artifact import CalibrationArtifact
-from ..gate import accepts
-from ..items.gate import by_items
-from ..items.item import Item
-from ..items.measure import measured_items
-from ..items.paths import schema_of
-from ..judges import default_judge, distinct_answers
-from ..judges.base import is_slow, left_out_by
-from ..outcome import Infeasible, InfeasibleReason, target_text
-from ..sampling.follow_ups import SCORE
-from ..sampling.replies import part_of_an_answer
-from ..types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from ..uncertainty import Clusters, Estimator, Evidence, cluster, measure
-from ..uncertainty.combine import primary_alone
-from ..verdict import WAY_OUT, Meaning, Reason, Verdict
+from .artifact import CalibrationArtifact
+from .gate import accepts
+from .judges import default_judge, distinct_answers
+from .judges.base import is_slow, left_out_by
+from .outcome import Infeasible, InfeasibleReason, target_text
+from .sampling.follow_ups import SCORE
+from .sampling.replies import part_of_an_answer
+from .types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
+from .uncertainty.combine import primary_alone
+from .verdict import WAY_OUT, Meaning, Reason, Verdict
 
-__all__ = ["Gate", "by_first_call", "decide", "in_two_stages"]
+__all__ = ["Gate", "ThresholdGate", "by_first_call", "in_two_stages", "unmeasurable", "verdict_by"]
+
+
+@runtime_checkable
+class Gate(Protocol):
+    """Decides about answers by a calibrated threshold. `guardrail.items.gate.gate_of` makes that of an artifact."""
+
+    @property
+    def artifact(self) -> CalibrationArtifact:
+        """The artifact that has the threshold."""
+
+    @property
+    def estimator(self) -> Estimator:
+        """The artifact's estimator, whose values are compared with the threshold."""
+
+    def decide(self, drawn: SampleSet, *, settled: Uncertainty | None = None) -> Verdict:
+        """Measure, compare once, and explain.
+
+        Args:
+            drawn: The sample set of the prompt, drawn by the artifact's plan.
+            settled: The uncertainty by which the first of two stages decided; see `by_first_call`.
+        """
 
 
 @dataclass(frozen=True, slots=True)
-class Gate:
-    """A calibrated threshold, and the estimator whose values are compared with it.
+class ThresholdGate:
+    """A `Gate` on a score: the whole answer is accepted or held back.
 
     Attributes:
         artifact: The artifact that has the threshold.
@@ -37,39 +55,46 @@ class Gate:
     artifact: CalibrationArtifact
     estimator: Estimator
 
+    def decide(self, drawn: SampleSet, *, settled: Uncertainty | None = None) -> Verdict:
+        """As `Gate.decide`."""
+        meanings: tuple[Meaning, ...] = ()
+        uncertainty = unmeasurable(drawn, self)
+        if uncertainty is not None:
+            settled = None
+        elif settled is not None:
+            uncertainty = settled
+        else:
+            uncertainty, clusters = _measured(drawn, self.estimator, self.artifact.plan)
+            texts = [sample.comparable for sample in drawn.samples]
+            meanings = () if clusters is None else _meanings(texts, clusters)
+        remarks = _by_bound(settled) + _alone(drawn, self.estimator, self.artifact)
+        verdict = verdict_by(uncertainty, drawn, self, remarks)
+        return verdict.model_copy(update={"meanings": meanings}) if meanings else verdict
 
-def decide(
-    drawn: SampleSet, artifact: CalibrationArtifact, estimator: Estimator, *, settled: Uncertainty | None = None
-) -> Verdict:
-    """Measure, compare once, and explain.
+
+def unmeasurable(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
+    """The reason why a set is not measured, as an uncertainty: the answer is a part of one. None if it may be."""
+    part = part_of_an_answer(drawn, gate.artifact.plan)
+    if part is None or drawn.problem is not None:
+        return None
+    return gate.estimator.unmeasured(part.reason, part.detail)
+
+
+def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate, remarks: str = "") -> Verdict:
+    """The verdict on a measured answer: the one comparison, and its evidence.
 
     Args:
-        drawn: The sample set of the prompt, drawn by the artifact's plan.
-        artifact: The calibrated threshold.
-        estimator: The artifact's estimator.
-        settled: The uncertainty by which the first of two stages decided; see `by_first_call`.
+        uncertainty: The measurement, or why there is none.
+        drawn: The sample set.
+        gate: The gate.
+        remarks: Sentences for the end of the explanation.
     """
-    texts = [sample.comparable for sample in drawn.samples]
-    meanings: tuple[Meaning, ...] = ()
-    items: tuple[Item, ...] = ()
-    part = part_of_an_answer(drawn, artifact.plan)
-    if part is not None and drawn.problem is None:
-        uncertainty, settled = estimator.unmeasured(part.reason, part.detail), None
-    elif settled is not None:
-        uncertainty = settled
-    elif artifact.items is not None:
-        uncertainty, items = measured_items(drawn, estimator, artifact.plan)
-    else:
-        uncertainty, clusters = _measured(drawn, estimator, artifact.plan)
-        meanings = () if clusters is None else _meanings(texts, clusters)
+    artifact, estimator = gate.artifact, gate.estimator
     reason = _reason(uncertainty, artifact)
-    verdict = Verdict(
+    return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator)
-        + _by_bound(settled)
-        + _alone(drawn, estimator, artifact)
-        + _left_out(drawn, estimator),
+        detail=_explain(reason, uncertainty, artifact, estimator) + remarks + _left_out(drawn, estimator),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -77,13 +102,9 @@ def decide(
         artifact=artifact.digest,
         candidate=drawn.primary,
         alternatives=_alternatives(drawn),
-        meanings=meanings,
-        samples=tuple(texts),
+        samples=tuple(sample.comparable for sample in drawn.samples),
         cost=drawn.cost,
     )
-    if artifact.items is None or not items:
-        return verdict
-    return by_items(verdict, items, artifact.items, schema_of(artifact.plan.bindings))
 
 
 def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:
@@ -233,7 +254,7 @@ def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact
     answers = [sample.comparable for sample in drawn.samples]
     own = "" if drawn.primary is None else drawn.primary.comparable
     judge = estimator.judge or default_judge(artifact.plan.bindings)
-    if not own or not answers or own in answers or is_slow(judge) or artifact.items is not None:
+    if not own or not answers or own in answers or is_slow(judge):
         return ""
     try:
         clusters = cluster(drawn.question, [*answers, own], judge, estimator.clustering)
