@@ -124,11 +124,10 @@ class Api:
         """
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             raise PageError(415, "Not JSON", "Send the decision as application/json.")
-        with self._site.reading(request, LARGEST_DECISION):
-            body = await request.body()
-            item, match = request.path_params["item"], request.headers.get("if-match", "*").strip()
-            work = partial(self._decided, item, account.name, body, match)
-            return _response(await run_in_threadpool(work))
+        self._site.check_length(request, LARGEST_DECISION)
+        body = await request.body()
+        item, match = request.path_params["item"], request.headers.get("if-match", "*").strip()
+        return _response(await run_in_threadpool(self._decided, item, account.name, body, match))
 
     def _decided(self, ticket: str, system: str, body: bytes, match: str) -> Reply:
         item = self._store.item(ticket)

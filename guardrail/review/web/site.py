@@ -6,8 +6,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager, nullcontext
+from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
@@ -54,8 +53,6 @@ LARGEST_FORM = 64_000
 """Bytes of a form without an edited answer. Anybody may send such a form: the page to sign in has one."""
 MOST_FIELDS = 1000
 """Fields of a form: two for each part of an answer that is decided by itself."""
-LARGEST_TOGETHER = 32_000_000
-"""Bytes of all larger forms that are being read; parsing takes about three times as much memory."""
 UNAVAILABLE = {"Retry-After": "30"}
 """Headers of a response that says that the database failed."""
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
@@ -108,7 +105,6 @@ class Site:
 
     def __init__(self, accounts: Accounts, sessions: Sessions, keys: ExpiringKeys, *, https: bool = False) -> None:
         self.accounts, self.sessions, self._keys, self._https = accounts, sessions, keys, https
-        self._large = 0
         self._pages = Environment(
             loader=PackageLoader("guardrail.review.web"),
             autoescape=True,
@@ -143,10 +139,10 @@ class Site:
                 return RedirectResponse("/sign-in", 303)
             if admin and call.account.role != "admin":
                 raise PageError(403, "For administrators", "Your account may not do this.")
-            with self.reading(request, form) if form else nullcontext():
-                if form:
-                    call.form = await self._form(request, session, form)
-                response = await handler(call)
+            if form:
+                self.check_length(request, form)
+                call.form = await self._form(request, session, form)
+            response = await handler(call)
         except PageError as problem:
             response = self.error(call, problem.status, problem.title, problem.text, problem.headers)
         except (SQLAlchemyError, StoreUnavailableError) as error:
@@ -181,12 +177,11 @@ class Site:
             )
         return form
 
-    @contextmanager
-    def reading(self, request: Request, most: int) -> Iterator[None]:
-        """Within it a body may be read and its values used; the server stops reading at its Content-Length.
+    def check_length(self, request: Request, most: int) -> None:
+        """Refuse a body that is too large before it is read; the server stops reading at its Content-Length.
 
         Raises:
-            PageError: No length, a body that is too large, or too many large ones at the same time.
+            PageError: No length, or a body that is too large.
         """
         if "transfer-encoding" in request.headers:  # its length is not known beforehand
             raise PageError(411, "Length required", "Send the body with Content-Length, not in chunks.")
@@ -195,15 +190,6 @@ class Site:
             limit = f"{most // 1_000_000} MB" if most >= 1_000_000 else f"{most // 1000} kB"
             text = f"The limit is {limit}. Go back and shorten the text; nothing was changed."
             raise PageError(413, "Too large", text)
-        counted = length if length > LARGEST_FORM else 0
-        if self._large + counted > LARGEST_TOGETHER:
-            text = "Other large texts are being sent. Go back and try again in a few seconds; nothing was changed."
-            raise PageError(503, "Busy", text, {"Retry-After": "5"})
-        self._large += counted
-        try:
-            yield
-        finally:
-            self._large -= counted
 
     async def account_of(self, token: str) -> Account | None:
         """The account with this token, or None."""

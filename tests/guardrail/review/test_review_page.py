@@ -575,27 +575,6 @@ def test_a_body_of_unknown_length_is_refused(address: str) -> None:
         assert b" 411 " in connection.recv(100).split(b"\r\n")[0]
 
 
-def test_large_forms_are_bounded_together(store: ReviewStore, address: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("guardrail.review.web.site.LARGEST_TOGETHER", 200_000)
-    path = f"/items/{store.enqueue(held_back()).id}/decide"
-    ann = Client(address).sign_in("ann")
-    fields = {"form_token": ann.form_token(), "lease": "none", "action": "respond", "text": "x" * 120_000}
-
-    with connected(address) as first:
-        head = f"POST {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nCookie: {ann.cookie}\r\nContent-Length: 120000\r\n"
-        kind = "Content-Type: application/x-www-form-urlencoded\r\nExpect: 100-continue\r\n"
-        first.sendall(f"{head}{kind}\r\n".encode())
-        assert b" 100 " in first.recv(100), "it is being read: otherwise it could be the one that is refused"
-        status, text = ann.ask("POST", path, fields)
-        assert (status, "Other large texts are being sent" in text) == (503, True)
-        assert ann.post("/next")[0] == 303, "a small form still fits"
-    for _ in range(1000):  # the client is gone, and its share is free again
-        status, _ = ann.ask("POST", path, fields)
-        if status == 409:
-            break
-    assert status == 409
-
-
 def test_a_database_that_fails_is_a_page_that_says_so(
     store: ReviewStore, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
