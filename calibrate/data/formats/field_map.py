@@ -161,7 +161,7 @@ def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = Fa
         _known(entry, name)
         if name in columns:
             raise UsageError(f"--map {entry!r}: {name} is mapped already, to {','.join(columns[name])}. Leave one out.")
-        several = [part.strip() for part in _COMMA.split(column)] if name in _SEVERAL else [column.strip()]
+        several = [part.strip() for part in _SEPARATE.findall(column)] if name in _SEVERAL else [column.strip()]
         columns[name] = () if column == "-" else tuple(part for part in several if part)
     twice = [score.name for score in scores if [other.name for other in scores].count(score.name) > 1]
     if twice:
@@ -169,10 +169,8 @@ def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = Fa
     return ColumnMap(columns, tuple(scores))
 
 
-_COMMA = re.compile(r""",(?![^\[\](){}'"`]*[\])}'"`])""")
-"""A comma that is not within the brackets or quotes of a path."""
-
-
+_SEPARATE = re.compile(r"""(?:'[^']*'|"[^"]*"|`[^`]*`|\[[^\]]*\]|\([^)]*\)|\{[^}]*\}|[^,])+""")
+"""Columns between commas, which in the brackets and quotes of a path do not separate."""
 _ROOT = re.compile(r"[.\[| ]")
 """End of the column that a path begins with."""
 
