@@ -14,7 +14,7 @@ from guardrail.models import resolve_model
 
 from ..data.batches import Batches
 from ..data.collect import DrawingEngine
-from ..data.formats import QUESTION_FORMATS, load_questions
+from ..data.formats import QUESTION_FORMATS, load_questions, parse_map
 from ..ray_engine import collect_on_ray
 from ..scope import POOL_FACTOR
 from .frame.app import app
@@ -87,6 +87,12 @@ def collect(
     questions_format: Annotated[
         str | None, typer.Option(help=f"{', '.join(QUESTION_FORMATS)}. Default: recognised.")
     ] = None,
+    map: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map", help="FIELD=COLUMN or FIELD=PATH of questions in another form: question, references, id, ..."
+        ),
+    ] = None,
     prompt: PromptOptions,
     calls: CallOptions,
     engine: _EngineOptions,
@@ -103,9 +109,8 @@ def collect(
     """
     keep_inputs([questions, drawing.tools, *(engine.results or ())], [out])
     engine.check()
-    loaded = load_questions(questions, questions_format, require_references=False)
-    for note in loaded.notes:
-        print_line(note, "yellow")
+    columns = parse_map(map) if map else None
+    loaded = load_questions(questions, questions_format, columns=columns, require_references=False)
     batches = engine.batches(out)
     collected = ask(
         loaded.questions,

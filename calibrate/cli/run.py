@@ -91,7 +91,7 @@ class RunConfig(Frozen):
     model: str = Field(description="transformers:PATH_OR_ID, python:MODULE:NAME, or a LangChain name.")
     out: Path = Field(default=Path("calibration"), description="Folder for records, artifact and report.")
     questions_format: str | None = Field(
-        default=None, description="Format of the questions, e.g. coqa, medmcqa, triviaqa, squad, hf. Recognised."
+        default=None, description="Format of the questions, e.g. coqa, medmcqa, hf. Recognised."
     )
     test_questions: Path | None = Field(default=None, description="Question file to test on; replaces test_fraction.")
     test_fraction: float = Field(
@@ -415,8 +415,6 @@ def _parts(settings: RunConfig, groups: Groups) -> tuple[Sequence[Question], Seq
 
 def _questions(path: Path, settings: RunConfig) -> list[Question]:
     loaded = load_questions(path, settings.questions_format, require_references=True)
-    for note in loaded.notes:
-        print_line(note, "yellow")
     return loaded.questions
 
 

@@ -1,38 +1,27 @@
-"""Published data sets as questions: CoQA, MedMCQA, SQuAD and TriviaQA, as published and as copied to the hub."""
+"""The data sets of the paper as questions: CoQA and MedMCQA, as published and as copied to the hub."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from guardrail.errors import RecordError, UsageError
-from guardrail.judges import normalise
 
 from ..questions import Question
 from ..rows import RawRow, get_name, json_document
 from .field_map import get_text
 
 __all__ = [
-    "UNANSWERABLE",
     "children",
     "document",
     "is_coqa",
     "is_coqa_hub",
     "is_medmcqa",
-    "is_squad",
-    "is_squad_hub",
-    "is_triviaqa",
-    "is_triviaqa_hub",
     "medmcqa_questions",
     "read_coqa",
     "read_coqa_hub",
-    "read_squad",
-    "read_squad_hub",
-    "read_triviaqa",
-    "read_triviaqa_hub",
-    "texts",
     "unique",
 ]
 
@@ -68,20 +57,6 @@ def children(row: RawRow, field: str) -> list[RawRow]:
 def _text(row: RawRow, field: str) -> str:
     """The text in a field; files of questions have no map and leave no row out."""
     return get_text(row, field, way_out="Correct the file, or copy it again.")
-
-
-def texts(row: RawRow, field: str) -> list[str]:
-    """The texts in a list field; none when the field is absent.
-
-    Raises:
-        RecordError: It is not a list of texts.
-    """
-    items: Any = row.values.get(field)
-    if items is None:
-        return []
-    if not isinstance(items, list) or not all(isinstance(item, str) for item in items):
-        raise row.fail(field, items, "it must be a list of texts")
-    return [_text(RawRow(row.where, {field: item}), field) for item in items if item.strip()]
 
 
 def unique(items: Iterable[str]) -> tuple[str, ...]:
@@ -248,130 +223,3 @@ def _medmcqa_question(row: RawRow, number: int, base: int) -> Question:
         options=options,
         group=get_name(row, "subject_name"),
     )
-
-
-# -- SQuAD 1.1 and 2.0 (Rajpurkar et al. 2016, 2018), files of the same form, and the rows of the copies on the hub ----
-#     {"data": [{"title": ..., "paragraphs": [{"context": ..., "qas": [
-#         {"id": ..., "question": ..., "answers": [{"text": ..., "answer_start": 0}], "is_impossible": false}]}]}]}
-#
-# The paragraph stands before the question; the article is the group. Questions that the paragraph does not answer
-# (is_impossible) are left out and counted, because whether "unanswerable" is a right answer depends on whether the
-# prompt offers it. Format squad-unanswerable keeps them, with the reference "unanswerable": say so in the prompt
-# then.
-
-UNANSWERABLE = "unanswerable"
-"""Reference of a question that its paragraph does not answer."""
-
-
-def is_squad(values: Mapping[str, Any]) -> bool:
-    """Whether a JSON document is of SQuAD's form."""
-    data = values.get("data")
-    return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "paragraphs" in data[0]
-
-
-def is_squad_hub(values: Mapping[str, Any]) -> bool:
-    """Whether a row is of a copy on the hub."""
-    answers = values.get("answers")
-    return {"context", "question"} <= set(values) and isinstance(answers, dict) and "text" in answers
-
-
-def read_squad(path: Path, *, unanswerable: bool = False) -> tuple[list[Question], int]:
-    """Questions of a file, and how many unanswerable ones were left out.
-
-    Args:
-        path: The file.
-        unanswerable: Keep them.
-
-    Raises:
-        RecordError: A part is not as published; it is named by its path.
-    """
-    return _kept(_all(path), unanswerable)
-
-
-def read_squad_hub(rows: Iterable[RawRow], *, unanswerable: bool = False) -> tuple[list[Question], int]:
-    """Questions of rows as on the hub (no answer means unanswerable), and how many were left out."""
-    return _kept((_hub(row) for row in rows), unanswerable)
-
-
-def _kept(found: Iterable[Question], unanswerable: bool) -> tuple[list[Question], int]:
-    questions = list(found)
-    if unanswerable:
-        return questions, 0
-    answerable = [question for question in questions if question.references != (UNANSWERABLE,)]
-    return answerable, len(questions) - len(answerable)
-
-
-def _all(path: Path) -> Iterator[Question]:
-    for article in children(document(path), "data"):
-        for paragraph in children(article, "paragraphs"):
-            context = _text(paragraph, "context")
-            for question in children(paragraph, "qas"):
-                impossible = question.values.get("is_impossible", False)
-                if not isinstance(impossible, bool):
-                    raise question.fail("is_impossible", impossible, "it must be true or false")
-                answers = unique(_text(answer, "text") for answer in children(question, "answers"))
-                if not impossible and not answers:
-                    raise question.fail("answers", [], 'there is none; mark it "is_impossible": true or add one')
-                yield _squad_question(question, context, () if impossible else answers, get_name(article, "title"))
-
-
-def _hub(row: RawRow) -> Question:
-    answers = unique(texts(RawRow(f"{row.where}.answers", row.values["answers"]), "text"))
-    return _squad_question(row, _text(row, "context"), answers, get_name(row, "title"))
-
-
-def _squad_question(row: RawRow, context: str, answers: tuple[str, ...], title: str | None) -> Question:
-    text = f"{context}\n\nQuestion: {_text(row, 'question')}"
-    return Question(id=_text(row, "id"), question=text, references=answers or (UNANSWERABLE,), group=title)
-
-
-# -- TriviaQA (Joshi et al. 2017): the official JSON, and the rows of its copy on the hub ------------------------------
-#     {"Data": [{"QuestionId": ..., "Question": ...,
-#                "Answer": {"Value": ..., "Aliases": [...], "NormalizedAliases": [...], "HumanAnswers": [...]}}]}
-#
-# References are the value and all aliases, as in the official evaluation. Evidence documents are not read: the question
-# is asked closed-book.
-
-_OFFICIAL = ("QuestionId", "Question", "Answer", "Value", ("Aliases", "HumanAnswers", "NormalizedAliases"))
-_HUB = ("question_id", "question", "answer", "value", ("aliases", "human_answers", "normalized_aliases"))
-
-
-def is_triviaqa(values: Mapping[str, Any]) -> bool:
-    """Whether a JSON document is TriviaQA."""
-    data = values.get("Data")
-    return isinstance(data, list) and bool(data) and isinstance(data[0], dict) and "QuestionId" in data[0]
-
-
-def is_triviaqa_hub(values: Mapping[str, Any]) -> bool:
-    """Whether a row is of the copy on the hub."""
-    answer = values.get("answer")
-    return "question_id" in values and isinstance(answer, dict) and "aliases" in answer
-
-
-def read_triviaqa(path: Path) -> list[Question]:
-    """Questions of an official file.
-
-    Raises:
-        RecordError: A part is not as published (the test files have no answers); it is named by its path.
-    """
-    return [_triviaqa_question(row, _OFFICIAL) for row in children(document(path), "Data")]
-
-
-def read_triviaqa_hub(rows: Iterable[RawRow]) -> list[Question]:
-    """Questions of rows as on the hub."""
-    return [_triviaqa_question(row, _HUB) for row in rows]
-
-
-def _triviaqa_question(row: RawRow, names: tuple[str, str, str, str, tuple[str, ...]]) -> Question:
-    identity, question, answer, value, aliases = names
-    answers = row.values.get(answer)
-    if not isinstance(answers, dict):
-        raise row.fail(answer, answers, "every question needs its answer. The test part has none: use train or dev.")
-    inner = RawRow(f"{row.where}.{answer}", answers)
-    first = _text(inner, value)
-    if first == "<unk>":
-        raise inner.fail(value, first, "the answers of the test part are withheld. Use the train or validation part.")
-    aliases_of: dict[str, str] = {}
-    for text in unique([first, *(text for name in aliases for text in texts(inner, name))]):
-        aliases_of.setdefault(normalise(text), text)  # normalised aliases add nothing where the alias itself is there
-    return Question(id=_text(row, identity), question=_text(row, question), references=tuple(aliases_of.values()))

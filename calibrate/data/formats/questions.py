@@ -11,22 +11,14 @@ from typing import Any
 from guardrail.errors import RecordError, UsageError
 
 from ..questions import Question, read_questions, reference_label
-from ..rows import RawRow, open_rows
+from ..rows import RawRow, good_rows, open_rows, with_paths
 from .benchmarks import (
     is_coqa,
     is_coqa_hub,
     is_medmcqa,
-    is_squad,
-    is_squad_hub,
-    is_triviaqa,
-    is_triviaqa_hub,
     medmcqa_questions,
     read_coqa,
     read_coqa_hub,
-    read_squad,
-    read_squad_hub,
-    read_triviaqa,
-    read_triviaqa_hub,
 )
 from .build import Builder
 from .field_map import ColumnMap
@@ -41,20 +33,27 @@ class Loaded:
     Attributes:
         questions: In file order; at least one, with distinct ids.
         format: Name of the format.
-        notes: What was left out, if anything.
     """
 
     questions: list[Question]
     format: str
-    notes: tuple[str, ...] = ()
 
 
-def load_questions(path: str | Path, format: str | None = None, *, require_references: bool = True) -> Loaded:
+def load_questions(
+    path: str | Path,
+    format: str | None = None,
+    *,
+    columns: ColumnMap | None = None,
+    rows: str | None = None,
+    require_references: bool = True,
+) -> Loaded:
     """Read questions.
 
     Args:
         path: A file, or a folder of a Hugging Face dataset.
         format: One of `QUESTION_FORMATS`; None recognises it.
+        columns: Columns, or paths into nested ones, of a file of another form; None where there is none.
+        rows: Path of the rows in a JSON document of another form.
         require_references: Whether our own format needs references; data sets always have them.
 
     Raises:
@@ -65,71 +64,71 @@ def load_questions(path: str | Path, format: str | None = None, *, require_refer
     path = Path(path)
     if not path.exists():
         raise UsageError(f"no file at {path}. Give the path of a question file or data folder.")
+    if columns is not None:
+        source = open_rows(path, rows=rows)
+        names = sorted({name for mapped in columns.columns.values() for name in mapped})
+        questions = _mapped((with_paths(row, names) for row in good_rows(source)), columns, textual=source.textual)
+        _check_ids(path, questions)
+        return Loaded(questions, "mapped")
     name = format or _detect(path)
     if name == "own":
         return Loaded(read_questions(path, require_references=require_references), name)
     if name not in _READERS:
         raise UsageError(f"no question format named {name!r}. Known: {', '.join(QUESTION_FORMATS)}.")
-    questions, left_out = _READERS[name](path)
+    questions = _READERS[name](path)
     if not questions:
-        raise UsageError(f"{path} holds no question in format {name} ({left_out} were left out).")
+        raise UsageError(f"{path} holds no question in format {name}.")
     _check_ids(path, questions)
-    notes = (f"{left_out} unanswerable questions were left out (keep them: squad-unanswerable).",) if left_out else ()
-    return Loaded(questions, name, notes)
+    return Loaded(questions, name)
 
 
-_Read = tuple[list[Question], int]
-
-
-def _medmcqa(path: Path, base: int | None = None) -> _Read:
+def _medmcqa(path: Path, base: int | None = None) -> list[Question]:
     kind = "jsonl" if path.is_file() and path.suffix.lower() == ".json" else None
-    return medmcqa_questions(_good(path, kind), base), 0
+    return medmcqa_questions(_good(path, kind), base)
 
 
-def _squad(path: Path, unanswerable: bool = False) -> _Read:
-    if path.is_dir() or path.suffix.lower() == ".parquet":
-        return read_squad_hub(_good(path), unanswerable=unanswerable)
-    return read_squad(path, unanswerable=unanswerable)
-
-
-def _hub(path: Path) -> _Read:
+def _hub(path: Path) -> list[Question]:
     """A data set folder or Parquet file: one of the known sets by its columns, or our own fields as columns."""
     rows = _good(path)
     values = dict(rows[0].values)
     if is_medmcqa(values):
-        return medmcqa_questions(rows), 0
+        return medmcqa_questions(rows)
     if is_coqa_hub(values):
-        return read_coqa_hub(rows), 0
-    if is_triviaqa_hub(values):
-        return read_triviaqa_hub(rows), 0
-    if is_squad_hub(values):
-        return read_squad_hub(rows)
+        return read_coqa_hub(rows)
     if {"question", "references"} <= set(values):
-        return [_own(row) for row in rows], 0
+        return [_own(row) for row in rows]
     raise UsageError(
-        f"{path} has columns {', '.join(values)}; those of MedMCQA, CoQA, TriviaQA or SQuAD are known, and question, "
-        "references[, options, group, id]. Rename the columns (dataset.rename_column) and save it again."
+        f"{path} has columns {', '.join(values)}; those of MedMCQA and CoQA are known, and question, references[, "
+        "options, group, id]. Name the columns: --map question=COLUMN --map references=COLUMN."
     )
 
 
+def _mapped(rows: Iterable[RawRow], columns: ColumnMap, *, textual: bool) -> list[Question]:
+    """Questions of rows by a map of their columns."""
+    plain = ("id", "question", "references", "options", "group")
+    mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
+    builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}), textual=textual)
+    questions = []
+    for row in rows:
+        if not builder.ready:
+            builder.expect(row)
+        questions.append(builder.build(row).to_question())
+    return questions
+
+
 def _own(row: RawRow) -> Question:
-    builder = Builder(ColumnMap({"tools": ()}))
-    builder.expect(row)
-    question = builder.build(row).to_question()
+    (question,) = _mapped([row], ColumnMap(), textual=False)
     if not question.references or (question.options is not None and reference_label(question) is None):
         raise row.fail("references", list(question.references), "there must be one, and with options it must name one")
     return question
 
 
-_READERS: dict[str, Callable[[Path], _Read]] = {
-    "coqa": lambda path: (read_coqa(path), 0),
+_READERS: dict[str, Callable[[Path], list[Question]]] = {
+    "coqa": read_coqa,
     "hf": _hub,
     "medmcqa": _medmcqa,
     "medmcqa-0": lambda path: _medmcqa(path, 0),
     "medmcqa-1": lambda path: _medmcqa(path, 1),
-    "squad": _squad,
-    "squad-unanswerable": lambda path: _squad(path, True),
-    "triviaqa": lambda path: (read_triviaqa(path), 0),
 }
 
 QUESTION_FORMATS = ("own", *_READERS)
@@ -159,7 +158,7 @@ def _detect(path: Path) -> str:
     values = _document_or_line(path)
     if isinstance(values, list):
         return "own"
-    for name, matches in (("coqa", is_coqa), ("squad", is_squad), ("triviaqa", is_triviaqa), ("medmcqa", is_medmcqa)):
+    for name, matches in (("coqa", is_coqa), ("medmcqa", is_medmcqa)):
         if matches(values):
             return name
     raise UsageError(

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from calibrate.data.formats import QUESTION_FORMATS, load_questions
+from calibrate.data.formats import QUESTION_FORMATS, load_questions, parse_map
+from calibrate.data.questions import Question
 from guardrail.errors import RecordError, UsageError
 from tests.calibrate import fakes
 
@@ -35,58 +36,6 @@ COQA: dict[str, Any] = {
                 "1": [{"input_text": "White.", "turn_id": 1}, {"input_text": "the barn", "turn_id": 2}],
             },
             "name": "mc160.test.41",
-        }
-    ],
-}
-TRIVIA: dict[str, Any] = {
-    "Data": [
-        {
-            "Answer": {
-                "Aliases": ["Sunset Blvd", "West Sunset Boulevard", "Sunset Boulevard"],
-                "HumanAnswers": ["Sunset Bl"],
-                "NormalizedAliases": ["sunset blvd", "west sunset boulevard", "sunset boulevard", "sunset strip"],
-                "NormalizedValue": "sunset boulevard",
-                "Type": "WikipediaEntity",
-                "Value": "Sunset Boulevard",
-            },
-            "EntityPages": [],
-            "Question": "Which musical premiered on 10th December 1993?",
-            "QuestionId": "tc_33",
-            "SearchResults": [],
-        }
-    ],
-    "Domain": "Web",
-    "Version": 1.0,
-}
-SQUAD: dict[str, Any] = {
-    "version": "v2.0",
-    "data": [
-        {
-            "title": "Normans",
-            "paragraphs": [
-                {
-                    "context": "The Normans came from Normandy.",
-                    "qas": [
-                        {
-                            "id": "a1",
-                            "question": "Where did the Normans come from?",
-                            "answers": [
-                                {"text": "Normandy", "answer_start": 22},
-                                {"text": "from Normandy", "answer_start": 17},
-                                {"text": "Normandy", "answer_start": 22},
-                            ],
-                            "is_impossible": False,
-                        },
-                        {
-                            "id": "a2",
-                            "question": "Who ruled Normandy in 1999?",
-                            "answers": [],
-                            "plausible_answers": [{"text": "The Normans", "answer_start": 0}],
-                            "is_impossible": True,
-                        },
-                    ],
-                }
-            ],
         }
     ],
 }
@@ -192,44 +141,6 @@ def test_medmcqa_refuses_what_names_no_option(tmp_path: Path, cop: Any, fragment
     assert fragment in str(caught.value)
 
 
-def test_triviaqa_takes_every_alias_once(tmp_path: Path) -> None:
-    loaded = load_questions(document(tmp_path / "verified-web-dev.json", TRIVIA))
-    (question,) = loaded.questions
-    assert loaded.format == "triviaqa"
-    assert (question.id, question.group) == ("tc_33", None)
-    assert question.references == (
-        *("Sunset Boulevard", "Sunset Blvd", "West Sunset Boulevard"),
-        *("Sunset Bl", "sunset strip"),  # a person's answer, and the one normalised alias that is new
-    )
-    withheld = json.loads(json.dumps(TRIVIA))
-    del withheld["Data"][0]["Answer"]
-    with pytest.raises(RecordError, match=r"t\.json:Data\[0\]: field 'Answer': got nothing; .*use train or dev"):
-        load_questions(document(tmp_path / "t.json", withheld), "triviaqa")
-
-
-def test_squad_leaves_unanswerable_questions_out_and_says_so(tmp_path: Path) -> None:
-    path = document(tmp_path / "dev-v2.0.json", SQUAD)
-    loaded = load_questions(path)
-    assert [question.id for question in loaded.questions] == ["a1"]
-    assert (
-        loaded.questions[0].question == "The Normans came from Normandy.\n\nQuestion: Where did the Normans come from?"
-    )
-    assert loaded.questions[0].references == ("Normandy", "from Normandy")
-    assert loaded.questions[0].group == "Normans"
-    assert loaded.notes == ("1 unanswerable questions were left out (keep them: squad-unanswerable).",)
-    with_unanswerable = load_questions(path, "squad-unanswerable")
-    assert [question.references for question in with_unanswerable.questions] == [
-        ("Normandy", "from Normandy"),
-        ("unanswerable",),
-    ]
-    assert with_unanswerable.notes == ()
-    old = json.loads(json.dumps(SQUAD))
-    for entry in old["data"][0]["paragraphs"][0]["qas"]:
-        entry.pop("is_impossible")
-    with pytest.raises(RecordError, match=r"qas\[1\]: field 'answers': got \[\]; there is none; mark it"):
-        load_questions(document(tmp_path / "dev-v1.1.json", old))
-
-
 def arrow_folder(folder: Path, rows: list[dict[str, Any]], shards: int = 1, **state: Any) -> Path:
     """Write a folder as `Dataset.save_to_disk` does: Arrow stream files, state.json and dataset_info.json."""
     pyarrow = pytest.importorskip("pyarrow")
@@ -250,18 +161,6 @@ HUB_COQA = {
     "questions": ["Is it a cat?", "Sure?"],
     "answers": {"input_text": ["yes", "very"], "answer_start": [0, 0], "answer_end": [1, 1]},
 }
-HUB_TRIVIA = {
-    "question": "Who?",
-    "question_id": "tc_1",
-    "answer": {"value": "Ann", "aliases": ["Anna"], "normalized_aliases": ["ann", "anna"]},
-}
-HUB_SQUAD = {
-    "id": "s1",
-    "title": "T",
-    "context": "C.",
-    "question": "Q?",
-    "answers": {"text": ["x", "x"], "answer_start": [0, 0]},
-}
 OWN = {"id": "o1", "question": "Q?", "references": ["A"], "options": {"A": "x", "B": "y"}, "group": "g"}
 
 
@@ -270,8 +169,6 @@ OWN = {"id": "o1", "question": "Q?", "references": ["A"], "options": {"A": "x", 
     [
         (medmcqa([0, 3]), ["m0", "m1"], [("A",), ("D",)]),
         ([HUB_COQA], ["coqa-0-1", "coqa-0-2"], [("yes",), ("very",)]),
-        ([HUB_TRIVIA], ["tc_1"], [("Ann", "Anna")]),
-        ([HUB_SQUAD], ["s1"], [("x",)]),
         ([OWN], ["o1"], [("A",)]),
     ],
 )
@@ -325,7 +222,7 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecordError, match="not an Arrow stream"):
         load_questions(broken)
     other = arrow_folder(tmp_path / "other", [{"text": "x", "label": 1}])
-    with pytest.raises(UsageError, match=r"has columns text, label; .*rename_column"):
+    with pytest.raises(UsageError, match=r"has columns text, label; .*--map question=COLUMN"):
         load_questions(other)
 
 
@@ -334,14 +231,13 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
         load_questions(document(tmp_path / "x.json", {"data": []}))
     (tmp_path / "torn.json").write_text('{"data": [')
     with pytest.raises(RecordError, match=r"torn\.json:1: not JSON"):
-        load_questions(tmp_path / "torn.json", "squad")
+        load_questions(tmp_path / "torn.json", "coqa")
     with pytest.raises(UsageError, match="no question format named 'quac'"):
         load_questions(tmp_path / "x.json", "quac")
     with pytest.raises(UsageError, match="no file at"):
         load_questions(tmp_path / "none.json")
-    twice = json.loads(json.dumps(TRIVIA))
-    twice["Data"] *= 2
-    with pytest.raises(RecordError, match="got 'tc_33', which two questions have"):
+    twice = {"data": [COQA["data"][0]] * 2}
+    with pytest.raises(RecordError, match="which two questions have"):
         load_questions(document(tmp_path / "twice.json", twice))
 
 
@@ -351,3 +247,15 @@ def test_our_own_format_is_read_as_before(tmp_path: Path) -> None:
     assert (loaded.format, len(loaded.questions)) == ("own", fakes.SIZE)
     assert load_questions(path, "own") == loaded
     assert "own" in QUESTION_FORMATS
+
+
+def test_other_data_sets_are_read_by_paths(tmp_path: Path) -> None:
+    """A data set without a format of its own needs no converter."""
+    answer = {"Value": "Paris", "Aliases": ["Paris", "City of Light"]}
+    path = tmp_path / "trivia.json"
+    path.write_text(json.dumps({"Data": [{"QuestionId": "t1", "Question": "Capital?", "Answer": answer}]}))
+    columns = parse_map(["id=QuestionId", "question=Question", "references=Answer.Aliases"])
+    (question,) = load_questions(path, columns=columns, rows="Data").questions
+    assert question == Question(id="t1", question="Capital?", references=("Paris", "City of Light"))
+    with pytest.raises(RecordError, match=r"--rows Data"):
+        load_questions(path, columns=columns)
