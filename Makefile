@@ -152,7 +152,7 @@ PURE := tests/guardrail/test_gate.py tests/guardrail/test_types.py tests/guardra
   tests/guardrail/judges/test_json_judge.py tests/guardrail/judges/test_vote.py \
   tests/guardrail/judges/test_similarity.py tests/guardrail/uncertainty/test_estimators.py \
   tests/guardrail/uncertainty/test_ties.py tests/guardrail/uncertainty/test_alignment.py \
-  tests/guardrail/items/test_sentences.py tests/calibrate/thresholds tests/calibrate/correctness/test_correctness.py \
+  tests/guardrail/items/test_gate.py tests/calibrate/thresholds tests/calibrate/correctness/test_correctness.py \
   tests/calibrate/correctness/test_stated.py tests/calibrate/data/test_records.py \
   tests/calibrate/data/test_question_formats.py tests/calibrate/data/test_labels.py tests/test_other_systems.py
 

@@ -54,7 +54,7 @@ SHOWN = (
     "replaced",
 )
 """Fields of a verdict that are sent as headers."""
-INCOMPLETE = "Parts of the answer are not certain enough, and the request asked for all or nothing."
+INCOMPLETE = "Fields of the answer are not certain enough, and the request asked for all or nothing."
 """Text of an abstention for `all_or_nothing`."""
 AGAIN = {"Retry-After": "5"}
 """Header of errors after which clients try again."""
@@ -303,7 +303,7 @@ _NEEDED = ("accepted", "reason", "uncertainty", "threshold", "alpha", "guarantee
 _WHY = {
     Reason.WITHIN_THRESHOLD: "The answer is certain enough",
     Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
-    Reason.PARTLY_HELD_BACK: "Parts of the answer are not certain enough",
+    Reason.PARTLY_HELD_BACK: "Fields of the answer are not certain enough",
     Reason.OTHER_TURNS: "The promise does not cover this conversation, since no calibration prompt had its turns",
     Reason.INFEASIBLE: "The calibration found no threshold that keeps the error rate, so no answer is given",
 }

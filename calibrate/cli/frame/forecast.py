@@ -20,7 +20,7 @@ __all__ = ["SECONDS", "asking", "judging"]
 
 SECONDS = 1.0
 """Seconds a call, where no answer on file was timed: an assumption, and the forecast says so."""
-VARIABLE = {"selfcheck_prompt", "supported_sentences"}
+VARIABLE = {"selfcheck_prompt"}
 """Follow-ups whose number of questions depends on what was drawn; they ask at least one."""
 
 

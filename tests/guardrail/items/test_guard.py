@@ -13,15 +13,16 @@ from pydantic import BaseModel, Field, ValidationError
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
 from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
+from guardrail.decision import Gate, ThresholdGate
 from guardrail.errors import ArtifactMismatchError
-from guardrail.items.gate import release, undivided
+from guardrail.items.gate import ItemsGate, gate_of, release, undivided
 from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
 from guardrail.monitor.drift import Reference
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Bindings, Sample, ToolCall
+from guardrail.types import Bindings, Sample, SampleSet, ToolCall
 from guardrail.verdict import Verdict
 
 
@@ -387,6 +388,27 @@ def _at(artifact: CalibrationArtifact, threshold: float) -> dict[str, Any]:
         "outcome": artifact.outcome.model_copy(update={"threshold": threshold}),
         "items": artifact.items.model_copy(update={"threshold": threshold}),
     }
+
+
+# -- the gate
+
+
+def test_of_each_artifact_there_is_a_gate_that_decides_without_a_model() -> None:
+    """Guards, agents and servers know `Gate.decide` alone: nobody else asks what an artifact gates."""
+    drawn = SampleSet(
+        question=Q, primary=Sample(text='{"a": 1, "b": 2}'), samples=(Sample(text='{"a": 1, "b": 3}'),) * 4
+    )
+    model = ScriptedChat()
+    for made, kind, text in (
+        (make_artifact(model, n=4), ThresholdGate, '{"a": 1, "b": 2}'),
+        (make_artifact(model, items=json_spec(cap=2), n=4), ItemsGate, '{"a": 1}'),
+    ):
+        gate = gate_of(made)
+        assert isinstance(gate, kind)
+        assert isinstance(gate, Gate)
+        verdict = gate.decide(drawn)
+        assert verdict.candidate is not None
+        assert (verdict.accepted, verdict.candidate.text, verdict.artifact) == (True, text, made.digest)
 
 
 # -- the artifact
