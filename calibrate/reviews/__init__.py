@@ -1,7 +1,7 @@
 """Learning from reviews: people's decisions become labels, and labels a new threshold. The model is not called.
 
 A review queue holds *every* answer that was held back and a *fraction* of the accepted ones (audits, drawn with a known
-probability; `guardrail.review.audits`). That pool is not like the questions: held-back answers are over-represented.
+probability; `guardrail.review.hooks`). That pool is not like the questions: held-back answers are over-represented.
 So it is thinned. With pi_i the probability with which item i came into the queue (1 for a held-back answer, the audit
 rate for an accepted one) and q the smallest of them, item i is kept with probability q / pi_i by a hash of its key.
 Every question that was asked is then in the sample with the same probability q, independent of its score and label, so

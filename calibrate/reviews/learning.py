@@ -95,7 +95,7 @@ def thinned(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[list[Review
 
 def _kept(pool: ReviewPool) -> tuple[list[ReviewedItem], float]:
     """The items of the sample, decided or not, and the probability of every question to be in it."""
-    from guardrail.review.audits import chosen
+    from guardrail.review.hooks import chosen
 
     _refuse_unaudited(pool)
     rate = min((item.chance for item in pool.items), default=1.0)
@@ -212,7 +212,7 @@ def _cut(
     groups: Groups,
 ) -> tuple[list[Record], list[Record]]:
     """The records of the fit, and those of the test: whole clusters, of which the artifact in force has met no item."""
-    from guardrail.review.audits import chosen
+    from guardrail.review.hooks import chosen
 
     if not 0 < test_fraction < 1:
         raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")

@@ -255,7 +255,7 @@ def _only_held_back(item: Item) -> bool:
 
 
 def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
-    from guardrail.review.audits import AUDIT_RATE
+    from guardrail.review.hooks import AUDIT_RATE
 
     verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)

@@ -43,7 +43,7 @@ from guardrail.items.measure import ItemsMeasure, compare_with_gold, items_estim
 from guardrail.items.spec import ItemFigures
 from guardrail.plain_json import sha256_hex
 from guardrail.review import Content, ItemDecision, ReviewStore, by_items, ticket
-from guardrail.review.audits import audit_sample
+from guardrail.review.hooks import audit_sample
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
 from integrations.openai_chat import OpenAICompatibleChat

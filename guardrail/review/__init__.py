@@ -12,7 +12,6 @@ from ..errors import require
 
 require("sqlalchemy", extra="review")
 
-from .audits import AuditSample, audit_sample  # noqa: E402
 from .candidates import CandidateRule, CandidateSet  # noqa: E402
 from .delivery import Deliverer  # noqa: E402
 from .destinations import Destination  # noqa: E402
@@ -25,7 +24,7 @@ from .errors import (  # noqa: E402
     UnknownItemError,
     UnstorableError,
 )
-from .hooks import AskReviewer, Ticket, ask_reviewer, content_of, ticket  # noqa: E402
+from .hooks import AskReviewer, AuditSample, Ticket, ask_reviewer, audit_sample, content_of, ticket  # noqa: E402  # noqa: E402
 from .monitors import Monitors, SharedDrift, SharedRisk, SharedSwitch  # noqa: E402
 from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
 from .queue.purging import Purged  # noqa: E402

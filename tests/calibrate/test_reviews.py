@@ -40,8 +40,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.review import Content, Decision, ReviewStore, ticket
-from guardrail.review.audits import AUDIT_RATE, audit_sample
-from guardrail.review.hooks import content_of
+from guardrail.review.hooks import AUDIT_RATE, audit_sample, content_of
 from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Uncertainty, Unmeasured

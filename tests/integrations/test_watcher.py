@@ -14,7 +14,7 @@ from langchain_core.outputs import ChatGenerationChunk
 
 from guardrail import Guardrail, UsageError, Verdict
 from guardrail.guard.observers import chosen
-from guardrail.review import audits
+from guardrail.review import hooks as audits
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations.watcher import Observed, ObserveQueue, Watcher
 

@@ -20,7 +20,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.review import Content, Decision, ItemDecision, ReviewStore, by_items, ticket
-from guardrail.review.audits import audit_sample
+from guardrail.review.hooks import audit_sample
 from guardrail.testing import ScriptedChat, make_artifact
 
 FORMAT = {

@@ -27,7 +27,7 @@ from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore, StoreUnavailableError
-from guardrail.review.audits import AUDIT_RATE, audit_sample, chosen
+from guardrail.review.hooks import AUDIT_RATE, audit_sample, chosen
 from guardrail.review.monitors import Monitors, SharedRisk
 from guardrail.testing import ScriptedChat, make_artifact
 

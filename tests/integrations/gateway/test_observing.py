@@ -17,7 +17,7 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.scores import score_records
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.judges import normalise
-from guardrail.review.audits import chosen
+from guardrail.review.hooks import chosen
 from guardrail.testing import make_artifact
 from guardrail.types import Unmeasured
 from guardrail.uncertainty import make_estimator
