@@ -17,6 +17,7 @@ from guardrail.files import check_version, create_private
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import CorrectnessSpec
 
+from .formats.truth import WORDS
 from .questions import read_rows
 from .records import GIVEN, Record, exclusive
 from .rows import get_name
@@ -36,8 +37,6 @@ __all__ = [
     "read_labels",
     "refuse_contradictions",
 ]
-
-_WORDS = {"true": True, "1": True, "yes": True, "right": True, "false": False, "0": False, "no": False, "wrong": False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +64,7 @@ class GivenLabels:
 
 
 def read_labels(path: str | Path) -> GivenLabels:
-    """Read labels: JSONL or CSV with ``id`` and ``correct`` (true/false, 1/0, yes/no, right/wrong).
+    """Read labels: JSONL or CSV with ``id`` and ``correct`` (true/false, 1/0, yes/no, pass/fail and other usual words).
 
     A field ``judged`` is the answer that was judged. With it ``correct`` may be null: looked at, and not decided.
 
@@ -93,9 +92,9 @@ def read_labels(path: str | Path) -> GivenLabels:
         if label is None and "correct" in row.values and name in answers:
             skipped.add(name)
             continue
-        if str(label).strip().lower() not in _WORDS:
-            raise row.fail("correct", label, "write true or false")
-        correct[name] = _WORDS[str(label).strip().lower()]
+        if str(label).strip().lower() not in WORDS:
+            raise row.fail("correct", label, "write true or false, yes or no, pass or fail")
+        correct[name] = WORDS[str(label).strip().lower()]
     if not correct and not skipped:
         raise UsageError(f'{path} holds no label. Write one JSON object a line: {{"id": ..., "correct": true}}')
     digest = sha256_hex("".join(f"{name}\t{correct[name]}\n" for name in sorted(correct)))

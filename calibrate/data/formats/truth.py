@@ -13,15 +13,16 @@ from guardrail.errors import UsageError
 
 from ..rows import RawRow, short
 
-__all__ = ["Labels", "OtherLabels"]
+__all__ = ["WORDS", "Labels", "OtherLabels"]
 
 OtherLabels = Literal["wrong", "unlabelled"]
 """What a label is that says neither right nor wrong, such as "unparseable"."""
 
-_WORDS = {
+WORDS = {
     **dict.fromkeys(("true", "t", "1", "1.0", "yes", "y", "right", "correct", "pass", "passed"), True),
     **dict.fromkeys(("false", "f", "0", "0.0", "no", "n", "wrong", "incorrect", "fail", "failed"), False),
 }
+"""What labels say in usual words, in small letters."""
 
 
 @dataclass(slots=True)
@@ -70,7 +71,7 @@ class Labels:
         if self.right and word in {name.strip().lower() for name in self.right}:
             self._n_right += 1
             return not of_errors
-        known = None if self.right else _WORDS.get(word)
+        known = None if self.right else WORDS.get(word)
         if known is not None:
             return known is not of_errors
         self._unknown[str(value).strip()] += 1
