@@ -18,7 +18,7 @@ from guardrail.verdict import Verdict
 
 from .correctness import BatchRule, CorrectnessRule
 from .data.progress import silent
-from .data.records import Record
+from .data.records import RecordFile
 from .rules.certificate import tail, upper_bound
 from .thresholds.fitting import DEFAULT_DELTA, check_open_unit
 
@@ -68,13 +68,13 @@ class Coverage:
 
 
 def judge_candidates(
-    records: Sequence[Record], artifact: CalibrationArtifact, rule: CorrectnessRule
+    file: RecordFile, artifact: CalibrationArtifact, rule: CorrectnessRule
 ) -> tuple[list[Judged], int]:
     """Each record as run time would judge it, with the correctness of every answer a reviewer would be shown.
 
     Args:
-        records: Records drawn by the artifact's plan. For an exact promise about held-back questions they must not be
-            those the artifact's threshold was fitted on.
+        file: Records drawn by the artifact's plan. For an exact promise about held-back questions they must not be
+            those the artifact's threshold was fitted on: `calibrate.evaluation.audit.prepared` refuses both.
         artifact: Whose estimator, judge and threshold.
         rule: The artifact's correctness rule.
 
@@ -83,8 +83,14 @@ def judge_candidates(
         that the rule cannot decide is not acceptable.
 
     Raises:
-        UsageError: The rule is not the artifact's.
+        UsageError: The rule is not the artifact's, or the questions were drawn from the lowest scores.
     """
+    if file.header.scope.leaves_out:
+        raise UsageError(
+            f"the questions of {file.path} are those with the lowest scores, and reviewers see the others, too. Label "
+            "questions from all scores: calibrate sample --scope 1."
+        )
+    records = file.records
     if rule.spec != artifact.correctness:
         raise UsageError(
             f"the artifact counts answers as correct by {artifact.correctness!r}, but the rule is {rule.spec!r}. "

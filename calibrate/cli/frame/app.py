@@ -55,7 +55,6 @@ COMMANDS = {
         "learn",
         "Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.",
     ),
-    "candidates": ("candidates", "Fit how many of the model's answers a reviewer is shown."),
 }
 """Commands in the order of the work: module, and first paragraph of the help, which a test compares."""
 

@@ -84,7 +84,6 @@ def _contents(folder: Path) -> dict[str, bytes]:
         "label r.jsonl --interactive --out r.labels.jsonl",
         "score r.jsonl --pair-cache r.jsonl",
         "score r.jsonl --score artifact.json --out artifact.json",
-        "candidates r.jsonl --artifact artifact.json --calibration large.jsonl --out large.jsonl",
         "learn r.jsonl --artifact a.records.jsonl --out a.json",
         "learn a.records.jsonl --artifact artifact.json --out a.json",
         "learn sqlite:///a.records.jsonl --artifact artifact.json --out a.json",

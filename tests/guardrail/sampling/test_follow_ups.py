@@ -105,7 +105,7 @@ def test_plans_name_what_their_estimators_ask() -> None:
     assert plan("semantic_entropy").follow_ups == ()
     assert plan(*ASKING, "perplexity").follow_ups == ASKING
     assert plan("verbalised").n == 0
-    assert set(list_follow_ups()) == {*ASKING, "supported_sentences"}
+    assert set(list_follow_ups()) == {*ASKING}
 
 
 def test_a_plan_that_can_accept_nothing_asks_nothing() -> None:
