@@ -447,7 +447,7 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         reasons = Counter(_why(record, key) for record in table[:_MOST_REASONS])
         raise UsageError(_nothing_usable(n, reasons, n_unlabelled))
     return Scored(
-        ids=tuple(selected.ids),
+        ids=selected.ids,
         uncertainty=values[usable],
         # Labels are 1 for right; unlabelled records (-1) are masked out, so this is 0 or 1.
         error=1 - label[usable],

@@ -117,11 +117,11 @@ def test_arrays_leave_out_what_has_no_score_or_label() -> None:
         scored_record(4, None, None),
     ]
     usable = arrays(records, "e")
-    assert usable.ids == ("0", "3")
+    assert list(usable.ids) == ["0", "3"]
     np.testing.assert_array_equal(usable.uncertainty, [0.5, 0.7])
     np.testing.assert_array_equal(usable.error, [0, 1])
     assert (usable.n_records, usable.n_unmeasured, usable.n_unlabelled) == (5, 2, 1)
-    assert usable.group == ("g", "g")
+    assert list(usable.group or ()) == ["g", "g"]
     assert arrays([*records, scored_record(5, 1.0, True, group=None)], "e").group is None
 
 
