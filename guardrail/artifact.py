@@ -233,9 +233,9 @@ class CalibrationArtifact(Persisted):
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
     items: ItemsThreshold | None = None
-    """The gate of the items of an answer (JSON fields, sentences); None if whole answers are gated. With it,
-    ``outcome`` counts answers: accepted are those of which some item is kept, errors those that keep more wrong items
-    than allowed; and ``calibration`` is empty."""
+    """The gate of the items of an answer, the fields of its JSON; None if whole answers are gated. With it,
+    ``outcome`` counts answers: accepted are those of which some item is kept, errors those that keep a wrong one; and
+    ``calibration`` is empty."""
 
     @model_validator(mode="before")
     @classmethod
