@@ -21,7 +21,6 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
-from uuid import uuid4
 
 from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 
@@ -31,8 +30,7 @@ from guardrail.guard.abstention import ABSTENTION, OnAbstain, Wording, worded
 from guardrail.guard.observers import Observer
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.effects import Effect, Steps, arun, run
-from guardrail.sampling.sampler import refuse_majority
-from guardrail.types import Sample, SamplingPlan
+from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.verdict import Verdict
 
@@ -45,13 +43,12 @@ from ._agents.held import (
     HOLDING,
     GuardState,
     Outcome,
-    ToolCallOrder,
     last_question,
     pack,
     released_note,
     unpack,
 )
-from ._agents.model_requests import has_checkpointer, replaying, step_of, structured_names
+from ._agents.model_requests import has_checkpointer, replaying, step_of
 from ._agents.state import NoteChannel
 from ._agents.tool_node import edited, order_of, with_edit_note
 from .langgraph_review import ask
@@ -80,7 +77,6 @@ else:
     ToolCallRequest, hook_config = _types.ToolCallRequest, _types.hook_config
     from langgraph.channels import UntrackedValue
     from langgraph.types import Command, TracePolicy, omit_payload
-from .watcher import Observed, ObserveQueue
 
 __all__ = ["GuardrailMiddleware", "GuardrailState"]
 
@@ -143,9 +139,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
             gets the agent's.
-        mode: "guard", or "observe": the agent acts as it would without this middleware; verdicts on gated messages are
-            computed in the background, for ``on_verdict`` and `observed`. Measuring draws messages; it runs no tool.
-        observe_rate: Under "observe", the probability with which a gated message is measured; a hash of its id chooses.
 
     Raises:
         UsageError: Nothing is gated, or a tool is gated and exempt at once; or a tool collects where no person decides.
@@ -178,21 +171,15 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         remember_slots: tuple[str, ...] | None = None,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
-        mode: Literal["guard", "observe"] = "guard",
-        observe_rate: float = 1.0,
     ) -> None:
         super().__init__()
         self.tools = []
-        if mode not in ("guard", "observe") or not 0 < observe_rate <= 1:
-            raise UsageError(
-                f'mode must be "guard" or "observe" and observe_rate in (0, 1], got {mode!r} and {observe_rate!r}'
-            )
         if isinstance(on_abstain, str) and on_abstain not in (REVIEW, "message", "raise"):
             raise UsageError(
                 f'on_abstain must be "review", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
             )
         gated = load_tools({} if tools is None else tools, exempt)
-        refuse_unreviewed(gated, reviewed=on_abstain == REVIEW and mode == "guard")
+        refuse_unreviewed(gated, reviewed=on_abstain == REVIEW)
         self._gate = AgentGate(
             ArtifactSet.of(
                 artifact,
@@ -215,9 +202,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             records=records,
             slots=remember_slots,
         )
-        if mode == "observe":
-            refuse_majority(self._gate.artifacts.plan, "observe the messages of an agent")
-        self._mode, self._observe_rate, self._queue = mode, observe_rate, ObserveQueue()
         self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged
         self._holding = holding_message
@@ -241,8 +225,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
         """Either way of the model call; the handler is sync in one and async in the other."""
         note = released_note(request.state)
-        if note is None and self._mode == "observe":
-            return (yield from self._pass_through(request, handler))
         if note is None:
             response, note = yield from self._judge(request, handler)
         else:
@@ -294,47 +276,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             response = ModelResponse(result=[message])
         return response, GuardState(phase="done", orders=note.orders)
 
-    # -- observing ---------------------------------------------------------------------------------------------------
-
-    @property
-    def observed(self) -> Observed:
-        """Under "observe": the number of gated messages so far, by what became of each."""
-        return self._queue.observed
-
-    def drain(self, seconds: float) -> bool:
-        """Wait until the observed messages are measured; after that time the rest is dropped, and counted.
-
-        Returns:
-            Whether everything was measured.
-        """
-        return self._queue.drain(seconds)
-
-    def _pass_through(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
-    ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
-        """The model's own response, unchanged; messages that a gate judges are measured in the background."""
-        call = partial(handler, request)
-        response: ModelResponse[Any] = yield Effect(call, call)
-        answers = structured_names(request.response_format)
-        for message in response.result:
-            if not isinstance(message, AIMessage):
-                continue
-            names = [str(call["name"]) for call in (*message.tool_calls, *message.invalid_tool_calls)]
-            if self._gate.artifacts.judging_calls(names, answers):
-                key, rate = message.id or str(uuid4()), self._observe_rate
-                self._queue.observe(message, partial(self._served_verdict, request, message), key=key, rate=rate)
-        state: Mapping[str, Any] = request.state
-        if state.get("guardrail") is None:
-            return response
-        # A note of an earlier turn, under "guard", is not about this message.
-        return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": None}))
-
-    def _served_verdict(
-        self, request: ModelRequest[Any], message: AIMessage, answer: Sample
-    ) -> Callable[[], Verdict] | None:
-        """Prepare the verdict on a served message; within the queue, so that no request can stop the agent here."""
-        return self._gate.served_verdict(step_of(request, collects=False), message, answer)
-
     # -- the person --------------------------------------------------------------------------------------------------
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
@@ -377,7 +318,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
         The request that arrives here is compared. Middleware after this one in the list can still change it, unseen.
         """
-        order = self._order(request)
+        order = order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
         return with_edit_note(handler(edited(request, order)), order, request.tool_call["id"])
@@ -386,15 +327,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """`wrap_tool_call` without blocking the event loop."""
-        order = self._order(request)
+        order = order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
         return with_edit_note(await handler(edited(request, order)), order, request.tool_call["id"])
-
-    def _order(self, request: ToolCallRequest) -> ToolCallOrder | ToolMessage:
-        """Order about a call. Under "observe" every call runs unless a person decided about it before."""
-        if self._mode == "observe":
-            note = unpack(request.state.get("guardrail"))
-            if note is None or str(request.tool_call["id"]) not in note.orders:
-                return ToolCallOrder(digest="", decision="not_gated")
-        return order_of(request, self._gate.artifacts.exempt)

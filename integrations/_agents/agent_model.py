@@ -28,12 +28,13 @@ from guardrail.guard.messages import candidate_message, total_usage, with_verdic
 from guardrail.guard.structured import form_of
 from guardrail.judges import ToolCallJudge
 from guardrail.sampling.effects import Steps
+from guardrail.sampling.native import is_native
+from guardrail.specs import ModelIdentity, identify
 from guardrail.types import Sample
 from guardrail.verdict import Verdict
 
 from .artifact_set import ANSWER
 from .calls import call_digest
-from .carrying import carrying
 from .gates import AgentStep, Judgement, ModelGates
 from .held import Conversation, HeldMessage, Outcome, ToolCallOrder
 from .model_requests import name_of
@@ -137,7 +138,7 @@ class AgentModel(SteppedChatModel):
                 "Give it these tools, or calibrate it without."
             )
         form = form_of(plan, stop, call)
-        return replace(self.step, model=carrying(self.model, own), messages=tuple(messages)), form
+        return replace(self.step, model=_carrying(self.model, own), messages=tuple(messages)), form
 
     # -- after the call ----------------------------------------------------------------------------------------------
 
@@ -231,3 +232,50 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
     # In the candidate's words where it is the same call, so that choosing it approves the candidate.
     merged = [(own if judge.identity(each.text) == same else each.text, each.share) for each in verdict.meanings]
     return verdict.model_copy(update={"alternatives": tuple(merged) or verdict.alternatives})
+
+
+def _carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel:
+    """The model, or a wrapper whose calls also carry these settings; the model itself is never changed.
+
+    Raises:
+        ArtifactMismatchError: A local sampler cannot take them.
+    """
+    if not settings:
+        return model
+    if is_native(model):
+        raise ArtifactMismatchError(
+            f"{type(model).__name__} takes no call settings such as {sorted(settings)}. Leave them out."
+        )
+    return _Carrying(model=model, settings=dict(settings), rate_limiter=model.rate_limiter)
+
+
+class _Carrying(BaseChatModel):
+    """A model whose every call carries more settings."""
+
+    model: BaseChatModel
+    settings: Mapping[str, Any]
+    cache: Any = False
+
+    def _generate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        return self.model._generate(messages, stop, run_manager, **{**self.settings, **kwargs})
+
+    async def _agenerate(
+        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
+    ) -> ChatResult:
+        return await self.model._agenerate(messages, stop, run_manager, **{**self.settings, **kwargs})
+
+    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        bound: Any = self.model.bind_tools(tools, **kwargs)
+        return self.bind(**bound.kwargs)
+
+    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
+        return self.model._get_ls_params(stop=stop)
+
+    def guardrail_identity(self) -> ModelIdentity:
+        return identify(self.model)
+
+    @property
+    def _llm_type(self) -> str:
+        return self.model._llm_type

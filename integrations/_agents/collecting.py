@@ -60,8 +60,8 @@ def refuse_unreviewed(tools: Mapping[str, Any], *, reviewed: bool) -> None:
     """
     if not reviewed and COLLECT in [gate for gate in tools.values() if isinstance(gate, str)]:
         raise UsageError(
-            'tools={NAME: "collect"} holds every call for a person, so it needs on_abstain="review" and '
-            'mode="guard". Collect with these, or give the tool an artifact.'
+            'tools={NAME: "collect"} holds every call for a person, so it needs on_abstain="review". '
+            "Collect with these, or give the tool an artifact."
         )
 
 

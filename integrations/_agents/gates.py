@@ -25,7 +25,6 @@ from guardrail.errors import UnreadableReplyError
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.chat_model import Guardrail
-from guardrail.guard.comparability import unlike_calls
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
@@ -44,7 +43,6 @@ from guardrail.verdict import Reason, Verdict
 
 from .._openai.lru import LRU
 from .artifact_set import ArtifactSet
-from .carrying import carrying
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
 from .held import Conversation, HeldMessage, lean
 
@@ -65,8 +63,6 @@ class AgentStep:
         answers: Tools whose call is the answer (structured output).
         bindings: Tools, choice and format of the request; read for an agent that only collects.
         thread: Name of the conversation; None to tell conversations by their first message.
-        call: Settings, tools and choice as the request sends them; read to observe.
-        formatted: Whether the request asks for an answer in a format; read to observe.
     """
 
     model: BaseChatModel
@@ -75,8 +71,6 @@ class AgentStep:
     answers: tuple[str, ...] = ()
     bindings: Bindings = field(default_factory=Bindings)
     thread: str | None = None
-    call: Mapping[str, Any] = field(default_factory=dict)
-    formatted: bool = False
 
     @property
     def system(self) -> str | None:
@@ -200,27 +194,6 @@ class AgentGate:
         # The gates hold the model, so its id belongs to no other object while they are cached.
         key = (id(step.model), *(artifact.digest for artifact in artifacts.artifacts))
         return self._gates.get(key, lambda: ModelGates.of(self, step.model, artifacts))
-
-    def served_verdict(self, step: AgentStep, message: AIMessage, answer: Sample) -> Callable[[], Verdict] | None:
-        """Prepare the verdict on a message that went out unjudged; None if the plan would have drawn it differently.
-
-        Args:
-            step: The step that the message answers.
-            message: The message.
-            answer: The message as a sample.
-        """
-        gates = self.admit(step)
-        assert gates is not None, "no model passes unless asked for"
-        gates.artifacts.check_messages(step.messages)
-        call = dict(step.call)
-        # Popped, because what is left is compared with the plan, which knows nothing of these settings.
-        differs = any(call.pop(name, None) != value for name, value in self.settings.items())
-        # LangChain chooses by the model how it asks for a format, so a formatted request cannot be compared.
-        if step.formatted or differs or unlike_calls(step.model, gates.artifacts.plan, None, call, message):
-            return None
-        assessor = gates.assessor(replace(step, model=carrying(step.model, self.settings), answers=()))
-        question = gates.artifacts.artifacts[0].prompt.question_of(step.messages)
-        return partial(assessor.served_verdict, list(step.messages), answer, question)
 
     def unjudged_steps(self, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
         """Hold a message of another model than the guarded one, or take the abstention path in its place."""

@@ -60,8 +60,6 @@ def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
         answers=structured_names(request.response_format),
         bindings=bindings_for(request.tools, tool_choice=request.tool_choice) if collects else Bindings(),
         thread=this_thread(),
-        call={**request.model_settings, "tools": request.tools, "tool_choice": request.tool_choice},
-        formatted=request.response_format is not None,
     )
 
 

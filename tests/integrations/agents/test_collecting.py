@@ -1,4 +1,4 @@
-"""Tools without an artifact: calls wait, samples are recorded, and decisions become labelled steps; observe mode."""
+"""Tools without an artifact: calls wait, samples are recorded, and decisions become labelled steps."""
 
 from __future__ import annotations
 
@@ -14,25 +14,24 @@ pytest.importorskip("langchain.agents", reason="the `agents` extra is not instal
 pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langchain.agents import create_agent
-from langchain.agents.middleware import AgentMiddleware, HumanInTheLoopMiddleware
-from langchain_core.messages import AIMessage
+from langchain.agents.middleware import HumanInTheLoopMiddleware
 from langchain_core.tools import tool
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.checkpoint.sqlite import SqliteSaver
 from langgraph.types import Command
-from pydantic import BaseModel
 from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
+from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import Decision, ReviewStore
 from guardrail.types import MAX_TOKENS
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import ReviewBridge
-from integrations.watcher import Observed
+from integrations.watcher import Watcher
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, artifact_of, balance, calls, close, sending
 
 SENT: list[int] = []
@@ -169,10 +168,9 @@ def test_a_tool_collects_beside_calibrated_ones() -> None:
     assert SENT == [40]
 
 
-@pytest.mark.parametrize("option", [{"on_abstain": "message"}, {"mode": "observe"}])
-def test_it_needs_a_person(option: dict[str, Any]) -> None:
+def test_it_needs_a_person() -> None:
     with pytest.raises(UsageError, match='needs on_abstain="review"'):
-        collecting(**option)
+        collecting(on_abstain="message")
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -419,93 +417,24 @@ def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None
 # -- observing ---------------------------------------------------------------------------------------------------------
 
 
-def test_observing_changes_nothing_and_runs_no_tool_for_a_measurement() -> None:
-    model = chat(
-        Greedy, send=[sending(40)], unsure=[sending(1), sending(2), sending(3), sending(4), sending(5)], hello=["Hi."]
-    )
-    artifact, verdicts = artifact_of(model, tools=[balance, transfer, close]), []
-    observing = GuardrailMiddleware(
-        tools={"*": artifact},
-        exempt=["balance"],
-        mode="observe",
+def test_a_watcher_measures_an_agents_messages_and_runs_no_tool_for_it() -> None:
+    """Who tries a gate out before it is switched on must not pay a transfer for a measurement."""
+    model = chat(Greedy, send=[sending(40)], unsure=[sending(1), sending(2), sending(3), sending(4), sending(5)])
+    verdicts: list[Any] = []
+    guard = Guardrail(
+        model=model,
+        artifact=artifact_of(model, tools=[balance, transfer, close]),
         on_verdict=lambda verdict, _: verdicts.append(verdict),
     )
-    plain, observed = agent(model), agent(model, observing)
-    for thread, text in enumerate(("send", "unsure", "hello")):
-        own, passed = ask(plain, text, str(thread)), ask(observed, text, str(thread))
-        assert [_content_of(message) for message in passed["messages"]] == [
-            _content_of(message) for message in own["messages"]
-        ]
-        assert "guardrail" not in passed
-    assert observing.drain(20)
-    assert SENT == [40, 40, 1, 1]  # each call once with the middleware, as without
-    assert observing.observed == Observed(served=2, chosen=2, accepted=1, abstained=1)
-    outcomes = [(verdict.candidate, verdict.accepted) for verdict in verdicts]
-    assert {
-        candidate and candidate.tool_calls[0].arguments["amount"]: accepted for candidate, accepted in outcomes
-    } == {40: True, 1: False}
-    assert {verdict.cost.calls for verdict in verdicts} == {4}  # the served message itself was not drawn again
-
-
-class Extra(BaseModel):
-    """A tool that is a class."""
-
-    x: int
-
-
-class _AddsTools(AgentMiddleware[Any, Any, Any]):
-    """Offers a class as a tool, which models take and agents do not."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.tools = []
-
-    def wrap_model_call(self, request: Any, handler: Any) -> Any:
-        return handler(request.override(tools=[*request.tools, Extra]))
-
-
-@pytest.mark.parametrize("unreadable", [False, True])
-def test_a_request_that_cannot_be_compared_does_not_stop_an_observed_agent(
-    unreadable: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    if unreadable:  # whatever the translation of a request may meet
-        monkeypatch.setattr("integrations.langchain_agents.step_of", None)
-    model = chat(Greedy, hello=["Hi."])
-    artifact = artifact_of(model, tools=[balance, transfer, close])
-    observing = GuardrailMiddleware(artifact=artifact, exempt=["balance", "transfer", "close"], mode="observe")
-    served = ask(agent(model, _AddsTools(), observing), "hello")
-    assert served["messages"][-1].text == "Hi."
-    assert observing.drain(20)
-    unmeasured: dict[str, Any] = {"dropped": {"failed": 1}} if unreadable else {"not_comparable": 1}
-    assert observing.observed == Observed(served=1, chosen=1, **unmeasured)
-
-
-def test_what_was_not_drawn_like_the_calibrated_messages_is_not_comparable() -> None:
-    model = chat(Greedy, send=[sending(40)])
-    artifact = artifact_of(model, tools=[balance, transfer, close])
-    observing = GuardrailMiddleware(tools={"*": artifact}, exempt=["balance"], mode="observe")
-    model.temperature = 1.0  # type: ignore[attr-defined]
-    ask(agent(model, observing), "send")
-    model.temperature = 0.0  # type: ignore[attr-defined]
-    ask(agent(model, observing, system="Another."), "send")
-    assert observing.observed == Observed(served=2, chosen=2, not_comparable=2)
-    assert SENT == [40, 40]
-
-
-def test_a_rejection_stands_when_the_agent_goes_on_under_observe() -> None:
-    model, saver = chat(Greedy, send=[sending(1), sending(2), sending(3), sending(4), sending(5)]), InMemorySaver()
-    gates: dict[str, Any] = {
-        "tools": {"*": artifact_of(model, tools=[balance, transfer, close])},
-        "exempt": ["balance"],
+    watcher = Watcher(guard)
+    for thread, text in enumerate(("send", "unsure")):
+        config: Any = {"configurable": {"thread_id": str(thread)}, "callbacks": [watcher]}
+        agent(model).invoke({"messages": text}, config)
+    assert watcher.drain(20)
+    assert SENT == [40, 1]  # each call once
+    moved = {
+        verdict.candidate.tool_calls[0].arguments["amount"]: verdict.accepted
+        for verdict in verdicts
+        if verdict.candidate is not None and verdict.candidate.tool_calls
     }
-    ask(agent(model, GuardrailMiddleware(**gates), saver=saver), "send")
-    observing = agent(model, GuardrailMiddleware(**gates, mode="observe"), saver=saver)
-    assert "was not run" in answer(observing, REJECT)["messages"][-2].text
-    assert SENT == []
-    assert ask(observing, "send")["messages"][-1].text == "Done."
-    assert SENT == [1]
-
-
-def _content_of(message: Any) -> tuple[Any, ...]:
-    tool_calls = [(call["name"], call["args"]) for call in message.tool_calls] if isinstance(message, AIMessage) else []
-    return message.type, message.content, tool_calls
+    assert moved == {40: True, 1: False}
