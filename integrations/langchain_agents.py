@@ -8,8 +8,8 @@ How it works, in the order of a step:
 
 1. ``wrap_model_call`` puts an `AgentModel` in the place of the agent's model. It draws the artifact's samples
    with the messages, system prompt, tools and settings of the request, and judges the message.
-2. A message that is held for a person is frozen in the state (`_agents.held`): plain JSON in checkpoints, packed where
-   streams show the state (`_agents.state`). The conversation shows a placeholder.
+2. A message that is held for a person is frozen in the state (`_agents.held`), packed, because
+   streams show the state. The conversation shows a placeholder.
 3. ``after_model``, another node, interrupts with the frozen candidate. A resumed run draws nothing again.
 4. The decided message goes back through the model node, so that every other middleware sees it.
 5. ``wrap_tool_call`` runs a gated call only if this very call was accepted or approved.
@@ -49,7 +49,6 @@ from ._agents.held import (
     unpack,
 )
 from ._agents.model_requests import has_checkpointer, replaying, step_of
-from ._agents.state import NoteChannel
 from ._agents.tool_node import edited, order_of, with_edit_note
 from .langgraph_review import ask
 
@@ -87,8 +86,8 @@ REVIEW: Literal["review"] = "review"
 class GuardrailState(AgentState[Any]):
     """State of a guarded agent: one more key, in no input and no output."""
 
-    guardrail: NotRequired[Annotated[str | None, NoteChannel, PrivateStateAttr]]
-    """Note about the last message; see `integrations._agents.state`."""
+    guardrail: NotRequired[Annotated[str | None, PrivateStateAttr]]
+    """Note about the last message, packed; see `integrations._agents.held`."""
     guardrail_decided: NotRequired[Annotated[bool, UntrackedValue, PrivateStateAttr]]
     """Whether a person has decided in this very run; never stored."""
 

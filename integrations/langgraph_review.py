@@ -40,7 +40,6 @@ from ._agents.graph_bridge import GraphBridge as ReviewBridge
 from ._agents.graph_bridge import unchanged
 from ._agents.held import Conversation, GuardState, HeldMessage, held_message, pack, unpack
 from ._agents.review_bridge import CHANGED, lapsed
-from ._agents.state import NoteChannel
 
 if TYPE_CHECKING:
     from langgraph.graph.message import add_messages
@@ -85,8 +84,8 @@ class GuardedState(TypedDict):
 
     messages: Annotated[list[AnyMessage], add_messages]
     """The conversation."""
-    guardrail: NotRequired[Annotated[str | None, NoteChannel]]
-    """The candidate and its verdict, while one is held back; see `integrations._agents.state`."""
+    guardrail: NotRequired[str | None]
+    """The candidate and its verdict, packed, while one is held back; see `integrations._agents.held`."""
 
 
 @dataclass(frozen=True, slots=True)

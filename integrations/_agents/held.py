@@ -1,7 +1,6 @@
-"""Frozen values about a judged message: the note in a graph's state, as plain JSON or as one packed string.
+"""Frozen values about a judged message: the note in a graph's state, as one packed string.
 
-Checkpoints hold plain JSON. A graph also shows its state in several streams, where a held-back candidate must not be
-readable: the note is packed there (`integrations._agents.state`). Packing is not encryption.
+A graph shows its state in several streams, where a held-back candidate must not be readable. Packing is not encryption.
 """
 
 from __future__ import annotations
@@ -35,14 +34,12 @@ __all__ = [
     "Outcome",
     "ReviewTarget",
     "ToolCallOrder",
-    "from_json",
     "held_message",
     "last_question",
     "lean",
     "pack",
     "released_note",
     "targets_of",
-    "to_json",
     "unpack",
 ]
 
@@ -51,7 +48,7 @@ HOLDING = "A person is checking this before it goes out."
 LONGEST_TEXT, LONGEST_TALK = 20_000, 200_000
 """Characters of a text that a reviewer sees of a conversation, and of all of it."""
 LAYOUT = "acrc-guardrail/1"
-"""Name of a note's layout, with its version. It stands before a packed note and in a plain one."""
+"""Name of a note's layout, with its version; it stands before a packed note."""
 _NOTE = "the guardrail's note in the state of this thread"
 _WAY_OUT = "ask again in a new thread (this one keeps what was held back)"
 
@@ -272,24 +269,6 @@ def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:
     return AIMessage(content=text, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
 
 
-def to_json(note: GuardState) -> dict[str, Any]:
-    """A note as plain JSON: objects, lists, texts, numbers, true, false and null."""
-    return {"layout": LAYOUT, **note.model_dump(mode="json")}
-
-
-def from_json(value: object) -> GuardState | None:
-    """Read a note from plain JSON; None for any other value, which means that nothing was judged.
-
-    Raises:
-        UsageError: A note of another layout, or a damaged one. To ignore it would lose a message that waits.
-    """
-    layout = value.get("layout") if isinstance(value, Mapping) else None
-    if not isinstance(value, Mapping) or not _is_layout(layout):
-        return None
-    check_version(layout, LAYOUT, _NOTE, _WAY_OUT)
-    return _read({name: part for name, part in value.items() if name != "layout"})
-
-
 def pack(note: GuardState) -> str:
     """A note as one string."""
     # ASCII: a server may send metadata with half of a surrogate pair, which UTF-8 refuses.
@@ -298,32 +277,20 @@ def pack(note: GuardState) -> str:
 
 
 def unpack(packed: object) -> GuardState | None:
-    """Read a note from a packed string; None for any other value, which means that nothing was judged.
+    """Read a note; None for any other value, which means that nothing was judged.
 
     Raises:
-        UsageError: As `from_json`.
+        UsageError: A note of another layout, or a damaged one. To ignore it would lose a message that waits.
     """
-    if not isinstance(packed, str) or not _is_layout(packed):
+    if not isinstance(packed, str) or not packed.startswith(LAYOUT.rstrip("0123456789")):
         return None
     layout, _, content = packed.partition(":")
     check_version(layout, LAYOUT, _NOTE, _WAY_OUT)
     try:
-        return _read(json.loads(zlib.decompress(base64.b64decode(content))))
+        return GuardState.from_stored(json.loads(zlib.decompress(base64.b64decode(content))))
     except (ValueError, zlib.error) as error:
-        if isinstance(error, UsageError):
-            raise
-        raise UsageError(f"{_NOTE} is damaged ({type(error).__name__}), so nothing is released: {_WAY_OUT}.") from error
-
-
-def _is_layout(text: object) -> bool:
-    return isinstance(text, str) and text.startswith(LAYOUT.rstrip("0123456789"))
-
-
-def _read(content: Mapping[str, Any]) -> GuardState:
-    try:
-        return GuardState.from_stored(content)
-    except ValidationError as error:
-        raise UsageError(f"{_NOTE} is damaged ({problem_of(error)}), so nothing is released: {_WAY_OUT}.") from error
+        problem = problem_of(error) if isinstance(error, ValidationError) else type(error).__name__
+        raise UsageError(f"{_NOTE} is damaged ({problem}), so nothing is released: {_WAY_OUT}.") from error
 
 
 def released_note(state: Mapping[str, Any]) -> GuardState | None:

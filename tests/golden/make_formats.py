@@ -40,7 +40,7 @@ from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Frozen, SampleSet, ToolCall
 from guardrail.verdict import Verdict
-from integrations._agents.held import Conversation, from_json, pack, to_json
+from integrations._agents.held import Conversation, GuardState, pack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import review_request
 
@@ -103,16 +103,13 @@ def write_guard(_: Path, target: Path) -> None:
 
 
 def write_interrupt(_: Path, target: Path) -> None:
-    note = from_json(plain("note.json"))
-    assert note is not None
+    note = GuardState.from_stored(plain("note.json"))
     assert note.held is not None
     _write(target, review_request(note.held))
 
 
 def write_note(source: Path, target: Path) -> None:
-    note = from_json(json.loads(source.read_text(encoding="utf-8")))
-    assert note is not None
-    _write(target, to_json(note))
+    _write(target, GuardState.from_stored(json.loads(source.read_text(encoding="utf-8"))).model_dump(mode="json"))
 
 
 def write_drift_monitor(_: Path, target: Path) -> None:
@@ -333,8 +330,7 @@ def main() -> None:
         for name, write in REWRITE.items():
             write(FOLDER / name, Path(folder) / name)
             (FOLDER / name).write_bytes((Path(folder) / name).read_bytes())
-    note = from_json(plain("note.json"))
-    assert note is not None
+    note = GuardState.from_stored(plain("note.json"))
     (FOLDER / "note.packed").write_text(pack(note) + "\n", encoding="utf-8")
 
 

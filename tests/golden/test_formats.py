@@ -41,7 +41,7 @@ from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.combine import Parts
 from guardrail.verdict import Reason, Verdict
-from integrations._agents.held import from_json, unpack
+from integrations._agents.held import GuardState, unpack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import ReviewBridge
 
@@ -117,7 +117,7 @@ VERSIONS = [
     Version("risk-monitor.json", '"format":1', RiskMonitor.load),
     Version("drift-monitor.json", '"format":1', lambda path: DriftMonitor.load(path, STORED)),
     Version("canary-monitor.json", '"format":1', CanaryMonitor.load),
-    Version("note.json", '"acrc-guardrail/1"', lambda path: from_json(content(path))),
+    Version("note.packed", "acrc-guardrail/1", lambda path: unpack(path.read_text(encoding="utf-8"))),
     Version("reviews.sql", "VALUES('layout','1')", ReviewStore),
     Version("verdicts.sql", "user_version=1", VerdictStore),
     Version("pairs.sql", "user_version=1", lambda path: len(PairCache(path))),
@@ -178,8 +178,7 @@ def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show() -> None:
     rule = CandidateRule.load(FOLDER / "candidates.json")
     assert (rule.artifact, rule.quantile, rule.population) == (OTHER, 0.5, "held_back")
-    note = from_json(plain("note.json"))
-    assert note is not None
+    note = GuardState.from_stored(plain("note.json"))
     assert note.held is not None
     candidates = rule.select(note.held.verdict)
     assert candidates is not None
@@ -328,9 +327,8 @@ def test_results_for_programs_are_read() -> None:
 
 
 def test_a_held_note_keeps_what_is_to_be_approved() -> None:
-    note = from_json(plain("note.json"))
+    note = GuardState.from_stored(plain("note.json"))
     assert unpack((FOLDER / "note.packed").read_text(encoding="utf-8").strip()) == note
-    assert note is not None
     assert note.held is not None
     assert (note.phase, note.placeholder, note.asked) == ("held", "guardrail-held-1", "h1")
     message = note.held.message.to_message()
@@ -343,8 +341,7 @@ def test_a_held_note_keeps_what_is_to_be_approved() -> None:
 
 
 def test_a_released_note_keeps_the_orders() -> None:
-    note = from_json(plain("note-released.json"))
-    assert note is not None
+    note = GuardState.from_stored(plain("note-released.json"))
     assert note.message is not None
     assert (note.phase, note.held, note.message.text) == ("released", None, "I will send it.")
     assert {name: order.decision for name, order in note.orders.items()} == {"c1": "reject", "c2": "edit"}

@@ -57,8 +57,7 @@ def main(step: str, url: str, out: str) -> None:
         if step == "ask":
             result = agent.invoke({"messages": "pay bob"}, CONFIG)
             (interrupt,) = result["__interrupt__"]
-            frozen = saver.get_tuple(CONFIG).checkpoint["channel_values"]["guardrail"]
-            found_now = {"value": interrupt.value, "made": model.made, "frozen": frozen}
+            found_now = {"value": interrupt.value, "made": model.made}
             Path(out).write_text(json.dumps(found_now), encoding="utf-8")
             time.sleep(600)  # killed here
         result = agent.invoke(Command(resume={"decisions": [{"type": "approve"}]}), CONFIG)

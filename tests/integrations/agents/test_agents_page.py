@@ -104,7 +104,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     names["requests"] = [f"Send {k} to Bob" for k in range(20)]
-    assert len(blocks) == 7
+    assert len(blocks) == 6
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/agents.md, block {number + 1}", "exec"), names)
         if number == 0:
@@ -113,14 +113,11 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             ]
             assert names["result"]["messages"][-1].text == "Done."
         if number == 1:
-            assert names["held"]["message"]["tool_calls"][0]["args"] == {"to": "alex.meyer", "amount": 40}
-            assert "0.5623 > 0.1 nats" in names["held"]["verdict"]["detail"]  # -3/4 ln 3/4 - 1/4 ln 1/4
-        if number == 2:
             assert len(names["bridge"].store.items()) == 1
             names["bridge"].store.close()
-        if number == 4:
+        if number == 3:
             assert CalibrationArtifact.load("transfers.json").outcome.n == 30
-        if number == 5:
+        if number == 4:
             decide(names["bridge"], names["agent"])
             run_commands()
             names["bridge"].store.close()
