@@ -1,6 +1,6 @@
 """Between an agent that waits for people and the review queue, where they answer: what all frameworks share.
 
-Graphs (`integrations._agents.graph_bridge`) and runs of other frameworks (`integrations._frameworks.reviews`) add how
+Graphs (`integrations.langgraph_review`) and runs of other frameworks (`integrations._frameworks.reviews`) add how
 they find the requests that wait and how they go on. An item's key is the id of its interrupt or call, so that adding it
 twice changes nothing, also by another process after a crash.
 """

@@ -1,4 +1,4 @@
-"""From a run with held-back calls and answers to the review queue and back, as `GraphBridge` does for graphs."""
+"""From a run with held-back calls and answers to the review queue and back, as `langgraph_review` does for graphs."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.types import ToolCall
-from integrations._agents.held import Conversation
+from integrations._agents.held import Conversation, GuardState, pack, unpack
 from integrations._agents.review_bridge import request_digest
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
@@ -377,8 +377,11 @@ def tampered(saver: Any, place: str) -> None:
     if place in ("note", "both"):
         for key, (kind, data) in saver.blobs.items():
             if key[2] == "guardrail":
-                saver.blobs[key] = (kind, data.replace(b"bob", b"eve"))
-                changed += saver.blobs[key] != (kind, data)
+                note = unpack(saver.serde.loads_typed((kind, data)))
+                assert note is not None
+                other = GuardState.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
+                saver.blobs[key] = saver.serde.dumps_typed(pack(other))
+                changed += other != note
     if place in ("interrupt", "both"):
         for writes in saver.writes.values():
             for key, (task, channel, (kind, data), path) in writes.items():
