@@ -153,6 +153,21 @@ class Verdict(Frozen):
             content["items"] = [item.shown(text=item.kept) for item in self.items]
         return content
 
+    def trace_fields(self) -> dict[str, Any]:
+        """The verdict in flat fields for traces, without any text of an answer."""
+        return {
+            "guardrail_accepted": self.accepted,
+            "guardrail_reason": self.reason.value,
+            "guardrail_score": self.uncertainty.estimator,
+            "guardrail_uncertainty": self.uncertainty.value,
+            "guardrail_threshold": self.threshold,
+            "guardrail_alpha": self.alpha,
+            "guardrail_artifact": self.artifact,
+            "guardrail_calls": self.cost.calls,
+            "guardrail_turns": self.turns,
+            "guardrail_stage": getattr(self, "stage", None),  # of a cascade
+        }
+
     def without_answers(self) -> dict[str, Any]:
         """Plain JSON without the fields that quote what the model said; items keep their places."""
         content = self.model_dump(mode="json", exclude=_ANSWERS)

@@ -41,7 +41,6 @@ from ._frameworks.chat import (
     Approval,
     FrameworkChat,
     check_call,
-    guard_settings,
     refuse_settings,
     settings_revision,
     shared_chat,
@@ -213,8 +212,7 @@ class GuardedModel(Model):
             resumed elsewhere.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
-        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, max_concurrency.
-        **options: The same as keywords.
+        **guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, ...
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -237,8 +235,7 @@ class GuardedModel(Model):
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
-        guard_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        **guard_options: Any,
     ) -> None:
         if calibrated_settings is not None and not isinstance(model, Model):
             raise UsageError("calibrated_settings= is for models of the Agents SDK; configure the chat model itself.")
@@ -253,7 +250,7 @@ class GuardedModel(Model):
             judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_settings(guard_options, options),
+            guard_options=guard_options,
             allowed_decisions=allowed_decisions,
             records=records,
             plan=plan,
@@ -668,17 +665,7 @@ def _flat(verdict: Verdict | None) -> dict[str, Any]:
     """A verdict without any text of an answer; None for a message that passes without a gate."""
     if verdict is None:
         return {"guardrail_accepted": True, **NOT_JUDGED}
-    return {
-        "guardrail_accepted": verdict.accepted,
-        "guardrail_reason": verdict.reason.value,
-        "guardrail_detail": verdict.detail,
-        "guardrail_score": verdict.uncertainty.estimator,
-        "guardrail_uncertainty": verdict.uncertainty.value,
-        "guardrail_threshold": verdict.threshold,
-        "guardrail_alpha": verdict.alpha,
-        "guardrail_artifact": verdict.artifact,
-        "guardrail_calls": verdict.cost.calls,
-    }
+    return {**verdict.trace_fields(), "guardrail_detail": verdict.detail}
 
 
 async def agent_bindings(agent: Agent[Any]) -> Bindings:

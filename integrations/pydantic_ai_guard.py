@@ -38,7 +38,6 @@ from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import (
     FrameworkChat,
     check_call,
-    guard_settings,
     is_reviewed,
     refuse_settings,
     settings_revision,
@@ -212,8 +211,7 @@ class GuardedModel(WrapperModel):
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of the verdicts on tool calls.
-        guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, max_concurrency.
-        **options: The same as keywords.
+        **guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, ...
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -232,8 +230,7 @@ class GuardedModel(WrapperModel):
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
-        guard_options: Mapping[str, Any] | None = None,
-        **options: Any,
+        **guard_options: Any,
     ) -> None:
         if is_reviewed(on_abstain):
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
@@ -246,7 +243,7 @@ class GuardedModel(WrapperModel):
             judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_settings(guard_options, options),
+            guard_options=guard_options,
         )
 
     def _set_up(

@@ -173,19 +173,7 @@ def note_verdict(
     """
     if run_manager is None:
         return
-    fields = {
-        "guardrail_accepted": verdict.accepted,
-        "guardrail_reason": verdict.reason.value,
-        "guardrail_score": verdict.uncertainty.estimator,
-        "guardrail_uncertainty": verdict.uncertainty.value,
-        "guardrail_threshold": verdict.threshold,
-        "guardrail_alpha": verdict.alpha,
-        "guardrail_artifact": verdict.artifact,
-        "guardrail_calls": verdict.cost.calls,
-        "guardrail_turns": verdict.turns,
-        "guardrail_stage": getattr(verdict, "stage", None),  # of a cascade
-    }
-    metadata = {name: value for name, value in fields.items() if value is not None}
+    metadata = {name: value for name, value in verdict.trace_fields().items() if value is not None}
     for handler in run_manager.handlers:
         run = getattr(handler, "run_map", {}).get(str(run_manager.run_id))
         if run is not None:

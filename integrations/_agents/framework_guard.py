@@ -84,22 +84,9 @@ class Decided:
     output: str
 
 
-@dataclass(frozen=True, slots=True)
-class _SharedGates:
-    """State that guards with the same model, artifacts and settings share: probes, watches, remembered draws.
-
-    Attributes:
-        gate: The gate.
-        guard: The first artifact's guard; it judges alone unless there are several artifacts or exempt tools.
-        made_of: Keeps alive the objects that the cache knows by their id.
-    """
-
-    gate: AgentGate
-    guard: Guardrail
-    made_of: object
-
-
-_shared: LRU[_SharedGates] = LRU(SHARED)
+_shared: LRU[tuple[AgentGate, Guardrail, object]] = LRU(SHARED)
+"""Gates that guards with the same model, artifacts and settings share, with what they remember; the guard that checked
+the settings; and the objects that the cache knows by their id, which keeps these alive."""
 
 
 class FrameworkGuard:
@@ -123,6 +110,7 @@ class FrameworkGuard:
 
     Attributes:
         holds: Whether a person decides about held-back calls and answers.
+        guard: Holds the settings, and the first artifact.
         reviews: `ruling` says whether a call runs, `review_request` is the request that a person sees about a held-back
             call or answer, and `orders` turns decisions into orders; see `CallReviews`.
         verdicts: The store of verdicts.
@@ -140,8 +128,8 @@ class FrameworkGuard:
         exempt: Sequence[str] = (),
         judge: Any = None,
         on_abstain: Any,
-        verdicts: VerdictStore | None,
-        guard_options: Mapping[str, Any],
+        verdicts: VerdictStore | None = None,
+        guard_options: Mapping[str, Any] | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
@@ -153,16 +141,15 @@ class FrameworkGuard:
         self._model = model
         self._running = identify(model)  # raises its own errors, which a validation error of the guard would wrap
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
-        options = {"turns": "mark", **guard_options, "on_abstain": "message" if self.holds else on_abstain}
+        options = {"turns": "mark", **(guard_options or {}), "on_abstain": "message" if self.holds else on_abstain}
         judge, scorer = options.pop("judge", judge), options.pop("scorer", None)
         answer = None if artifact is None else load(artifact)
         refuse_unreviewed(gated, reviewed=self.holds)
         if tools is None and answer is not None:
             gated = {ANY_TOOL: answer}
         self.exempt = frozenset(exempt)
-        alone = tools is None and not self.exempt
 
-        def make() -> _SharedGates:
+        def make() -> tuple[AgentGate, Guardrail, object]:
             artifacts = ArtifactSet.of(
                 answer,
                 gated,
@@ -174,16 +161,14 @@ class FrameworkGuard:
                 plan=plan,
                 model=self._running,
             )
-            return _SharedGates(
-                *_gate_of(model, artifacts, judge, options, records, self.holds, alone), (judge, scorer, options)
-            )
+            return *_gate_of(model, artifacts, judge, options, records, self.holds), (judge, scorer, options)
 
-        shared = _shared.get(
+        self._gate, self.guard, _ = _shared.get(
             (
                 id(model),
                 None if answer is None else answer.digest,
                 tuple((name, gate if isinstance(gate, str) else gate.digest) for name, gate in sorted(gated.items())),
-                (self.exempt, alone, self.holds, str(records), repr(plan)),
+                (self.exempt, self.holds, str(records), repr(plan)),
                 tuple(
                     (name, _token(value))
                     for name, value in sorted({**options, "judge": judge, "scorer": scorer}.items())
@@ -191,9 +176,6 @@ class FrameworkGuard:
             ),
             make,
         )
-        self._gate = shared.gate
-        self.guard = shared.guard
-        """The guard of the first artifact."""
         self.verdicts = verdicts or VerdictStore()
         self.reviews = CallReviews(self.verdicts, allowed_decisions)
 
@@ -359,7 +341,6 @@ def _gate_of(
     options: Mapping[str, Any],
     records: str | Path,
     holds: bool,
-    alone: bool,
 ) -> tuple[AgentGate, Guardrail]:
     """The gate of an agent, and the guard of its first artifact, which checks the settings of both."""
     first = artifacts.artifacts[0]
@@ -380,12 +361,10 @@ def _gate_of(
         draws=guard.remember if isinstance(guard.remember, Draws) else Draws(guard.remember),
         slots=guard.remember_slots,
         turns=guard.turns,
-        alone=guard if alone else None,
     )
-    if not alone:
-        artifacts.check_model(identify(model))
-        for artifact in artifacts.artifacts:
-            gate.observers.admit(artifact)
+    artifacts.check_model(identify(model))
+    for artifact in artifacts.artifacts:
+        gate.observers.admit(artifact)
     return gate, guard
 
 

@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 from uuid import uuid4
@@ -24,7 +23,6 @@ from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UnreadableReplyError
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
-from guardrail.guard.chat_model import Guardrail
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observer, Observers, as_observers
@@ -32,7 +30,7 @@ from guardrail.items.gate import undivided
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import Draws
-from guardrail.sampling.effects import Effect, Steps
+from guardrail.sampling.effects import Steps
 from guardrail.sampling.follow_ups import Scoring
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
@@ -122,7 +120,6 @@ class AgentGate:
         draws: Remembers draws and verdicts; default: those of the last minutes.
         slots: As `Guardrail.remember_slots`.
         turns: "refuse" or "mark" conversations with turns that no artifact knows; None does not look at turns.
-        alone: Judges in place of the gates, where one artifact judges every message.
 
     Raises:
         UsageError: A tool that collects where no person decides.
@@ -144,7 +141,6 @@ class AgentGate:
         draws: Draws | None = None,
         slots: tuple[str, ...] | None = None,
         turns: Literal["refuse", "mark"] | None = None,
-        alone: Guardrail | None = None,
     ) -> None:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
         if isinstance(switch, SafetySwitch):
@@ -163,7 +159,6 @@ class AgentGate:
         named = [name for artifact in artifacts.artifacts for name in artifact.prompt.slots]
         self.slots = check_slots(slots, named) if self.draws.seconds > 0 else ()
         self.turns = turns
-        self.alone = alone
         self._gates: LRU[ModelGates] = LRU(MODELS)
 
     def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGates | None:
@@ -314,12 +309,6 @@ class ModelGates:
         return Judgement(assessment, fallback=message)
 
     def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool, whole: bool) -> Steps[Assessment]:
-        guard = self.agent.alone
-        if guard is not None:
-            messages = list(step.messages)
-            verdict = yield Effect(partial(guard.assess, messages), partial(guard.aassess, messages))
-            usable = undivided(verdict) if whole else verdict
-            return Assessment(SampleSet(question="", primary=verdict.original, cost=verdict.cost), usable)
         self.artifacts.check_messages(step.messages)
         turns = None
         if self.agent.turns is not None:

@@ -27,7 +27,6 @@ __all__ = [
     "CarriedItems",
     "FrameworkChat",
     "check_call",
-    "guard_settings",
     "is_reviewed",
     "refuse_settings",
     "settings_revision",
@@ -172,11 +171,3 @@ def refuse_settings(
             f"{where} {', '.join(f'{name}={sent[name]!r}' for name in wrong)} would change how answers are drawn; the "
             "artifact fixes that. Leave them out, or calibrate with them and pass calibrated_settings=."
         )
-
-
-def guard_settings(*options: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Keywords of `Guardrail`, from several sources; later ones replace earlier ones."""
-    merged: dict[str, Any] = {}
-    for settings in options:
-        merged.update(settings or {})
-    return merged

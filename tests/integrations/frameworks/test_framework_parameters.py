@@ -17,7 +17,6 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator as make
 from integrations import openai_agents_guard, pydantic_ai_guard
 from integrations._agents.framework_guard import is_reviewed
-from integrations._frameworks.chat import guard_settings
 
 
 class NamedJudge(ExactJudge):
@@ -47,12 +46,8 @@ def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_set
     model, settings = Agents(), ModelSettings(frequency_penalty=0.5)
     chat = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
     artifact = make_artifact(chat)
-    guards = [
-        openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off"),
-        openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, guard_options={"probe": "off"}),
-    ]
-    assert [guarded.guard.probe for guarded in guards] == ["off", "off"]
-    assert guards[0].guard.model == guards[1].guard.model == chat
+    guarded = openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off")
+    assert (guarded.guard.probe, guarded.guard.model) == ("off", chat)
 
 
 def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
@@ -111,4 +106,3 @@ def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
             assert guarded.guard.judge is judge
     with pytest.raises(GuardrailError, match="judge"):
         openai_agents_guard.GuardedModel(model, calibrated, judge={"another": judge})
-    assert guard_settings({"probe": "off"}, {"probe": "auto"}) == {"probe": "auto"}
