@@ -477,7 +477,7 @@ def _ids(history: Iterable[Any]) -> list[str]:
 
 
 def _state(graph: Any, config: Any) -> Effect:
-    return Effect(partial(graph.get_state, config), partial(graph.aget_state, config))
+    return Effect(lambda: graph.get_state(config), lambda: graph.aget_state(config))
 
 
 def _past(graph: Any, config: Any) -> Effect:
