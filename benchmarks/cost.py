@@ -1,6 +1,6 @@
 """Cost and benefit of scores: calls, tokens and seconds a question beside the share that a certificate answers.
 
-`python -m benchmarks.cost DATA`, with the folder of recorded outputs; ``--write`` renews the tables of docs/calls.md
+`python -m benchmarks.cost DATA`, with the folder of recorded outputs; ``--write`` renews the tables of docs/results.md
 and README.md, and docs/calls.json with every figure. The embedded model is asked by this command; the records of a
 small chat model lie in ``examples/recorded/smollm2``.
 
@@ -424,27 +424,23 @@ README_ROWS: Sequence[tuple[str, str, str]] = (
 
 
 def calls_page(figures: Figures) -> str:
-    """The tables of docs/calls.md."""
-    parts = []
+    """The table of docs/results.md: the share answered at each alpha, by pool, score and number of labels."""
+    rows = ["|questions, wrong without a gate; alphas|score|calls|300 labels|1,000 labels|", "|---|---|--:|--:|--:|"]
     for table in figures.tables:
-        parts.append(f"**{table.name}**, {table.n:,} questions, {100 * table.wrong:.0f} % wrong without a gate\n")
-        sizes = list(dict.fromkeys(line.labels for line in table.lines))
-        heads = [f"{labels:,} labels: {alpha:g}" for labels in sizes for alpha in table.alphas]
-        parts.append(f"|score|calls|tokens|seconds|{'|'.join(heads)}|\n|---|--:|--:|--:|{'--:|' * len(heads)}")
+        alphas = "/".join(f"{alpha:g}" for alpha in table.alphas)
+        about = f"{table.name}: {table.n:,}, {100 * table.wrong:.0f} %; {alphas}"
         for score in dict.fromkeys(line.score for line in table.lines):
-            lines = [line for line in table.lines if line.score == score]
-            first = lines[0]
-            cells = "|".join(_cell(cell) for line in lines for cell in line.cells)
-            parts.append(
-                f"|{_code(score)}|{_calls([line.calls for line in lines])}|{_shown(first.tokens, '.0f')}"
-                f"|{_shown(first.seconds, '.3f')}|{cells}|"
-            )
-        parts.append("")
-    return "\n".join(parts)
+            lines = {line.labels: line for line in table.lines if line.score == score}
+            shares = "|".join(_shares(lines[labels]) if labels in lines else "" for labels in (300, 1_000))
+            rows.append(f"|{about}|{_code(score)}|{_calls([line.calls for line in lines.values()])}|{shares}|")
+            about = ""
+    worst = max(cell.violated for table in figures.tables for line in table.lines for cell in line.cells)
+    rows.append(f"\nThe threshold is above alpha on all questions in at most {100 * worst:.0f} % of the draws of any cell.")
+    return "\n".join(rows)
 
 
 def tool_page(figures: Figures) -> str:
-    """The comparison with a threshold tool."""
+    """The comparison with a threshold tool, for docs/results.md."""
     names = list(figures.tool)
     lines = [f"|300 labels, alpha .1|{'|'.join(names)}|", f"|---|{'--:|' * len(names)}"]
     for row in range(3):
@@ -472,7 +468,7 @@ def readme_page(figures: Figures) -> str:
 def pages(figures: Figures) -> dict[Path, dict[str, str]]:
     """The tables by page and by the name between the marks that they stand between."""
     return {
-        ROOT / "docs" / "calls.md": {"calls": calls_page(figures), "tool": tool_page(figures)},
+        ROOT / "docs" / "results.md": {"calls": calls_page(figures), "tool": tool_page(figures)},
         ROOT / "README.md": {"calls": readme_page(figures)},
     }
 
@@ -487,8 +483,8 @@ def filled(text: str, tables: dict[str, str]) -> str:
     return text
 
 
-def _cell(cell: Cell) -> str:
-    return f"{100 * cell.accepted:.1f} ({100 * cell.violated:.0f})" if cell.accepted else "-"
+def _shares(line: Line) -> str:
+    return "/".join(f"{100 * cell.accepted:.1f}" if cell.accepted else "-" for cell in line.cells)
 
 
 def _calls(calls: Sequence[float]) -> str:
@@ -501,10 +497,6 @@ def _code(score: str) -> str:
     return re.sub(r"\b(?:[a-z]+(?:_[a-z]+)+|perplexity)\b", lambda match: f"`{match[0]}`", score)
 
 
-def _shown(number: float | None, form: str) -> str:
-    return "" if number is None else format(number, form)
-
-
 def main(argv: Sequence[str] | None = None) -> None:
     """Measure, print the tables, and write them where asked."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.cost", description=__doc__)
@@ -512,7 +504,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--splits", type=int, default=80)
     parser.add_argument("--questions", type=int, help="ask the embedded model only so many; for a first look")
     parser.add_argument("--no-seconds", action="store_true", help="do not time the embedded model")
-    parser.add_argument("--write", action="store_true", help="renew docs/calls.json, docs/calls.md and README.md")
+    parser.add_argument("--write", action="store_true", help="renew docs/calls.json, docs/results.md and README.md")
     arguments = parser.parse_args(argv)
     if arguments.write and arguments.data is None:
         parser.error("--write needs the folder of recorded outputs: the pages show all pools")
