@@ -435,7 +435,7 @@ def calls_page(figures: Figures) -> str:
             rows.append(f"|{about}|{_code(score)}|{_calls([line.calls for line in lines.values()])}|{shares}|")
             about = ""
     worst = max(cell.violated for table in figures.tables for line in table.lines for cell in line.cells)
-    rows.append(f"\nThe threshold is above alpha on all questions in at most {100 * worst:.0f} % of the draws of any cell.")
+    rows.append(f"\nIn no cell is the threshold above alpha in more than {100 * worst:.0f} % of the draws.")
     return "\n".join(rows)
 
 
