@@ -8,12 +8,14 @@ import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any, Literal, Self
 
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import describe
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.items.spec import ITEMS
 from guardrail.specs import ModelIdentity, identify
@@ -92,7 +94,7 @@ class Records:
         return repr(self.file).replace("RecordFile(", "Records(", 1)
 
     def _repr_html_(self) -> str:
-        fitted = "" if self.artifact is None else self.artifact._repr_html_()
+        fitted = "" if self.artifact is None else f"<pre>{escape(describe(self.artifact))}</pre>"
         return self.file._repr_html_() + fitted
 
     def plot(self, estimator: str | None = None, ax: Any = None) -> Any:
@@ -300,7 +302,7 @@ class Records:
     def _warn(self, artifact: CalibrationArtifact, key: str) -> None:
         """Log what `calibrate fit` prints in yellow and red."""
         text = verdict_text(artifact)
-        red = text.paragraphs[: 1 if artifact.n_accepted else 2] if text.verdict.colour == "red" else ()
+        red = text.paragraphs[: 1 if artifact.outcome.n_accepted else 2] if text.verdict.colour == "red" else ()
         for line in (labels_needed(artifact), fits_line(artifact), unread(key, unread_answers(self.file, key)), *red):
             if line is not None:
                 log.warning("calibrate: %s", line)

@@ -286,12 +286,13 @@ def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     outcome = artifact.outcome
     # The outcome stores the rate only; times n it is a whole number but for rounding.
     wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
+    measured = artifact.data.measured * outcome.scope.measured
     return GateCounts.count(
         n=n,
-        n_accepted=artifact.n_accepted,
-        n_errors=artifact.n_errors,
+        n_accepted=outcome.n_accepted,
+        n_errors=outcome.n_errors,
         n_correct=n - wrong,
-        n_asked=round(n / artifact.asked.measured) if artifact.asked.measured else n,
+        n_asked=round(n / measured) if measured else n,
     )
 
 

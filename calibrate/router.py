@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, uncalibrated
 from guardrail.errors import UsageError
 from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
 
@@ -140,6 +140,4 @@ def _nothing_for_others(like: CalibrationArtifact, groups: Sequence[str]) -> Cal
             f"{', '.join(groups)}). Name its group, or hand it to a person."
         ),
     )
-    return CalibrationArtifact.uncalibrated(
-        like.model, like.plan, like.prompt, like.estimator, outcome, turns=like.data.turns
-    )
+    return uncalibrated(like.model, like.plan, like.prompt, like.estimator, outcome, turns=like.data.turns)

@@ -24,18 +24,12 @@ from pydantic import (
 
 from .errors import ArtifactMismatchError
 from .files import Persisted
-from .gate import risk_coverage
-from .items.spec import ItemsThreshold, mean_uncertainty
-from .notebook import BLUE, as_html, axis, draw_risk_coverage, percent
+from .items.spec import ItemsThreshold
 from .outcome import (
     CERTIFIED,
-    Asked,
     Feasible,
     InfeasibleReason,
     Outcome,
-    Terms,
-    nothing_stopped,
-    promise_line,
     stated,
 )
 from .plain_json import PACKED_FROM, pack, unpack
@@ -57,6 +51,7 @@ __all__ = [
     "Spent",
     "StageShare",
     "load_artifact",
+    "uncalibrated",
 ]
 
 
@@ -197,10 +192,6 @@ class CalibrationScores(Frozen):
         return pack(values) if isinstance(values, array) else values
 
 
-_REVERSED = 0.4
-"""AUROC below which a score is called reversed."""
-
-
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
@@ -252,85 +243,6 @@ class CalibrationArtifact(Persisted):
             raise ValueError(f"the items have threshold {self.items.threshold}, the outcome says {self.threshold}")
         return self
 
-    @classmethod
-    def uncalibrated(
-        cls,
-        model: ModelIdentity,
-        plan: SamplingPlan,
-        prompt: PromptWrapping,
-        estimator: EstimatorSpec,
-        outcome: Outcome,
-        *,
-        scores: CalibrationScores | None = None,
-        turns: tuple[str, ...] | None = None,
-    ) -> Self:
-        """An artifact around an outcome that no calibration gave: a threshold for tests, or none at all.
-
-        Args:
-            model: The model it loads with.
-            plan: How samples are drawn.
-            prompt: Prompt wrapping.
-            estimator: The estimator.
-            outcome: The outcome; its guarantee says that nothing was calibrated.
-            scores: Scores to state; None for none.
-            turns: Turns of the prompts it answers.
-        """
-        scores = scores or CalibrationScores(uncertainty=(), error=())
-        n = len(scores.error)
-        return cls(
-            created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
-            model=model,
-            plan=plan,
-            prompt=prompt,
-            estimator=estimator,
-            correctness=CorrectnessSpec(name="none", version=0),
-            data=DataFingerprint(
-                name="none",
-                sha256="",
-                n_questions=n,
-                n_used=n,
-                n_unmeasured=0,
-                n_unlabelled=0,
-                questions=(),
-                turns=turns,
-            ),
-            outcome=outcome,
-            calibration=scores,
-            packages={},
-        )
-
-    @property
-    def answer_scores(self) -> Sequence[float]:
-        """The score of each calibration answer that a drift monitor compares with: with items, their mean.
-
-        Answers of which no part could be measured have none; see `mean_uncertainty`.
-        """
-        if self.items is None:
-            return self.calibration.uncertainty
-        means = (mean_uncertainty(uncertainty) for uncertainty, _ in self.items.scores.answers)
-        return tuple(mean for mean in means if mean is not None)
-
-    @property
-    def n_items(self) -> int:
-        """Calibration answers that the rule was fitted on."""
-        return len(self.calibration.error) if self.items is None else len(self.items.scores.sizes)
-
-    @property
-    def answer_if(self) -> str:
-        """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-        if self.items is not None:
-            if self.threshold is None:
-                return "keep nothing: no threshold was found"
-            return f"keep an item if at most {self.threshold:.6g} of the samples do not support it"
-        if self.threshold is None:
-            return "answer nothing: no threshold was found"
-        return f"answer if {self.estimator.condition(self.threshold)}"
-
-    def __str__(self) -> str:
-        """The short form, warnings, the threshold in use, and the promise."""
-        threshold = f"Threshold in use: {self.answer_if}."
-        return "\n".join(filter(None, (repr(self), self.warning, self.reversed_score, threshold, *self.promises)))
-
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
         yield "model", self.model.model
@@ -339,60 +251,7 @@ class CalibrationArtifact(Persisted):
         yield "alpha", self.alpha
         yield "threshold", self.threshold
         yield "acceptance", round(self.acceptance, 4)
-        yield "n", self.n_items
-
-    def _repr_html_(self) -> str:
-        answered, wrong = self.n_accepted, self.n_errors
-        facts = [
-            ("model", f"{self.model.provider}, {self.model.model}"),
-            ("uncertainty", f"{self.estimator.name}, {self.estimator.unit}; right by rule {self.correctness.name}"),
-            ("questions", f"{self.n_items} of {self.data.n_questions} in {self.data.name}"),
-            ("fitted", f"{self.outcome.rule} at alpha = {self.alpha:g}"),
-            ("threshold in use", self.answer_if),
-            ("answers", f"{percent(self.acceptance)} of questions"),
-        ]
-        if self.spent is not None and self.spent.fits > 1:
-            facts.append(("fits on these labels", str(self.spent.fits)))
-        if answered:
-            facts += [
-                ("wrong among them", f"{wrong} of {answered} at calibration ({percent(wrong / answered)})"),
-                ("assumptions", self.outcome.promise),
-            ]
-        elif not isinstance(self.outcome, Feasible):
-            facts.append(("why", self.outcome.detail))
-        if (reversed_score := self.reversed_score) is not None:
-            facts.append(("check the score", reversed_score))
-        facts += [("promise", line) for line in self.promises]
-        title = "Calibration artifact: answers, within limits" if answered else "Calibration artifact: answers nothing"
-        title = title if self.warning is None else f"Calibration artifact. {self.warning}"
-        imported = self.estimator.name.startswith("imported:")
-        if imported:
-            facts.append(("use", "evaluation only: no guard can compute this score for a new question"))
-            title = "Calibration artifact: for evaluation only, no guard can use it" if answered else title
-        return as_html(title, facts, good=answered > 0 and not imported and not self.stops_nothing)
-
-    def plot(self, ax: Any = None) -> Any:
-        """Error rate among answered questions against the share answered, with target and threshold.
-
-        The points are the calibration questions, those of the scope.
-
-        Args:
-            ax: matplotlib axis to draw on; a new figure's if left out.
-
-        Returns:
-            The axis.
-
-        Raises:
-            MissingDependencyError: matplotlib is not installed (extra "calibrate").
-        """
-        ax = axis(ax)
-        curve = risk_coverage(self.calibration.uncertainty, self.calibration.error)
-        draw_risk_coverage(ax, curve.coverage, curve.risk, self.alpha)
-        if answered := self.n_accepted:
-            at = 100 * answered / len(self.calibration.error)
-            ax.plot([at], [100 * self.n_errors / answered], "o", color=BLUE, mec="black", ms=9, label="in use")
-        ax.legend(frameon=False)
-        return ax
+        yield "n", len(self.calibration.error) if self.items is None else len(self.items.scores.sizes)
 
     @property
     def threshold(self) -> float | None:
@@ -410,83 +269,8 @@ class CalibrationArtifact(Persisted):
 
         Questions that could not be measured are among those asked; what nobody labelled is taken to be like the rest.
         """
-        return self._of_measured * self.asked.measured
-
-    @property
-    def asked(self) -> Asked:
-        """The questions that were asked for the calibration, which every share is of."""
-        data, scope = self.data, self.outcome.scope
-        failed = data.n_failed / data.n_questions if data.n_questions else 0.0
-        # Questions that were drawn by their scores were all measured before.
-        return Asked(data.measured * scope.measured, max(failed, scope.failed), MOST_FAILED)
-
-    @property
-    def _of_measured(self) -> float:
-        """Share of the measured questions that the gate accepts."""
-        return self.outcome.scope.of_measured(self.outcome.acceptance)
-
-    @property
-    def promises(self) -> tuple[str, ...]:
-        """The promise in use, in one line.
-
-        With items, a second line: the share of answers that show something, and of these with a wrong item, because a
-        promise about all answers is also kept by silence.
-        """
-        if self.items is not None:
-            shown, broken = self.n_accepted, self.n_errors
-            share = f"{percent(self.acceptance)} of all questions"
-            line = f"At calibration {shown} of {self.n_items} answers show something ({share})"
-            if shown:
-                line += f"; {broken} of these keep a wrong item ({percent(broken / shown)})"
-            return f"Promise in use ({self.items.rule}): {self.outcome.promise}{self.asked.failures}", f"{line}."
-        outcome = self.outcome
-        interval = outcome.interval if isinstance(outcome, Feasible) else None
-        in_use = Terms(
-            outcome.rule,
-            outcome.certifies,
-            self.confidence(outcome.delta or 0.0),
-            self._of_measured,
-            self.n_accepted,
-            self.n_errors,
-            interval,
-        )
-        return (promise_line(self.alpha, len(self.calibration.error), in_use, self.asked),)
-
-    def confidence(self, delta: float) -> float:
-        """Confidence of a promise that fails with probability delta by itself, over all fits on the same labels."""
-        return 1 - (delta if self.spent is None else max(delta, self.spent.delta))
-
-    @property
-    def stops_nothing(self) -> bool:
-        """Whether the threshold accepts every calibration question, and its scope leaves none out."""
-        return not self.outcome.scope.leaves_out and 0 < self.n_accepted == len(self.calibration.error)
-
-    @property
-    def warning(self) -> str | None:
-        """The sentence to show in red if the gate stops nothing; otherwise None."""
-        return nothing_stopped(self.n_accepted, self.n_errors) if self.stops_nothing else None
-
-    @property
-    def reversed_score(self) -> str | None:
-        """The sentence to show if wrong answers score as the more certain ones (AUROC below 0.4); otherwise None."""
-        auroc = self.outcome.diagnostics.auroc
-        if auroc is None or auroc >= _REVERSED:
-            return None
-        return (
-            f"Check the score: wrong answers have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
-            'mean more certain. A confidence is imported as such: from_frame(..., confidence="COLUMN"), or '
-            "--map confidence=NAME:COLUMN. Or are the labels reversed?"
-        )
-
-    @property
-    def n_accepted(self) -> int:
-        """Calibration items at or below the threshold."""
-        return self.outcome.n_accepted
-
-    @property
-    def n_errors(self) -> int:
-        """Wrong answers among them."""
-        return self.outcome.n_errors
+        scope = self.outcome.scope
+        return scope.of_measured(self.outcome.acceptance) * self.data.measured * scope.measured
 
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
@@ -512,6 +296,52 @@ class CalibrationArtifact(Persisted):
         """The turns of a prompt if there were none such at calibration, otherwise None."""
         turns = turns_of(messages, self.plan.bindings)
         return None if turns in (self.data.turns or (ONE_QUESTION,)) else turns
+
+
+def uncalibrated(
+    model: ModelIdentity,
+    plan: SamplingPlan,
+    prompt: PromptWrapping,
+    estimator: EstimatorSpec,
+    outcome: Outcome,
+    *,
+    scores: CalibrationScores | None = None,
+    turns: tuple[str, ...] | None = None,
+) -> CalibrationArtifact:
+    """An artifact around an outcome that no calibration gave: a threshold for tests, or none at all.
+
+    Args:
+        model: The model it loads with.
+        plan: How samples are drawn.
+        prompt: Prompt wrapping.
+        estimator: The estimator.
+        outcome: The outcome; its guarantee says that nothing was calibrated.
+        scores: Scores to state; None for none.
+        turns: Turns of the prompts it answers.
+    """
+    scores = scores or CalibrationScores(uncertainty=(), error=())
+    n = len(scores.error)
+    return CalibrationArtifact(
+        created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
+        model=model,
+        plan=plan,
+        prompt=prompt,
+        estimator=estimator,
+        correctness=CorrectnessSpec(name="none", version=0),
+        data=DataFingerprint(
+            name="none",
+            sha256="",
+            n_questions=n,
+            n_used=n,
+            n_unmeasured=0,
+            n_unlabelled=0,
+            questions=(),
+            turns=turns,
+        ),
+        outcome=outcome,
+        calibration=scores,
+        packages={},
+    )
 
 
 # -- Compositions: artifacts by group, and thresholds that were chosen together --------------------------------------
@@ -542,30 +372,6 @@ class RouterArtifact(Persisted):
                 if getattr(artifact, field) != getattr(first, field):
                     raise ValueError(f"group {name!r} has another {field} than the others; fit all on one record file")
         return self
-
-    @property
-    def together(self) -> str:
-        """The promise of all groups at once, in one sentence."""
-        failing = [
-            1 - part.confidence(part.outcome.delta or 0.0) for part in self.artifacts.values() if part.n_accepted
-        ]
-        if not failing:
-            return "No group has a threshold, so nothing is answered."
-        return (
-            f"All {len(failing)} thresholds hold at once, and so for any mix of the groups, with "
-            f"{percent(max(0.0, 1 - sum(failing)))} confidence."
-        )
-
-    @property
-    def promises(self) -> tuple[str, ...]:
-        """The promise of each group, after its name."""
-        return tuple(f"{name}: {line}" for name, artifact in self.artifacts.items() for line in artifact.promises)
-
-    @property
-    def warning(self) -> str | None:
-        """The sentence to show in red if every gate stops nothing; otherwise None."""
-        warnings = [artifact.warning for artifact in self.artifacts.values() if artifact.n_accepted]
-        return warnings[0] if warnings and all(warnings) else None
 
 
 class StageShare(Frozen):
@@ -670,36 +476,6 @@ class CascadeArtifact(Persisted):
     def alpha(self) -> float:
         """Target error rate among the system's answers."""
         return self.outcome.alpha
-
-    @property
-    def promises(self) -> tuple[str, ...]:
-        """The promise about the whole system, as `CalibrationArtifact.promises`."""
-        outcome = self.outcome
-        in_use = Terms(
-            outcome.rule,
-            outcome.rule == CERTIFIED,
-            1 - max(outcome.delta or 0.0, 0.0 if self.spent is None else self.spent.delta),
-            outcome.acceptance,
-            outcome.n_accepted,
-            outcome.n_errors,
-            outcome.interval,
-        )
-        return (promise_line(self.alpha, outcome.n, in_use, self.asked),)
-
-    @property
-    def asked(self) -> Asked:
-        """The questions that were asked for the calibration, which every share is of."""
-        return Asked(1.0, self.n_failed / self.outcome.n, MOST_FAILED)
-
-    @property
-    def stops_nothing(self) -> bool:
-        """Whether the thresholds accept every calibration question."""
-        return 0 < self.outcome.n_accepted == self.outcome.n
-
-    @property
-    def warning(self) -> str | None:
-        """The sentence to show in red if the system stops nothing; otherwise None."""
-        return nothing_stopped(self.outcome.n, self.outcome.n_errors) if self.stops_nothing else None
 
 
 Artifact = CalibrationArtifact | RouterArtifact | CascadeArtifact

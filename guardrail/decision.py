@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
+from .describe import target_text
 from .gate import accepts
 from .judges import default_judge, distinct_answers
 from .judges.base import is_slow, left_out_by
-from .outcome import Infeasible, InfeasibleReason, target_text
+from .outcome import Infeasible, InfeasibleReason
 from .sampling.follow_ups import SCORE
 from .sampling.replies import part_of_an_answer
 from .types import SampleSet, SamplingPlan, Uncertainty, Unmeasured

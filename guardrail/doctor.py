@@ -20,12 +20,13 @@ from langchain_core.messages import HumanMessage
 
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
+from .describe import answer_if, asked, promises, target_text, warning
 from .errors import GuardrailError, UsageError, server_words
 from .items.gate import gate_of
 from .judges import Judge, with_majority
 from .models import resolve_model
 from .notebook import percent
-from .outcome import CERTIFIED, Infeasible, target_text
+from .outcome import CERTIFIED, Infeasible
 from .plain_json import visible
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of
@@ -185,26 +186,24 @@ def _promised(artifact: Artifact) -> Iterator[Finding]:
     if isinstance(artifact, RouterArtifact):
         for name, part in artifact.artifacts.items():
             yield replace(_feasible(part), check=f"threshold of {name}")
-            yield from (Finding(f"promise of {name}", "ok", promise) for promise in part.promises)
+            yield from (Finding(f"promise of {name}", "ok", promise) for promise in promises(part))
         return
     yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
-    if artifact.warning is not None:
-        yield Finding("gate", "warn", artifact.warning, "calibrate with a smaller alpha, or use no gate")
-    for promise in artifact.promises:
+    if (useless := warning(artifact)) is not None:
+        yield Finding("gate", "warn", useless, "calibrate with a smaller alpha, or use no gate")
+    for promise in promises(artifact):
         yield Finding("promise", "ok", promise)
 
 
 def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
     """The share of questions that could not be measured, and of those that failed at a server."""
-    asked = artifact.asked
-    if asked.measured < 1:
-        unmeasured = (
-            f"{percent(1 - asked.measured)} of the questions asked could not be measured and count as held back"
-        )
+    of = asked(artifact)
+    if of.measured < 1:
+        unmeasured = f"{percent(1 - of.measured)} of the questions asked could not be measured and count as held back"
         yield Finding("questions", "ok", unmeasured)
-    if asked.failed:
-        failed = f"{percent(asked.failed)} of the questions asked failed at a server, a rate limit or a time-out"
-        few = asked.failed <= asked.most_failed
+    if of.failed:
+        failed = f"{percent(of.failed)} of the questions asked failed at a server, a rate limit or a time-out"
+        few = of.failed <= of.most_failed
         fix = "" if few else "ask them again with the same `calibrate run` or `collect`, and fit again"
         yield Finding("failed questions", "ok" if few else "warn", failed, fix)
 
@@ -263,7 +262,7 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             "calibrate with a larger alpha, more questions, or a better model",
         )
     target = target_text(outcome.alpha, certifies=outcome.certifies)
-    return Finding("threshold", "ok", f"{artifact.answer_if}, for {target} ({outcome.rule})")
+    return Finding("threshold", "ok", f"{answer_if(artifact)}, for {target} ({outcome.rule})")
 
 
 def _thresholds(artifact: CascadeArtifact) -> Finding:
@@ -275,7 +274,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
             f"none keep the error at {outcome.alpha:g} ({outcome.detail}), so everything is held back",
             "calibrate with a larger alpha, more questions, or better models",
         )
-    listed = ", then ".join(stage.answer_if for stage in artifact.stages)
+    listed = ", then ".join(answer_if(stage) for stage in artifact.stages)
     target = target_text(outcome.alpha, certifies=outcome.rule == CERTIFIED)
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 

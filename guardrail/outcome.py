@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -19,21 +18,15 @@ from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
 __all__ = [
-    "ALL_MEASURED",
     "AVERAGE",
     "CERTIFIED",
-    "Asked",
     "Diagnostics",
     "Feasible",
     "Hint",
     "Infeasible",
     "InfeasibleReason",
     "Outcome",
-    "Terms",
-    "nothing_stopped",
-    "promise_line",
     "stated",
-    "target_text",
 ]
 
 
@@ -244,101 +237,10 @@ Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]
 """Result of a threshold rule."""
 
 
-# -- The promise of a gate in words: every place that chooses or uses a threshold prints this line --------------------
+# -- The words of a rule's own promise ---------------------------------------------------------------------------------
 
 CERTIFIED, AVERAGE = "certified", "acrc"
-"""Names of the default certificate and of the default rule, which holds on average."""
-OFTEN_ABOVE = "about 40 % of such gates end above"
-"""How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The result of one rule, as the lines state it.
-
-    Attributes:
-        rule: Name of the rule.
-        certifies: Whether it is a certificate.
-        confidence: 1 - delta of a certificate.
-        acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
-        n_accepted: Calibration questions that it answers.
-        n_errors: Wrong answers among them.
-        interval: 95 % interval of their error rate, if there is one.
-    """
-
-    rule: str
-    certifies: bool
-    confidence: float
-    acceptance: float
-    n_accepted: int = 0
-    n_errors: int = 0
-    interval: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """All questions that were asked for a calibration: every share that is shown is one of these.
-
-    Attributes:
-        measured: Share of them that could be measured; a gate abstains on the others.
-        failed: Share of them without a score because a server, a rate limit or a time-out failed.
-        most_failed: Share up to which failures go without saying.
-    """
-
-    measured: float = 1.0
-    failed: float = 0.0
-    most_failed: float = 0.0
-
-    def share(self, of_measured: float) -> str:
-        """A share of the measured questions as one of all questions asked, in words."""
-        return percent(of_measured * self.measured)
-
-    @property
-    def failures(self) -> str:
-        """The sentence about failed questions that belongs to a promise, after a space; "" where they are few."""
-        if self.failed <= self.most_failed:
-            return ""
-        return (
-            f" {percent(self.failed)} of the questions asked for the calibration failed (server, rate limit or "
-            "time-out), so the promise is about questions like the others."
-        )
-
-
-ALL_MEASURED = Asked()
-
-
-def promise_line(alpha: float, n: int, terms: Terms, asked: Asked = ALL_MEASURED) -> str:
-    """The promise of a gate in one line: what it is, the share that it answers, and what was wrong at calibration.
-
-    Args:
-        alpha: Target error rate among answers.
-        n: Calibration questions.
-        terms: The rule in use.
-        asked: The questions that the share is of.
-    """
-    target = percent(alpha)
-    if not terms.n_accepted:
-        return (
-            f"Rule {terms.rule} found no threshold for {target} wrong answers on {n} labels, so nothing is answered."
-            f"{asked.failures}"
-        )
-    if terms.certifies:
-        # The one certificate that does not count every answer once.
-        kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
-        certain = f"at most {target} of the answers given are wrong, with {percent(terms.confidence)} confidence"
-        promise = f"a certificate: {certain}{kind}."
-    elif terms.rule == AVERAGE:
-        promise = "on average over calibrations, not a certificate"
-        # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
-        promise += "." if terms.acceptance == 1 else f": {OFTEN_ABOVE} {target} wrong."
-    else:
-        promise = "not a certificate."
-    wrong = percent(terms.n_errors / terms.n_accepted)
-    interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
-    return (
-        f"Rule {terms.rule}, {promise} It answers {asked.share(terms.acceptance)} of questions; at calibration "
-        f"{wrong} of these answers were wrong{interval}.{asked.failures}"
-    )
+"""Names of the default certificate and of the paper's rule, which holds on average."""
 
 
 _AT_MOST = re.compile(r"\bat most (\d[\d.]*\d(?: ?%)?|\d(?: ?%)?|\w+)", re.IGNORECASE)
@@ -350,21 +252,3 @@ def stated(guarantee: str, *, certifies: bool) -> str:
     Rules of users have the words in promises that hold on average or asymptotically.
     """
     return guarantee if certifies else _AT_MOST.sub(r"\1 or less", guarantee)
-
-
-def target_text(alpha: float, *, certifies: bool) -> str:
-    """The target of a gate in a verdict; only a certificate is stated without "on average"."""
-    return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
-
-
-def nothing_stopped(n: int, n_errors: int) -> str:
-    """The warning about a gate whose threshold accepts every calibration question.
-
-    Args:
-        n: Calibration questions.
-        n_errors: Wrong answers among them.
-    """
-    return (
-        f"This gate stops nothing: its threshold accepts each of the {n} calibration questions, and "
-        f"{percent(n_errors / n)} of their answers were wrong."
-    )

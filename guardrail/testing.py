@@ -17,7 +17,7 @@ from langchain_core.runnables import Runnable
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field
 
-from .artifact import CalibrationArtifact, CalibrationScores
+from .artifact import CalibrationArtifact, CalibrationScores, uncalibrated
 from .items.measure import ItemsMeasure, items_estimator, items_measure
 from .items.spec import ItemScores, ItemsSpec, ItemsThreshold
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
@@ -164,7 +164,7 @@ def make_artifact(
         outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, detail="made so for a test.", **common)
     else:
         outcome = Feasible(threshold=threshold, n_accepted=1, n_errors=0, interval=(0.0, 0.975), tie_block=1, **common)
-    artifact = CalibrationArtifact.uncalibrated(
+    artifact = uncalibrated(
         identify(model),
         plan_for([own_estimator], options=options, n=n, bindings=bindings),
         prompt or PromptWrapping(),

@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
+from guardrail.describe import promises
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
@@ -133,7 +134,7 @@ def _say(artifact: Artifact, *, as_json: bool) -> None:
         print_router(artifact)
         return
     if isinstance(artifact, CascadeArtifact):
-        for line in artifact.promises:
+        for line in promises(artifact):
             print_line(line)
         return
     if artifact.items is not None:

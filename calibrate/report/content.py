@@ -250,7 +250,7 @@ def reading(
         table_of(records).labels(),  # an undecided answer is no certain mistake to read
         accepted_of(artifact, records, estimator),
     )
-    all_of_them = np.array(not artifact.n_accepted)
+    all_of_them = np.array(not artifact.outcome.n_accepted)
 
     def pick(among: NDArray[np.bool_]) -> list[Card]:
         lowest_scores = lowest(records, among & ~np.isnan(values), values, limit)

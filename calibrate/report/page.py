@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import promises
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.judges import Judge
@@ -309,11 +310,11 @@ def _render(page: _Page, estimator: str) -> str:
     context: dict[str, Any] = {
         "artifact": page.artifact,
         "standing": sentences.standing(page.artifact, page.test),
-        "good": page.artifact.n_accepted > 0,
+        "good": page.artifact.outcome.n_accepted > 0,
         "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
         "promise": sentences.promise(page.artifact),
         "threshold": sentences.threshold_in_use(page.artifact),
-        "promises": page.artifact.promises,
+        "promises": promises(page.artifact),
         "headline": sentences.headline(page.artifact, page.test),
         "audited": [] if page.test is None else sentences.audited(page.test),
         "facts": sentences.facts(page.artifact),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
+from guardrail.describe import answer_if, asked, promises, stops_nothing, unguardable, warning
 from guardrail.notebook import percent
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -42,7 +43,6 @@ __all__ = [
     "slots_argument",
     "standing",
     "threshold_in_use",
-    "unguardable",
     "unread",
     "verdict_text",
 ]
@@ -77,16 +77,16 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
     """
-    if not artifact.n_accepted:
+    if not artifact.outcome.n_accepted:
         return ArtifactVerdict("abstains", "Abstains on everything", "red")
     if test is not None and test.contradicts_calibration:
         return ArtifactVerdict("refuted", "Refuted by the test questions", "red")
     if test is not None and test.verdict == "refuted":
         return ArtifactVerdict("above", "Above the target on the test questions", "yellow")
     if unguardable(artifact) is not None:
-        colour: Literal["red", "yellow"] = "red" if artifact.stops_nothing else "yellow"
+        colour: Literal["red", "yellow"] = "red" if stops_nothing(artifact) else "yellow"
         return ArtifactVerdict("answers", "For evaluation only: no guard can use it", colour)
-    if artifact.stops_nothing:
+    if stops_nothing(artifact):
         return ArtifactVerdict("answers", "This gate stops nothing", "red")
     return ArtifactVerdict("answers", "May answer, within limits", "green")
 
@@ -99,7 +99,7 @@ class VerdictText:
         verdict: The verdict.
         in_use: See `threshold_in_use`.
         paragraphs: Its reasons, the headline first.
-        promises: The promise in use (`CalibrationArtifact.promises`).
+        promises: The promise in use (`guardrail.describe.promises`).
         steps: Next steps, most useful first.
         opening: A line about the questions that comes before the verdict, if there is one.
         parts: Counts of the gate on both parts, calibration first; empty without a test part.
@@ -138,7 +138,7 @@ def verdict_text(
         verdict=verdict,
         in_use=threshold_in_use(artifact),
         paragraphs=tuple(_paragraphs(artifact, test, verdict, steps, records)),
-        promises=artifact.promises,
+        promises=promises(artifact),
         steps=tuple(steps),
         opening=opening,
         parts=() if test is None else (("calibration", test.at_calibration), ("test", test.held_out)),
@@ -167,7 +167,7 @@ def _paragraphs(
 
 def selected_of(artifact: CalibrationArtifact) -> str | None:
     """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
-    return None if artifact.n_accepted else fits_line(artifact)
+    return None if artifact.outcome.n_accepted else fits_line(artifact)
 
 
 def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
@@ -204,8 +204,8 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         return f'Do not let the model "{model}" answer through this gate. {audited(test)[0]} {_at_calibration(test)}'
     if test is not None and status == "above":
         return f"{_seen(test)} {_unlikely(test)} {_at_calibration(test)}"
-    if artifact.warning is not None:
-        return " ".join(filter(None, (artifact.warning, unguardable(artifact))))
+    if (open_gate := warning(artifact)) is not None:
+        return " ".join(filter(None, (open_gate, unguardable(artifact))))
     if isinstance(outcome, Infeasible):
         return (
             f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} was shown to "
@@ -238,7 +238,7 @@ def _at_calibration(test: Audit) -> str:
 
 def promise(artifact: CalibrationArtifact) -> str:
     """The promise in one sentence."""
-    if not artifact.n_accepted:
+    if not artifact.outcome.n_accepted:
         return "Nothing: this rule found no threshold, so nothing is answered."
     return artifact.outcome.promise
 
@@ -277,7 +277,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     if isinstance(outcome, Feasible):
         low, high = outcome.interval
         rows += [
-            ("threshold", artifact.answer_if),
+            ("threshold", answer_if(artifact)),
             ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(artifact.acceptance)} of all questions)"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
@@ -289,7 +289,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("promise", promise(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
-        ("most any rule accepts", artifact.asked.share(diagnostics.max_acceptance)),
+        ("most any rule accepts", asked(artifact).share(diagnostics.max_acceptance)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
         ("digest", artifact.digest),
     ]
@@ -367,20 +367,7 @@ def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
 
 def threshold_in_use(artifact: CalibrationArtifact) -> str:
     """The line about the threshold that every fit prints."""
-    return f"Threshold in use: {artifact.answer_if}."
-
-
-def unguardable(artifact: CalibrationArtifact) -> str | None:
-    """The reason why no guard can use the artifact, with a remedy; None if guards can."""
-    name = artifact.estimator.name
-    if not name.startswith("imported:"):
-        return None
-    return (
-        f"No guard can use this artifact: {name} came with an imported file, and a guard cannot compute it for a new "
-        "question. Use it for evaluation, or compare new scores with the threshold where they are made. For a guard, "
-        "write the score as a @scorer and fit on it: `calibrate score --scorer MODULE:NAME` (docs/scores.md). Or "
-        "import the sampled answers as well, and fit on a score that `calibrate score` computes."
-    )
+    return f"Threshold in use: {answer_if(artifact)}."
 
 
 def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
@@ -687,11 +674,6 @@ def _left_out(artifact: CalibrationArtifact) -> str:
 def describe_spec(name: str, params: dict[str, object]) -> str:
     """A name and its parameters: "token_f1 (threshold 0.5)"."""
     return name + _options(params)
-
-
-def _confidence(artifact: CalibrationArtifact, delta: float) -> str:
-    """The confidence of the promise over all fits on these labels."""
-    return percent(artifact.confidence(delta))
 
 
 def _delta(delta: float | None) -> str:

@@ -10,9 +10,6 @@ from collections.abc import Iterable, Sequence
 from html import escape
 from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import require
 
 __all__ = [
@@ -23,7 +20,6 @@ __all__ = [
     "as_html",
     "axis",
     "draw_rates",
-    "draw_risk_coverage",
     "percent",
     "sure",
     "text_table",
@@ -106,14 +102,6 @@ def axis(ax: Any = None) -> Any:
         return ax
     pyplot = require("matplotlib.pyplot", extra="calibrate")
     return pyplot.subplots(figsize=(7, 3.6), layout="constrained")[1]
-
-
-def draw_risk_coverage(ax: Any, coverage: NDArray[np.float64], risk: NDArray[np.float64], alpha: float) -> None:
-    """Draw the error rate among answered questions against the share answered."""
-    marker = "o" if risk.size <= 40 else ""
-    ax.plot(100 * coverage, 100 * risk, color=BLUE, lw=2, marker=marker, ms=4, label="calibration questions")
-    ax.axhline(100 * alpha, color=RED, lw=1.5, ls=":", label=f"target {100 * alpha:g} %")
-    ax.set(xlim=(0, 101), ylim=(0, None), xlabel="questions answered, %", ylabel="wrong among answered, %")
 
 
 def draw_rates(ax: Any, rates: Sequence[tuple[str, float | None, float, float]], alpha: float) -> None:

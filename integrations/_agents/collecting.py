@@ -17,7 +17,7 @@ from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_openai_messages
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, uncalibrated
 from guardrail.errors import UsageError
 from guardrail.guard.assess import Assessment
 from guardrail.guard.record_lines import RecordLines
@@ -129,7 +129,7 @@ def _uncalibrated(
         guarantee="None: nothing was calibrated.",
         diagnostics=figures,
     )
-    return CalibrationArtifact.uncalibrated(model, plan, prompt, estimator, outcome)
+    return uncalibrated(model, plan, prompt, estimator, outcome)
 
 
 _WHICH_MATTER = (

@@ -17,11 +17,13 @@ from pydantic import SecretStr
 
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail, Router
 from guardrail.artifact import Artifact, CascadeArtifact, RouterArtifact, load_artifact
+from guardrail.describe import promises, warning
 from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
 from guardrail.models import import_named
+from guardrail.monitor.drift import answer_scores
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.types import SamplingPlan
@@ -198,10 +200,10 @@ class ServedAlias:
 
     @property
     def promises(self) -> tuple[str, ...]:
-        """The two promises of the artifact, after a warning if the gate stops nothing; none without a gate."""
+        """The promise of the artifact, after a warning if the gate stops nothing; none without a gate."""
         if self.artifact is None or not self.guarded:
             return ()
-        return tuple(filter(None, (self.artifact.warning, *self.artifact.promises)))
+        return tuple(filter(None, (warning(self.artifact), *promises(self.artifact))))
 
     @property
     def described(self) -> tuple[str, ...]:
@@ -301,7 +303,7 @@ class ServedAlias:
 
     def _watch(self, artifact: CalibrationArtifact | None) -> dict[str, Any]:
         """The settings by which a monitor sees the verdicts by one artifact, and holds answers back."""
-        if not self.config.monitor or artifact is None or not artifact.answer_scores:
+        if not self.config.monitor or artifact is None or not answer_scores(artifact):
             return {"on_verdict": self._observers}
         if artifact.digest not in self._watches:
             from guardrail.review.monitors import Monitors

@@ -18,6 +18,7 @@ from calibrate.rules.certificate import certified
 from calibrate.rules.counts import Feasible
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import CascadeArtifact
+from guardrail.describe import promises
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.outcome import InfeasibleReason
@@ -302,7 +303,7 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
     loaded = CascadeArtifact.load(out)
     assert loaded.spent is not None
     assert loaded.spent.delta == pytest.approx(0.1 + 0.2)
-    assert "with 70 % confidence" in " ".join(loaded.promises)
+    assert "with 70 % confidence" in " ".join(promises(loaded))
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
     assert "3 fits have used these labels" in run("fit", "--rule", "acrc", str(large), "-a", "0.15")
 

@@ -24,6 +24,7 @@ from calibrate.prediction_powered import artifact_with_people
 from calibrate.scope import draw_to_label
 from guardrail import doctor
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import describe, promises
 from guardrail.errors import UsageError
 from guardrail.types import Uncertainty, Unmeasured
 from tests.calibrate import fakes
@@ -73,20 +74,20 @@ def test_one_in_a_hundred_may_fail(labelled: RecordFile) -> None:
         unmeasured(labelled, Unmeasured.MODEL_FAILED, [5, 50]), estimator=KEY, alpha=0.2, rule="acrc"
     )
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (2, 2)
-    assert "failed" not in " ".join(artifact.promises)
+    assert "failed" not in " ".join(promises(artifact))
 
 
 def test_a_fit_without_them_states_their_share_wherever_its_promise_stands(failed: RecordFile, tmp_path: Path) -> None:
     artifact = Records(failed).fit(alpha=0.2, rule="acrc", estimator=KEY, without_failed=True)
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (3, 3)
-    assert "1.2 % of the questions asked for the calibration failed" in artifact.promises[0]
+    assert "1.2 % of the questions asked for the calibration failed" in promises(artifact)[0]
     again = CalibrationArtifact.load(artifact.save(tmp_path / "a.json"))
-    assert "1.2 % of the questions asked" in str(again)
+    assert "1.2 % of the questions asked" in describe(again)
     found = {each.check: each for each in doctor.examine(str(tmp_path / "a.json"))}["failed questions"]
     assert (found.status, found.detail[:5]) == ("warn", "1.2 %")
     cascade = fit_cascade([failed, failed], alpha=0.2, estimators=[KEY, KEY], without_failed=True)
     assert (cascade.outcome.n, cascade.n_unmeasured, cascade.n_failed) == (240, 3, 3)
-    assert "% of the questions asked for the calibration failed" in cascade.promises[0]
+    assert "% of the questions asked for the calibration failed" in promises(cascade)[0]
 
 
 def test_what_the_question_itself_caused_is_a_result_and_stops_no_fit(labelled: RecordFile) -> None:
@@ -138,19 +139,18 @@ def test_every_share_is_of_all_questions_asked(labelled: RecordFile, tmp_path: P
     # 60 of 240 questions could not be measured: a gate that answers 90 of the other 180 answers 37.5 % and not 50 %.
     file = unmeasured(labelled, Unmeasured.REFUSED, range(0, 240, 4))
     artifact = fit_artifact(file, estimator=KEY, alpha=0.2, rule="acrc")
-    k = artifact.n_accepted
+    k = artifact.outcome.n_accepted
     share = f"{100 * k / 240:.1f}".removesuffix(".0")
     assert k > 0
     assert artifact.acceptance == pytest.approx(k / 240)
-    assert f"It answers {share} % of questions" in artifact.promises[0]
+    assert f"It answers {share} % of questions" in promises(artifact)[0]
     assert at_calibration(artifact).acceptance[0] == pytest.approx(k / 240)
     path, out = tmp_path / "r.jsonl", tmp_path / "a.json"
     write_records(path, file.header, file.records)
     for shown in (
         command("fit", "--rule", "acrc", path, "--alpha", "0.2", "--out", out),
         command("report", out),
-        str(artifact),
-        artifact._repr_html_().replace("&nbsp;", " "),
+        describe(artifact),
         " ".join(each.detail for each in doctor.examine(str(out))),
     ):
         assert f"{share} % of questions" in shown
@@ -165,8 +165,8 @@ def test_unlabelled_questions_are_no_abstentions(labelled: RecordFile) -> None:
     ]
     file = replace(file, records=table_of(records))
     artifact = fit_artifact(file, estimator=KEY, alpha=0.25, rule="acrc")
-    assert (artifact.data.n_used, artifact.n_accepted > 0) == (90, True)
-    assert artifact.acceptance == pytest.approx(artifact.n_accepted / 120)
+    assert (artifact.data.n_used, artifact.outcome.n_accepted > 0) == (90, True)
+    assert artifact.acceptance == pytest.approx(artifact.outcome.n_accepted / 120)
     counts = held_out(artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": ()})}),
                       file.records, KEY)  # fmt: skip
     assert (counts.n, counts.n_asked) == (90, 120)

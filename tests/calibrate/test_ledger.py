@@ -19,6 +19,7 @@ from calibrate.dataframe import Records
 from calibrate.ledger import Ledger, Line, counted, ledger_of
 from calibrate.pipeline import fit_artifact
 from guardrail.artifact import CalibrationArtifact, Spent
+from guardrail.describe import confidence, promises
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Sample, SampleSet, Uncertainty
@@ -119,8 +120,8 @@ def test_what_is_the_same_fit_and_what_is_another_one() -> None:
     for number, settings in enumerate(others, start=2):
         assert fits(fitted(file, ledger, **settings)) == number, settings
     third = fitted(file, ledger)
-    assert third.confidence(0.1) == pytest.approx(1 - 0.55)  # five at .1 and one at .05
-    assert "with 45 % confidence" in third.promises[0]
+    assert confidence(third) == pytest.approx(1 - 0.55)  # five at .1 and one at .05
+    assert "with 45 % confidence" in promises(third)[0]
 
 
 def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:

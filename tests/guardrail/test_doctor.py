@@ -29,6 +29,7 @@ from calibrate.data.records import read_records
 from guardrail import scorer
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.describe import promises
 from guardrail.doctor import Finding, examine
 from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point, log
 from guardrail.models import resolve_model
@@ -104,7 +105,7 @@ def test_the_promise_is_printed_and_a_gate_that_stops_nothing_in_red(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = saved(tmp_path)
-    (promise,) = CalibrationArtifact.load(path).promises
+    (promise,) = promises(CalibrationArtifact.load(path))
     assert main(["doctor", path]) == 0
     printed = capsys.readouterr().out
     assert f"ok    promise: {promise}\n" in printed

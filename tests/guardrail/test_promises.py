@@ -20,11 +20,12 @@ from guardrail.artifact import (
     Spent,
     StageShare,
 )
+from guardrail.describe import Terms, answer_if, describe, promise_line, promises, stops_nothing, warning
 from guardrail.doctor import examine
 from guardrail.gate import Scope
 from guardrail.monitor import RiskMonitor
 from guardrail.notebook import sure
-from guardrail.outcome import Feasible, Outcome, Terms, promise_line
+from guardrail.outcome import Feasible, Outcome
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS
@@ -73,15 +74,15 @@ def test_the_line_of_a_certificate() -> None:
 def test_an_artifact_takes_the_figures_from_its_fields() -> None:
     assert (ACRC.certifies, CERTIFIED.certifies) == (False, True)
     own = artifact(ACRC)
-    assert own.promises[0].startswith("Rule acrc, on average")
-    assert str(own).splitlines() == [repr(own), f"Threshold in use: {own.answer_if}.", *own.promises]
-    assert all(line in own._repr_html_() for line in own.promises)
-    assert "with 90 % confidence" in artifact(CERTIFIED).promises[0]
+    assert promises(own)[0].startswith("Rule acrc, on average")
+    assert describe(own).splitlines()[:-1] == [repr(own), f"Threshold in use: {answer_if(own)}.", *promises(own)]
+    assert describe(own).splitlines()[-1].startswith("Not covered: ")
+    assert "with 90 % confidence" in promises(artifact(CERTIFIED))[0]
 
 
 def test_all_fits_share_their_confidence_and_a_scope_counts_all_questions() -> None:
     spent = Spent(fits=2, delta=0.2)
-    assert "with 80 % confidence" in artifact(CERTIFIED, spent=spent).promises[0]
+    assert "with 80 % confidence" in promises(artifact(CERTIFIED, spent=spent))[0]
     cut = max(U)
     scope = Scope(
         score="x",
@@ -97,7 +98,7 @@ def test_all_fits_share_their_confidence_and_a_scope_counts_all_questions() -> N
     )
     assert isinstance(CERTIFIED, Feasible)
     assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within the scope
-    assert "answers 29.8 % of questions" in artifact(CERTIFIED.model_copy(update={"scope": scope})).promises[0]
+    assert "answers 29.8 % of questions" in promises(artifact(CERTIFIED.model_copy(update={"scope": scope})))[0]
 
 
 @pytest.mark.parametrize("question", ["sure?", "unsure?"])
@@ -121,14 +122,13 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
     everything = fit(U[:100], E[:100], alpha=0.3, rule="certified")
     scores = CalibrationScores(uncertainty=tuple(U[:100]), error=tuple(E[:100]))
     open_gate = artifact(everything, calibration=scores)
-    assert open_gate.stops_nothing
-    assert open_gate.warning == (
+    assert stops_nothing(open_gate)
+    assert warning(open_gate) == (
         "This gate stops nothing: its threshold accepts each of the 100 calibration questions, and 8 % of their "
         "answers were wrong."
     )
-    assert open_gate.warning in str(open_gate)
-    assert "This gate stops nothing" in open_gate._repr_html_()
-    assert artifact(ACRC).warning is None  # it holds some back
+    assert "This gate stops nothing" in describe(open_gate)
+    assert warning(artifact(ACRC)) is None  # it holds some back
     scope = Scope(
         score="x",
         share=0.5,
@@ -141,10 +141,9 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
         fixed_beforehand=True,
         drawn_sha256="",
     )
-    assert not artifact(
-        everything.model_copy(update={"scope": scope}), calibration=scores
-    ).stops_nothing  # those above the cut
-    assert not artifact(NONE).stops_nothing
+    left_out = artifact(everything.model_copy(update={"scope": scope}), calibration=scores)
+    assert not stops_nothing(left_out)  # those above the cut
+    assert not stops_nothing(artifact(NONE))
 
 
 LOOSE = {
@@ -167,7 +166,7 @@ def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str,
     findings = [finding.detail for finding in examine(str(path))]
     pages = {
         "verdict": f"{verdict.explain()} {verdict._repr_html_()} {verdict.to_metadata()}",
-        "artifact": f"{loaded._repr_html_()} {stored._repr_html_()}",
+        "artifact": f"{describe(loaded)} {stored._repr_html_()}",
         "report": CliRunner().invoke(app, ["report", str(path)]).output,
         "doctor": " ".join(findings),
         "page": promise(loaded),

@@ -214,7 +214,7 @@ def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
         assert not set(question_hashes(again.test).tolist()) & set(gate.data.hashes)
         assert isinstance(again.old, GateCounts)
         tested += again.old.n_errors, again.old.n_accepted
-        fitted += gate.n_errors, gate.n_accepted
+        fitted += gate.outcome.n_errors, gate.outcome.n_accepted
     return tested[0] / tested[1], fitted[0] / fitted[1], int(tested[1])
 
 

@@ -11,6 +11,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CascadeArtifact
+from guardrail.describe import answer_if, promises, warning
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
@@ -141,15 +142,15 @@ def _print_system(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
     lines = [_headline(artifact), outcome.promise if outcome.feasible else f"Why: {outcome.detail}"]
-    if artifact.warning is not None:
+    if (open_gate := warning(artifact)) is not None:
         title, style = "This gate stops nothing", "red"
-        lines.insert(0, artifact.warning)
+        lines.insert(0, open_gate)
     console.print(Panel(escape("\n\n".join(lines)), title=title, title_align="left", border_style=style))
-    for line in artifact.promises:
+    for line in promises(artifact):
         print_line(line)
     rows = []
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
-        threshold = "never answers" if share.threshold is None else stage.answer_if.removeprefix("answer if ")
+        threshold = "never answers" if share.threshold is None else answer_if(stage).removeprefix("answer if ")
         rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
     console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
     _print_last_alone(artifact)

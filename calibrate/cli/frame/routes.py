@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from guardrail.artifact import RouterArtifact
+from guardrail.describe import promises, together
 from guardrail.notebook import percent
 
 from ...evaluation.audit import Audit
@@ -17,7 +18,7 @@ def print_router(artifact: RouterArtifact) -> None:
     """Print a row for each group, and what all of them promise together."""
     rows = []
     for name, part in artifact.artifacts.items():
-        n, k, e = len(part.calibration.error), part.n_accepted, part.n_errors
+        n, k, e = len(part.calibration.error), part.outcome.n_accepted, part.outcome.n_errors
         rows.append(
             (
                 name,
@@ -30,9 +31,9 @@ def print_router(artifact: RouterArtifact) -> None:
         )
     columns = ("group", "labels", "wrong, no gate", "answers if", "answered", "wrong among answered")
     console.print(table("Groups", columns, rows))
-    for line in artifact.promises:
+    for line in promises(artifact):
         print_line(line)
-    print_line(artifact.together, "bold")
+    print_line(together(artifact), "bold")
     nothing = [name for name, part in artifact.artifacts.items() if part.calibration.error and part.threshold is None]
     if nothing:
         print_line(f"Nothing is answered in: {', '.join(nothing)}. Label more questions of these groups.", "yellow")

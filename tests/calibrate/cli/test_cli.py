@@ -27,6 +27,7 @@ from calibrate.report.sentences import verdict_text
 from calibrate.scoring.apart import training_of
 from calibrate.thresholds.registry import compared_rules
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import answer_if, promises, stops_nothing, warning
 from tests.calibrate import fakes
 
 MODEL = "python:tests.calibrate.fakes:model"
@@ -85,9 +86,9 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     assert loaded.data.n_questions == 168
     assert "May answer, within limits" in shown
     assert "On 72 questions kept out of the fit" in shown
-    promises = " ".join(loaded.promises)
-    assert promises.startswith("Rule acrc, on average over calibrations, not a certificate")
-    assert promises in shown
+    promised = " ".join(promises(loaded))
+    assert promised.startswith("Rule acrc, on average over calibrations, not a certificate")
+    assert promised in shown
     test = tmp_path / "a.test.jsonl"
     assert shown.endswith(f"calibrate report {records} --artifact {artifact} --test {test}")
     assert len(read_records(test).records) == 72
@@ -99,10 +100,10 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     assert not page.with_suffix("").exists()
     html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     assert "kept out of the fit" in html
-    assert all(f"<p>{line}</p>" in html for line in loaded.promises)
-    assert f"<p>Threshold in use: {loaded.answer_if}.</p>" in html.replace("&lt;", "<")
+    assert all(f"<p>{line}</p>" in html for line in promises(loaded))
+    assert f"<p>Threshold in use: {answer_if(loaded)}.</p>" in html.replace("&lt;", "<")
     shown = run("report", artifact)
-    assert promises in shown
+    assert promised in shown
     assert loaded.digest[:40] in shown
     assert "What this does not promise" in shown
     raw = json.loads(run("report", artifact, "--json"))
@@ -113,18 +114,19 @@ def test_a_gate_that_stops_nothing_says_so_everywhere(records_path: Path, tmp_pa
     artifact, page = tmp_path / "a.json", tmp_path / "report.html"
     shown = run("fit", "--rule", "acrc", records_path, "--alpha", "0.9", "--out", artifact)
     loaded = CalibrationArtifact.load(artifact)
-    assert loaded.stops_nothing
-    assert loaded.warning is not None
+    assert stops_nothing(loaded)
+    useless = warning(loaded)
+    assert useless is not None
     for text in (shown, run("report", artifact)):
         assert "\u2500 This gate stops nothing \u2500" in text  # the title of the panel
-        assert loaded.warning in text
+        assert useless in text
         assert "May answer, within limits" not in text
         assert "may answer by itself" not in text
         assert "\x1b" not in text
     run("report", records_path, "--artifact", artifact, "--out", page, "--splits", "0")
     html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     assert '<section class="verdict red">\n<b>This gate stops nothing</b>' in html
-    assert f"<p>{loaded.warning}</p>" in html
+    assert f"<p>{useless}</p>" in html
 
 
 def test_the_warning_is_red_on_a_terminal(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -178,7 +180,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     }
     assert "On 72 questions kept out of the fit" in shown
     first = CalibrationArtifact.load(out / "artifact.json")
-    assert " ".join(first.promises) in shown
+    assert " ".join(promises(first)) in shown
     assert first.estimator.name == "semantic_entropy"
     assert first.calibration.group is None  # groups are categories unless the user says otherwise
     page = (out / "report.html").read_text(encoding="utf-8")

@@ -54,8 +54,8 @@ def test_an_artifact_reads_back_and_keeps_what_calibration_kept(file: RecordFile
     assert K.tolist() == [kept(u, gate.threshold, gate.spec.cap).sum() for u, _ in gate.scores.answers]
     assert gate.figures is not None
     assert gate.figures.kept == K.sum()
-    assert artifact.n_accepted == gate.figures.shown
-    assert artifact.n_errors == gate.figures.broken
+    assert artifact.outcome.n_accepted == gate.figures.shown
+    assert artifact.outcome.n_errors == gate.figures.broken
 
 
 def test_the_default_is_the_share_of_wrong_items(file: RecordFile) -> None:

@@ -16,6 +16,7 @@ from pydantic import BaseModel
 from guardrail import Guardrail, Reason, Router, RouterArtifact, UsageError, load_artifact
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, Spent
 from guardrail.bindings import bindings_for
+from guardrail.describe import together
 from guardrail.doctor import examine
 from guardrail.errors import AbstainedError, ArtifactFormatError, ArtifactMismatchError
 from guardrail.monitor import DriftMonitor
@@ -227,7 +228,7 @@ def test_all_groups_together_hold_with_one_minus_the_sum_of_what_they_spend() ->
         "c": closed.model_copy(update={"spent": Spent(fits=1, delta=0.5)}),
     }
     both = RouterArtifact(created="", artifacts=parts, packages={})
-    assert both.together == ("All 2 thresholds hold at once, and so for any mix of the groups, with 95 % confidence.")
+    assert together(both) == ("All 2 thresholds hold at once, and so for any mix of the groups, with 95 % confidence.")
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path) -> None:

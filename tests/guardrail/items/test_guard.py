@@ -20,7 +20,7 @@ from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
-from guardrail.monitor.drift import Reference
+from guardrail.monitor.drift import Reference, answer_scores
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall
 from guardrail.verdict import Verdict
@@ -326,7 +326,7 @@ def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
 
 def test_a_drift_monitor_compares_the_mean_of_an_answers_items() -> None:
     artifact = guard_of(answers()).artifact
-    assert artifact.answer_scores == (0.2,)
+    assert answer_scores(artifact) == (0.2,)
     watching = DriftMonitor(artifact)
     guard_of(answers(), on_verdict=watching.watch).invoke(Q)
     assert watching.state.n == 1

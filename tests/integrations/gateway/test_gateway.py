@@ -25,6 +25,7 @@ from pydantic import BaseModel
 
 from guardrail import scorer
 from guardrail.bindings import bindings_for, json_format
+from guardrail.describe import promises
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
@@ -458,10 +459,10 @@ def test_a_stream_whose_verdict_comes_in_time_has_its_status(serve: Serve, endpo
 
 
 def test_readiness_states_the_promises_to_callers_that_may_use_the_model(serve: Serve) -> None:
-    promises = list(make_artifact(MODEL, n=4, threshold=0.1).promises)
+    promised = list(promises(make_artifact(MODEL, n=4, threshold=0.1)))
     stated = serve().http.get("/readyz").json()["promises"]["support"]
     assert stated[0].startswith("This gate stops nothing")  # it accepts its one calibration question
-    assert stated[1:] == promises
+    assert stated[1:] == promised
     key, row = key_named("a", models=["support"])
     http = serve(keys=[row]).http
     # A probe needs no key, and learns no model's name.

@@ -1,0 +1,300 @@
+"""The words about a gate: what it promises, what it does not cover, and what it answers.
+
+Artifacts, outcomes and verdicts store numbers and reasons; every sentence about a promise is made here, when it is
+shown. Terminal, report, log and ``/readyz`` therefore say the same. Shares are of all questions asked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact
+from .notebook import percent
+from .outcome import AVERAGE, CERTIFIED, Feasible
+
+__all__ = [
+    "Asked",
+    "Terms",
+    "answer_if",
+    "asked",
+    "confidence",
+    "describe",
+    "not_covered",
+    "promise_line",
+    "promises",
+    "reversed_score",
+    "stops_nothing",
+    "target_text",
+    "together",
+    "unguardable",
+    "warning",
+]
+
+OFTEN_ABOVE = "about 40 % of such gates end above"
+"""How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
+REVERSED = 0.4
+"""AUROC below which a score is called reversed."""
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """The result of one rule, as the lines state it.
+
+    Attributes:
+        rule: Name of the rule.
+        certifies: Whether it is a certificate.
+        confidence: 1 - delta of a certificate.
+        acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
+        n_accepted: Calibration questions that it answers.
+        n_errors: Wrong answers among them.
+        interval: 95 % interval of their error rate, if there is one.
+    """
+
+    rule: str
+    certifies: bool
+    confidence: float
+    acceptance: float
+    n_accepted: int = 0
+    n_errors: int = 0
+    interval: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All questions that were asked for a calibration: every share that is shown is one of these.
+
+    Attributes:
+        measured: Share of them that could be measured; a gate abstains on the others.
+        failed: Share of them without a score because a server, a rate limit or a time-out failed.
+        most_failed: Share up to which failures go without saying.
+    """
+
+    measured: float = 1.0
+    failed: float = 0.0
+    most_failed: float = MOST_FAILED
+
+    def share(self, of_measured: float) -> str:
+        """A share of the measured questions as one of all questions asked, in words."""
+        return percent(of_measured * self.measured)
+
+    @property
+    def failures(self) -> str:
+        """The sentence about failed questions that belongs to a promise, after a space; "" where they are few."""
+        if self.failed <= self.most_failed:
+            return ""
+        return (
+            f" {percent(self.failed)} of the questions asked for the calibration failed (server, rate limit or "
+            "time-out), so the promise is about questions like the others."
+        )
+
+
+ALL_MEASURED = Asked()
+
+
+# -- Artifacts ---------------------------------------------------------------------------------------------------------
+
+
+def describe(artifact: Artifact) -> str:
+    """An artifact in a few lines: what it is, warnings, the threshold in use, what it promises and what it does not."""
+    lines: list[str | None] = [_short(artifact), warning(artifact)]
+    if isinstance(artifact, CalibrationArtifact):
+        lines += [unguardable(artifact), reversed_score(artifact), f"Threshold in use: {answer_if(artifact)}."]
+    lines += promises(artifact)
+    if isinstance(artifact, RouterArtifact):
+        lines.append(together(artifact))
+    lines.append(not_covered(artifact))
+    return "\n".join(line for line in lines if line is not None)
+
+
+def answer_if(artifact: CalibrationArtifact) -> str:
+    """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
+    if artifact.items is not None:
+        if artifact.threshold is None:
+            return "keep nothing: no threshold was found"
+        return f"keep an item if at most {artifact.threshold:.6g} of the samples do not support it"
+    if artifact.threshold is None:
+        return "answer nothing: no threshold was found"
+    return f"answer if {artifact.estimator.condition(artifact.threshold)}"
+
+
+def promises(artifact: Artifact) -> tuple[str, ...]:
+    """The promise in use, in one line; of a router one for each group.
+
+    With items, a second line: the share of answers that show something, and of these with a wrong item, because a
+    promise about all answers is also kept by silence.
+    """
+    if isinstance(artifact, RouterArtifact):
+        return tuple(f"{name}: {line}" for name, part in artifact.artifacts.items() for line in promises(part))
+    if isinstance(artifact, CascadeArtifact):
+        system = artifact.outcome
+        spent = 0.0 if artifact.spent is None else artifact.spent.delta
+        return (
+            promise_line(
+                artifact.alpha,
+                system.n,
+                Terms(
+                    system.rule,
+                    system.rule == CERTIFIED,
+                    1 - max(system.delta or 0.0, spent),
+                    system.acceptance,
+                    system.n_accepted,
+                    system.n_errors,
+                    system.interval,
+                ),
+                asked(artifact),
+            ),
+        )
+    if artifact.items is not None:
+        return tuple(_promises_of_items(artifact))
+    outcome = artifact.outcome
+    terms = Terms(
+        outcome.rule,
+        outcome.certifies,
+        confidence(artifact),
+        outcome.scope.of_measured(outcome.acceptance),
+        outcome.n_accepted,
+        outcome.n_errors,
+        outcome.interval if isinstance(outcome, Feasible) else None,
+    )
+    return (promise_line(artifact.alpha, len(artifact.calibration.error), terms, asked(artifact)),)
+
+
+def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
+    gate, shown, broken = artifact.items, artifact.outcome.n_accepted, artifact.outcome.n_errors
+    assert gate is not None, "an artifact of items"
+    yield f"Promise in use ({gate.rule}): {artifact.outcome.promise}{asked(artifact).failures}"
+    kept = f"{broken} of these keep a wrong item ({percent(broken / shown)})" if shown else ""
+    line = f"At calibration {shown} of {len(gate.scores.sizes)} answers show something"
+    yield "; ".join(filter(None, (f"{line} ({percent(artifact.acceptance)} of all questions)", kept))) + "."
+
+
+def not_covered(artifact: Artifact) -> str:
+    """What the promise leaves out, in one sentence."""
+    parts = "models" if isinstance(artifact, CascadeArtifact) else "model"
+    return (
+        "Not covered: one answer by itself, questions unlike the calibration questions, and any other "
+        f"{parts}, prompt, sampling or score."
+    )
+
+
+def asked(artifact: CalibrationArtifact | CascadeArtifact) -> Asked:
+    """The questions that were asked for the calibration, which every share is of."""
+    if isinstance(artifact, CascadeArtifact):
+        return Asked(1.0, artifact.n_failed / artifact.outcome.n)
+    data, scope = artifact.data, artifact.outcome.scope
+    failed = data.n_failed / data.n_questions if data.n_questions else 0.0
+    # Questions that were drawn by their scores were all measured before.
+    return Asked(data.measured * scope.measured, max(failed, scope.failed))
+
+
+def confidence(artifact: CalibrationArtifact) -> float:
+    """Confidence of the promise, over all fits on the same labels."""
+    delta = artifact.outcome.delta or 0.0
+    return 1 - (delta if artifact.spent is None else max(delta, artifact.spent.delta))
+
+
+def together(router: RouterArtifact) -> str:
+    """The promise of all groups at once, in one sentence."""
+    failing = [1 - confidence(part) for part in router.artifacts.values() if part.outcome.n_accepted]
+    if not failing:
+        return "No group has a threshold, so nothing is answered."
+    return (
+        f"All {len(failing)} thresholds hold at once, and so for any mix of the groups, with "
+        f"{percent(max(0.0, 1 - sum(failing)))} confidence."
+    )
+
+
+def stops_nothing(artifact: Artifact) -> bool:
+    """Whether the gate accepts every calibration question, and its scope leaves none out."""
+    if isinstance(artifact, RouterArtifact):
+        gates = [part for part in artifact.artifacts.values() if part.outcome.n_accepted]
+        return bool(gates) and all(map(stops_nothing, gates))
+    if isinstance(artifact, CascadeArtifact):
+        return 0 < artifact.outcome.n_accepted == artifact.outcome.n
+    outcome = artifact.outcome
+    return not outcome.scope.leaves_out and 0 < outcome.n_accepted == len(artifact.calibration.error)
+
+
+def warning(artifact: Artifact) -> str | None:
+    """The sentence to show in red if the gate stops nothing; otherwise None."""
+    if not stops_nothing(artifact):
+        return None
+    if isinstance(artifact, RouterArtifact):
+        return next(warning(part) for part in artifact.artifacts.values() if part.outcome.n_accepted)
+    n, wrong = artifact.outcome.n_accepted, artifact.outcome.n_errors
+    return (
+        f"This gate stops nothing: its threshold accepts each of the {n} calibration questions, and "
+        f"{percent(wrong / n)} of their answers were wrong."
+    )
+
+
+def reversed_score(artifact: CalibrationArtifact) -> str | None:
+    """The sentence to show if wrong answers score as the more certain ones (AUROC below 0.4); otherwise None."""
+    auroc = artifact.outcome.diagnostics.auroc
+    if auroc is None or auroc >= REVERSED:
+        return None
+    return (
+        f"Check the score: wrong answers have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
+        'mean more certain. A confidence is imported as such: from_frame(..., confidence="COLUMN"), or '
+        "--map confidence=NAME:COLUMN. Or are the labels reversed?"
+    )
+
+
+def unguardable(artifact: CalibrationArtifact) -> str | None:
+    """The reason why no guard can use the artifact, with a remedy; None if guards can."""
+    name = artifact.estimator.name
+    if not name.startswith("imported:"):
+        return None
+    return (
+        f"No guard can use this artifact: {name} came with an imported file, and a guard cannot compute it for a new "
+        "question. Use it for evaluation, or compare new scores with the threshold where they are made. For a guard, "
+        "write the score as a @scorer and fit on it: `calibrate score --scorer MODULE:NAME` (docs/scores.md). Or "
+        "import the sampled answers as well, and fit on a score that `calibrate score` computes."
+    )
+
+
+def _short(artifact: Artifact) -> str | None:
+    return repr(artifact) if isinstance(artifact, CalibrationArtifact) else None
+
+
+# -- Promises ----------------------------------------------------------------------------------------------------------
+
+
+def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -> str:
+    """The promise of a gate in one line: what it is, the share that it answers, and what was wrong at calibration.
+
+    Args:
+        alpha: Target error rate among answers.
+        n: Calibration questions.
+        terms: The rule in use.
+        of: The questions that the share is of.
+    """
+    target = percent(alpha)
+    if not terms.n_accepted:
+        return (
+            f"Rule {terms.rule} found no threshold for {target} wrong answers on {n} labels, so nothing is answered."
+            f"{of.failures}"
+        )
+    if terms.certifies:
+        # The one certificate that does not count every answer once.
+        kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
+        certain = f"at most {target} of the answers given are wrong, with {percent(terms.confidence)} confidence"
+        promise = f"a certificate: {certain}{kind}."
+    elif terms.rule == AVERAGE:
+        promise = "on average over calibrations, not a certificate"
+        # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
+        promise += "." if terms.acceptance == 1 else f": {OFTEN_ABOVE} {target} wrong."
+    else:
+        promise = "not a certificate."
+    wrong = percent(terms.n_errors / terms.n_accepted)
+    interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
+    return (
+        f"Rule {terms.rule}, {promise} It answers {of.share(terms.acceptance)} of questions; at calibration "
+        f"{wrong} of these answers were wrong{interval}.{of.failures}"
+    )
+
+
+def target_text(alpha: float, *, certifies: bool) -> str:
+    """The target of a gate in a verdict; only a certificate is stated without "on average"."""
+    return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
