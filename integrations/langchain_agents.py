@@ -22,6 +22,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
 
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
 
 from guardrail.artifact import CalibrationArtifact
@@ -50,6 +51,8 @@ from ._agents.held import (
 )
 from ._agents.model_requests import has_checkpointer, replaying, step_of
 from ._agents.tool_node import edited, order_of, with_edit_note
+from ._agents.unsure import VERDICTS, CallCheck
+from ._agents.verdicts import VerdictStore
 from .langgraph_review import ask
 
 if TYPE_CHECKING:
@@ -77,7 +80,7 @@ else:
     from langgraph.channels import UntrackedValue
     from langgraph.types import Command, TracePolicy, omit_payload
 
-__all__ = ["GuardrailMiddleware", "GuardrailState"]
+__all__ = ["GuardrailMiddleware", "GuardrailState", "unsure"]
 
 REVIEW: Literal["review"] = "review"
 """``on_abstain``: a person decides."""
@@ -330,3 +333,48 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         if isinstance(order, ToolMessage):
             return order
         return with_edit_note(await handler(edited(request, order)), order, request.tool_call["id"])
+
+
+def unsure(
+    artifact: CalibrationArtifact | str | Path,
+    model: BaseChatModel,
+    *,
+    verdicts: VerdictStore | str | Path = VERDICTS,
+    **guard_options: Any,
+) -> Callable[[ToolCallRequest], bool]:
+    """For ``when`` of LangChain's ``HumanInTheLoopMiddleware``: a person is asked unless the gate accepts the call.
+
+        HumanInTheLoopMiddleware(interrupt_on={"refund": {
+            "when": unsure("refund.json", model), "allowed_decisions": ["approve", "reject"]}})
+
+    The agent has drawn the message already. The predicate draws the artifact's samples for the same conversation and
+    judges the message once. The verdict is kept in a file for each call, because LangChain asks again on resume, and
+    would run a rejected call on another answer. A call that cannot be measured, or was changed since, is asked about.
+
+    Not covered, unlike `GuardrailMiddleware`: streams show the message before the verdict; a message that the
+    calibrated model did not write is judged as if it had; tools, prompt and settings of the agent are not compared with
+    those of the calibration. In an async agent the event loop waits while samples are drawn.
+
+    Args:
+        artifact: Judges messages that call the tool: an artifact or its file.
+        model: The agent's model.
+        verdicts: File of the verdicts, or a store. Every process that resumes the agent needs the same one.
+        **guard_options: Further settings of `Guardrail`.
+
+    Raises:
+        UsageError: The artifact answers with a vote, or its prompt has slots.
+        ArtifactError: The artifact was made for another model.
+    """
+    check = CallCheck(model, artifact, verdicts, guard_options)
+
+    def when(request: ToolCallRequest) -> bool:
+        call, messages = request.tool_call, list(request.state["messages"])
+        while messages:
+            message = messages.pop()
+            if isinstance(message, AIMessage):
+                break
+        else:
+            return True
+        return run(check.steps(str(call["id"]), call["name"], call["args"], messages, message))
+
+    return when

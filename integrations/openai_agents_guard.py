@@ -13,10 +13,12 @@ import copy
 import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -27,6 +29,7 @@ from guardrail.call_settings import SettingRole, register_settings, setting_name
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
+from guardrail.sampling.effects import arun
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
@@ -36,7 +39,8 @@ from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
 from ._agents.framework_guard import Answer, FrameworkGuard
-from ._agents.verdicts import VerdictStore
+from ._agents.unsure import VERDICTS, CallCheck
+from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from ._frameworks.chat import (
     Approval,
     FrameworkChat,
@@ -51,6 +55,7 @@ require("agents", extra="openai-agents")
 
 from agents import (  # noqa: E402
     Agent,
+    AgentHooks,
     AgentOutputSchema,
     AgentOutputSchemaBase,
     FunctionTool,
@@ -89,7 +94,7 @@ from ._frameworks.openai_agents_items import (  # noqa: E402
     to_response,
 )
 
-__all__ = ["AgentsModelChat", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
+__all__ = ["AgentsModelChat", "Approvals", "GuardedModel", "ReviewBridge", "VerdictStore", "agent_bindings"]
 
 register_settings(
     (SettingRole.PLAN, "top_logprobs"),
@@ -666,6 +671,76 @@ def _flat(verdict: Verdict | None) -> dict[str, Any]:
     if verdict is None:
         return {"guardrail_accepted": True, **NOT_JUDGED}
     return {**verdict.trace_fields(), "guardrail_detail": verdict.detail}
+
+
+class Approvals(AgentHooks[Any]):
+    """For an unguarded agent: a person approves a tool's calls unless the gate accepts them.
+
+        approvals = Approvals(model)
+        pay = function_tool(send, needs_approval=approvals.unsure("payments.json"))
+        agent = Agent("bank", model=model, tools=[pay], hooks=approvals)
+
+    The predicate reads what the hooks saw in this process: without ``hooks=``, and for a call that another process
+    proposed, a person is asked. What it does not cover: see `integrations.langchain_agents.unsure`.
+
+    Args:
+        model: The agent's model: one of the SDK, or a LangChain chat model.
+        verdicts: File of the verdicts, or a store.
+        calibrated_settings: Settings of every call at calibration in addition to the plan.
+    """
+
+    def __init__(
+        self,
+        model: Model | BaseChatModel,
+        *,
+        verdicts: VerdictStore | str | Path = VERDICTS,
+        calibrated_settings: ModelSettings | None = None,
+    ) -> None:
+        self._settings = calibrated_settings or ModelSettings()
+        self._chat = shared_chat(AgentsModelChat, model, self._settings) if isinstance(model, Model) else model
+        self._verdicts = verdicts
+        self._read: WeakKeyDictionary[RunContextWrapper[Any], list[BaseMessage]] = WeakKeyDictionary()
+        self._proposed: dict[str, tuple[list[BaseMessage], AIMessage]] = {}
+
+    async def on_llm_start(
+        self,
+        context: RunContextWrapper[Any],
+        agent: Agent[Any],
+        system_prompt: str | None,
+        input_items: list[TResponseInputItem],
+    ) -> None:
+        """Note what the model reads."""
+        self._read.pop(context, None)
+        with suppress(UsageError):  # items that could not be drawn again the same way
+            self._read[context] = from_items(system_prompt, input_items)
+
+    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
+        """Note the calls that it proposes."""
+        before = self._read.pop(context, None)
+        with suppress(UsageError, ValueError):
+            message = read_response(response, self._settings, "")
+            if before is not None:
+                self._proposed |= {str(call["id"]): (before, message) for call in message.tool_calls}
+        while len(self._proposed) > MOST_IN_MEMORY:
+            del self._proposed[next(iter(self._proposed))]
+
+    def unsure(
+        self, artifact: CalibrationArtifact | str | Path, **guard_options: Any
+    ) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
+        """For ``needs_approval``: True unless the artifact's gate accepts this very call.
+
+        Args:
+            artifact: Judges messages that call the tool: an artifact or its file.
+            **guard_options: Further settings of `Guardrail`.
+        """
+        check = CallCheck(self._chat, artifact, self._verdicts, guard_options)
+
+        async def needs_approval(_context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
+            before, message = self._proposed.get(call_id, ([], AIMessage("")))
+            name = next((call["name"] for call in message.tool_calls if call["id"] == call_id), None)
+            return name is None or await arun(check.steps(call_id, name, params, before, message))
+
+        return needs_approval
 
 
 async def agent_bindings(agent: Agent[Any]) -> Bindings:

@@ -25,6 +25,7 @@ from guardrail.call_settings import SettingRole, register_settings, setting_name
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.plain_json import canonical_json
+from guardrail.sampling.effects import arun
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
@@ -34,6 +35,7 @@ from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
 from ._agents.framework_guard import FrameworkGuard
+from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import (
     FrameworkChat,
@@ -68,6 +70,7 @@ from pydantic_ai.models import (  # noqa: E402
     ModelRequestContext,
     ModelRequestParameters,
     StreamedResponse,
+    infer_model,
 )
 from pydantic_ai.models.wrapper import WrapperModel  # noqa: E402
 from pydantic_ai.settings import ModelSettings  # noqa: E402
@@ -84,7 +87,15 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
     to_response,
 )
 
-__all__ = ["GuardCapability", "GuardedModel", "PydanticAIChat", "ReviewBridge", "VerdictStore", "agent_bindings"]
+__all__ = [
+    "GuardCapability",
+    "GuardedModel",
+    "PydanticAIChat",
+    "ReviewBridge",
+    "VerdictStore",
+    "agent_bindings",
+    "unsure",
+]
 
 register_settings(
     (SettingRole.PLAN, "openai_logprobs openai_top_logprobs"),
@@ -686,6 +697,66 @@ def _as_json(value: Any) -> str:
 
 def _not_run() -> ModelRetry:
     return ModelRetry(NOT_RUN)
+
+
+def unsure(
+    toolset: AbstractToolset[Any],
+    artifact: CalibrationArtifact | str | Path,
+    model: Model | str,
+    *,
+    verdicts: VerdictStore | str | Path = VERDICTS,
+    calibrated_settings: Mapping[str, Any] | None = None,
+    **guard_options: Any,
+) -> AbstractToolset[Any]:
+    """For an unguarded agent: tools whose calls need an approval unless the gate accepts them.
+
+        agent = Agent(model, toolsets=[unsure(FunctionToolset([pay]), "payments.json", model)],
+                      output_type=[str, DeferredToolRequests])
+
+    As pydantic-ai's ``toolset.approval_required(...)``. What it does not cover: see
+    `integrations.langchain_agents.unsure`.
+
+    Args:
+        toolset: The tools; others stay outside.
+        artifact: Judges messages that call them: an artifact or its file.
+        model: The agent's model.
+        verdicts: File of the verdicts, or a store.
+        calibrated_settings: Settings of every call at calibration in addition to the plan.
+        **guard_options: Further settings of `Guardrail`.
+    """
+    chat = shared_chat(PydanticAIChat, infer_model(model), dict(calibrated_settings or {}))
+    return _UnsureToolset(toolset, CallCheck(chat, artifact, verdicts, guard_options))
+
+
+@dataclass
+class _UnsureToolset(WrapperToolset[Any]):
+    check: CallCheck
+
+    async def call_tool(
+        self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]
+    ) -> Any:
+        if not ctx.tool_call_approved and await self._asks(name, tool_args, ctx, tool):
+            raise ApprovalRequired
+        return await super().call_tool(name, tool_args, ctx, tool)
+
+    async def _asks(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> bool:
+        messages = list(ctx.messages)
+        while messages and not isinstance(messages[-1], ModelResponse):
+            messages.pop()
+        response = messages.pop() if messages else None
+        if not isinstance(response, ModelResponse):
+            return True
+        try:
+            message, before = read_response(response), from_messages(messages, ModelRequestParameters())
+        except (UsageError, ValueError):  # a message that could not be judged
+            return True
+        call = next((call for call in message.tool_calls if call["id"] == ctx.tool_call_id), None)
+        if call is None:
+            return True
+        expected = tool.args_validator.validate_python(call["args"], context=ctx.validation_context)
+        if not _equal(expected, tool_args):
+            return True
+        return await arun(self.check.steps(str(call["id"]), name, call["args"], before, message))
 
 
 async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Bindings:

@@ -291,11 +291,15 @@ class Guardrail(GuardedChatModel):
         Raises:
             ArtifactMismatchError: The prompt is not like those of calibration.
         """
-        return run(
-            self._served_assessor(messages).observe_steps(
-                messages, answer, question=self.artifact.prompt.question_of(messages)
-            )
-        )
+        return run(self._served_steps(messages, answer))
+
+    async def aassess_served(self, messages: Sequence[BaseMessage], answer: Sample) -> Assessment:
+        """`assess_served` without blocking the event loop."""
+        return await arun(self._served_steps(messages, answer))
+
+    def _served_steps(self, messages: Sequence[BaseMessage], answer: Sample) -> Steps[Assessment]:
+        question = self.artifact.prompt.question_of(messages)
+        return self._served_assessor(messages).observe_steps(messages, answer, question=question)
 
     def check_served(self, messages: Sequence[BaseMessage]) -> None:
         """Refuse the prompt of a served answer that is not like those of calibration.

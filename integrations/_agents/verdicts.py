@@ -76,7 +76,15 @@ class VerdictStore:
         """
         return self._memory is None or self._expires_in is not None
 
-    def put(self, key: str, subject: str, verdict: Verdict | None, conversation: Conversation | None = None) -> None:
+    def put(
+        self,
+        key: str,
+        subject: str,
+        verdict: Verdict | None,
+        conversation: Conversation | None = None,
+        *,
+        first: bool = False,
+    ) -> None:
         """Remember a verdict.
 
         Args:
@@ -84,12 +92,14 @@ class VerdictStore:
             subject: Digest of the judged call; `get` with another subject finds nothing.
             verdict: The verdict; None if the call passes without one.
             conversation: What the judged message answers, for a reviewer.
+            first: Whether a verdict that the key already has stays.
         """
         now = self._clock()
         with self._connected() as db, db:
             shown = (conversation or Conversation()).model_dump_json()
             row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, shown)
-            db.execute("REPLACE INTO verdict (id, subject, verdict, stored, conversation) VALUES (?, ?, ?, ?, ?)", row)
+            into = "INSERT OR IGNORE" if first else "REPLACE"
+            db.execute(f"{into} INTO verdict (id, subject, verdict, stored, conversation) VALUES (?, ?, ?, ?, ?)", row)
             if self._expires_in is not None:
                 self._delete_before(db, now - self._expires_in)
             if self._memory is not None:

@@ -104,7 +104,7 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     names: dict[str, Any] = {"chat": chat, "balance": balance, "transfer": transfer, "SYSTEM": SYSTEM}
     blocks = re.findall(r"^```python\n(.*?)^```", PAGE.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
     names["requests"] = [f"Send {k} to Bob" for k in range(20)]
-    assert len(blocks) == 6
+    assert len(blocks) == 7
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/agents.md, block {number + 1}", "exec"), names)
         if number == 0:
@@ -121,6 +121,10 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
             decide(names["bridge"], names["agent"])
             run_commands()
             names["bridge"].store.close()
+        if number == 6:
+            assert "rejected" in names["result"]["messages"][-2].text
+            clear = names["agent"].invoke({"messages": "Send 3 to Bob"}, {"configurable": {"thread_id": "4"}})
+            assert clear["messages"][2].text == "sent 3 to bob"
     fitted = CalibrationArtifact.load("transfers.json")
     assert (fitted.outcome.n, fitted.threshold is None, fitted.data.turns) == (20, False, ("human",))
     assert fitted.calibration.error.count(1) == 2  # 7, which a person edited, and 8, which a person rejected

@@ -48,6 +48,7 @@ from integrations._agents.call_reviews import APPROVED  # noqa: E402
 from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
+    Approvals,
     GuardedModel,
     ReviewBridge,
     VerdictStore,
@@ -1213,3 +1214,40 @@ async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
     model = GuardedModel(inner, voted, probe="off", on_abstain="message")
     result = await Runner.run(agent(model), "Capital of France?")
     assert (result.final_output, len(inner.calls)) == ("Paris", N)
+
+
+# -- approvals of an unguarded agent -----------------------------------------------------------------------------------
+
+
+def paying(amounts: Sequence[int]) -> Scripted:
+    return Scripted([("pay", {"amount": amount}) for amount in amounts], ["Done"])
+
+
+@pytest.mark.parametrize("hooked", [True, False])
+def test_needs_approval_asks_about_calls_that_the_gate_does_not_accept(hooked: bool, tmp_path: Path) -> None:
+    """Without the hooks nothing is known of the conversation, so a person is asked about every call."""
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return f"paid {amount}"
+
+    def result(inner: Scripted) -> Any:
+        bindings = asyncio.run(agent_bindings(Agent("bank", tools=[function_tool(pay)])))
+        calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
+        approvals = Approvals(inner, verdicts=tmp_path / "verdicts.sqlite")
+        tool = function_tool(pay, needs_approval=approvals.unsure(calibrated, probe="off"))
+        bank = agent(inner, tools=[tool], model_settings=ModelSettings(temperature=0))
+        bank.hooks = approvals if hooked else None
+        return bank, run(bank, "Pay Ada")
+
+    _, sure = result(paying([5]))
+    assert (len(sure.interruptions), paid) == ((0, [5]) if hooked else (1, []))
+    paid.clear()
+    bank, unsure = result(paying([1, 2, 3, 4, 5]))
+    (waiting,) = unsure.interruptions
+    assert paid == []
+    state = unsure.to_state()
+    state.approve(waiting)
+    assert run(bank, state).final_output == "Done"
+    assert paid == [1]

@@ -51,7 +51,7 @@ from pydantic_ai.models import Model, ModelRequestParameters
 from pydantic_ai.models.openai import OpenAIChatModel
 from pydantic_ai.providers.openai import OpenAIProvider
 from pydantic_ai.settings import ModelSettings
-from pydantic_ai.toolsets import ExternalToolset, WrapperToolset
+from pydantic_ai.toolsets import ExternalToolset, FunctionToolset, WrapperToolset
 from pydantic_ai.usage import RequestUsage
 
 from calibrate.data.records import read_records
@@ -71,6 +71,7 @@ from integrations.pydantic_ai_guard import (
     VerdictStore,
     _equal,
     agent_bindings,
+    unsure,
 )
 from tests.integrations.openai.scripted_server import SURE as SURE_QUESTION
 from tests.integrations.openai.scripted_server import Served
@@ -1268,3 +1269,35 @@ async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
     voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
     result = await agent(GuardedModel(inner, voted, probe="off")).run("Capital of France?")
     assert (result.output, len(inner.calls)) == ("Paris", N)
+
+
+# -- approvals of an unguarded agent -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("amounts", [[5], [1, 2, 3, 4, 5]])
+async def test_a_toolset_asks_about_calls_that_the_gate_does_not_accept(amounts: list[int], tmp_path: Path) -> None:
+    paid: list[int] = []
+
+    def pay(amount: int) -> str:
+        paid.append(amount)
+        return f"paid {amount}"
+
+    inner = Scripted([("pay", {"amount": amount}) for amount in amounts], ["Done"])
+    plain: Any = {
+        "instructions": "Be brief.",
+        "model_settings": {"temperature": 0},
+        "output_type": [str, DeferredToolRequests],
+    }
+    calibrated = artifact_for(inner, bindings=await agent_bindings(Agent(inner, tools=[pay], **plain)))
+    tools = unsure(FunctionToolset([pay]), calibrated, inner, verdicts=tmp_path / "v.sqlite", probe="off")
+    bank = Agent(inner, toolsets=[tools], **plain)
+    result = await bank.run("Pay Ada")
+    if len(amounts) == 1:
+        assert (result.output, paid) == ("Done", [5])
+        return
+    assert isinstance(result.output, DeferredToolRequests)
+    (waiting,) = result.output.approvals
+    assert paid == []
+    denied = DeferredToolResults(approvals={waiting.tool_call_id: False})
+    done = await bank.run(message_history=result.all_messages(), deferred_tool_results=denied)
+    assert (done.output, paid) == ("Done", [])
