@@ -152,15 +152,15 @@ PURE := tests/guardrail/test_gate.py tests/guardrail/test_types.py tests/guardra
   tests/guardrail/judges/test_json_judge.py tests/guardrail/judges/test_vote.py \
   tests/guardrail/judges/test_similarity.py tests/guardrail/uncertainty/test_estimators.py \
   tests/guardrail/uncertainty/test_ties.py tests/guardrail/uncertainty/test_alignment.py \
-  tests/guardrail/items/test_gate.py tests/calibrate/thresholds tests/calibrate/correctness/test_correctness.py \
-  tests/calibrate/correctness/test_stated.py tests/calibrate/data/test_records.py \
+  tests/guardrail/items/test_gate.py tests/calibrate/test_fitting.py tests/calibrate/test_fitting_groups.py \
+  tests/calibrate/correctness/test_correctness.py tests/calibrate/correctness/test_stated.py tests/calibrate/data/test_records.py \
   tests/calibrate/data/test_question_formats.py tests/calibrate/data/test_labels.py tests/test_other_systems.py
 
 test-pure: ## The tests of what computes, on every system, in an environment of its own
 	@$(PYTHON) -m venv .venv-pure && $$(ls -d .venv-pure/Scripts .venv-pure/bin 2>/dev/null | head -1)/python -m pip \
 	  install -q -e '.[calibrate,data]' 'pytest>=8' 'pytest-asyncio>=1.0' 'hypothesis>=6.100'
 	@$$(ls -d .venv-pure/Scripts .venv-pure/bin 2>/dev/null | head -1)/python -m pytest -q -p no:cacheprovider \
-	  --noconftest -m 'not slow' --ignore tests/calibrate/thresholds/test_adding_a_rule.py $(PURE)
+	  --noconftest -m 'not slow' $(PURE)
 
 postgres-test: $(READY) ## Everything that can run on PostgreSQL, on a private server started for it
 	@$(BIN)/python -m pytest -q -k postgres

@@ -36,8 +36,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records
 from calibrate.evaluation.calls import Score, certified_once, ordered, score_of, scores_of_draws
-from calibrate.thresholds import fit
-from calibrate.thresholds.fitting import request_for
+from calibrate.fitting import Target, fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.files import atomic_write
@@ -145,18 +144,18 @@ class Figures(Frozen):
 
 def certified(pool: Pool, labels: int, splits: int) -> list[Line]:
     """Certify every score of a pool on the same random labels."""
-    jobs = [request_for("certified", alpha=alpha, delta=DELTA, options={}) for alpha in pool.alphas]
+    targets = [Target.of("certified", alpha=alpha, delta=DELTA) for alpha in pool.alphas]
     n = pool.error.size
     lines = []
     for score in pool.scores:
-        shares = np.zeros((splits, len(jobs)))
-        above = np.zeros((splits, len(jobs)), dtype=np.bool_)
+        shares = np.zeros((splits, len(targets)))
+        above = np.zeros((splits, len(targets)), dtype=np.bool_)
         calls = []
         for split in range(splits):
             order = np.random.default_rng(split).permutation(n)
             orders = ordered(score, score.values[order[labels : labels + SCALE]])
-            for column, job in enumerate(jobs):
-                accepted, spent = certified_once(score, orders, pool.error, order[:labels], job)
+            for column, target in enumerate(targets):
+                accepted, spent = certified_once(score, orders, pool.error, order[:labels], target)
                 if accepted.any():
                     shares[split, column] = accepted.mean()
                     above[split, column] = pool.error[accepted].mean() > pool.alphas[column]
@@ -170,7 +169,7 @@ def certified(pool: Pool, labels: int, splits: int) -> list[Line]:
                 infeasible=float((shares[:, column] == 0).mean()),
                 violated=float(above[:, column].mean()),
             )
-            for column in range(len(jobs))
+            for column in range(len(targets))
         )
         lines.append(
             Line(
@@ -332,13 +331,13 @@ def _wilson_lower(share: Reals, k: NDArray[np.int64], z: float = 1.645) -> Reals
 def compared(pool: Pool, *, draws: int = DRAWS, labels: int = 300, alpha: float = 0.1) -> tuple[Compared, ...]:
     """The first score of a pool under the certificate and under both modes of the tool."""
     u, error = pool.scores[0].values, pool.error
-    rule, request = request_for("certified", alpha=alpha, delta=DELTA, options={})
+    target = Target.of("certified", alpha=alpha, delta=DELTA)
     names = ("rule certified", "threshold tool, conservative mode", "threshold tool, ordinary mode")
     answered: dict[str, list[tuple[float, bool]]] = {name: [] for name in names}
     for number in range(draws):
         order = np.random.default_rng(number).permutation(error.size)
         drawn, rest = order[:labels], order[labels:]
-        accepted, _ = certified_once(pool.scores[0], (u, u), error, drawn, (rule, request))
+        accepted, _ = certified_once(pool.scores[0], (u, u), error, drawn, target)
         chosen = [accepted[rest]]
         for conservative in (True, False):
             rng = np.random.default_rng([number, 1])  # the tool's own split, the same for both modes

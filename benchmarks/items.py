@@ -36,10 +36,10 @@ from numpy.typing import NDArray
 
 from calibrate.correctness import CorrectnessRule, make_rule
 from calibrate.data.questions import Question
+from calibrate.fitting import fit
 from calibrate.items.answers import cap_of_counts
 from calibrate.items.evaluate import plan_items
 from calibrate.items.rules import RULES, AnswerItems
-from calibrate.thresholds import fit
 from examples.bank_agent.calibration import COMPARED
 from examples.bank_agent.calibration import recorded as recorded_transfers
 from examples.bank_agent.model import Teller

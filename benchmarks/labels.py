@@ -27,14 +27,14 @@ from benchmarks.estimators.sources import sources
 from benchmarks.paper.pools import recorded_pools
 from benchmarks.paper.printed import POPULATIONS
 from calibrate.evaluation.planning import Binormal
+from calibrate.fitting import Target
+from calibrate.rules import Feasible, Result
 from calibrate.scope import cut_at
-from calibrate.thresholds.fitting import request_for
-from calibrate.thresholds.rule import Prefix, prefixes
 from guardrail.errors import UsageError
 
 Reals = NDArray[np.float64]
 Errors = NDArray[np.int8]
-Select = Callable[[Prefix], int | None]
+Select = Callable[[Reals, NDArray[np.int8]], Result]
 
 SIZES = (150, 300, 600, 1_000)
 ALPHAS = (0.15, 0.1)
@@ -126,8 +126,7 @@ def _overlap(path: Path) -> tuple[str, Reals, Errors]:
 
 def rule(name: str, alpha: float) -> Select:
     """A rule of the library."""
-    chosen, request = request_for(name, alpha=alpha, delta=DELTA if name == "certified" else None, options={})
-    return partial(chosen.select, request=request)
+    return Target.of(name, alpha=alpha, delta=DELTA if name == "certified" else None).choose
 
 
 def acceptance(questions: Questions, select: Select, n: int, share: float, repetitions: int) -> float | None:
@@ -142,9 +141,8 @@ def acceptance(questions: Questions, select: Select, n: int, share: float, repet
         if within.size < n:
             return None
         drawn = rng.choice(within, n, replace=False)
-        prefix = prefixes(scores[drawn], errors[drawn])
-        index = select(prefix)
-        total += 0.0 if index is None else questions.accepted(float(prefix.score[index]), scores)
+        result = select(scores[drawn], errors[drawn])
+        total += questions.accepted(result.threshold, scores) if isinstance(result, Feasible) else 0.0
     return total / repetitions
 
 

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.monitoring import REASONING, STEM, Data, mmbench, mmlu_pro
+from calibrate.fitting import fit
 from calibrate.reviews import ReviewedItem, ReviewPool, thinned
-from calibrate.thresholds import fit
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
 from guardrail.testing import ScriptedChat, make_artifact

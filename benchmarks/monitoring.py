@@ -23,7 +23,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from calibrate.thresholds import fit
+from calibrate.fitting import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.gate import accepts

@@ -21,8 +21,8 @@ from numpy.typing import NDArray
 from benchmarks.cost import embedded
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.records import Record
+from calibrate.fitting import fit
 from calibrate.scoring.metrics import auroc
-from calibrate.thresholds import fit
 from examples.demo import smollm2
 from examples.demo.embedded import MODEL
 from guardrail.outcome import Feasible

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
+from calibrate.fitting import fit
 from calibrate.router import ByGroup
-from calibrate.thresholds import fit
 from guardrail.outcome import Feasible, Outcome
 
 DELTA, SPLITS, SURE = 0.1, 10, 0.01

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
-from calibrate.thresholds import fit
-from calibrate.thresholds.registry import rule_names
+from calibrate.fitting import fit
+from calibrate.rules import RULES
 
 SIZES = (1_000, 20_000, 100_000, 1_000_000)
 
@@ -63,7 +63,7 @@ def measure(n: int) -> bool:
     sorting = seconds(lambda: np.argsort(u))
     print(f"\nn = {n:,}: np.argsort {sorting * 1e3:.2f} ms")
     print(f"{'rule':24}{'cold s':>10}{'warm s':>10}{'x argsort':>11}  budget")
-    for rule in rule_names():
+    for rule in sorted(RULES):
         cold = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule), 1)  # type: ignore[misc]
         warm = seconds(lambda rule=rule: fit(u, e, alpha=0.15, rule=rule))  # type: ignore[misc]
         budget = BUDGETS.get((rule, n), Budget(None, None))
@@ -79,7 +79,7 @@ def measure(n: int) -> bool:
 def protocol() -> bool:
     """Time the evaluation protocol: 100 splits, all rules, a pool of 4,000; at most 20 s."""
     u, e = population(4_000, 1)
-    specs: list[RuleSpec] = list(rule_names())
+    specs: list[RuleSpec] = list(RULES)
     spent = seconds(lambda: evaluate(u, e, rules=specs, alphas=[0.1], n_calibration=1_000), 1)
     print(f"\nevaluate, 100 splits, {len(specs)} rules, pool of 4,000: {spent:.2f} s  budget <= 20 s")
     return spent <= 20

@@ -18,8 +18,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from calibrate.fitting import fit
 from calibrate.scoring.metrics import auroc
-from calibrate.thresholds import fit
 from guardrail.gate import accepts
 from guardrail.judges import Judge, ToolCallJudge, canonical_calls
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity

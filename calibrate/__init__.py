@@ -44,12 +44,13 @@ if TYPE_CHECKING:
     from .evaluation.audit import audit
     from .evaluation.evaluate import evaluate
     from .evaluation.planning import Plan, plan
+    from .fitting import fit
     from .items.records import RecordItems
     from .pipeline import fit_artifact, held_out
     from .report import write_report
     from .router import ByGroup, fit_router
+    from .rules import Rule
     from .scoring.scores import score_records
-    from .thresholds import Rule, fit
 
 __all__ = [
     "ByGroup",
@@ -96,13 +97,13 @@ _MODULES = {
     "RecordHeader": "data.records",
     "RecordItems": "items.records",
     "Records": "dataframe",
-    "Rule": "thresholds",
+    "Rule": "rules",
     "Step": "agent_steps",
     "audit": "evaluation.audit",
     "collect_records": "data.collect",
     "collect_steps": "agent_steps",
     "evaluate": "evaluation.evaluate",
-    "fit": "thresholds",
+    "fit": "fitting",
     "fit_action": "agent_steps",
     "fit_artifact": "pipeline",
     "fit_router": "router",

@@ -19,8 +19,8 @@ from guardrail.verdict import Verdict
 from .correctness import BatchRule, CorrectnessRule
 from .data.progress import silent
 from .data.records import RecordFile
+from .fitting import DEFAULT_DELTA, check_open_unit
 from .rules.certificate import tail, upper_bound
-from .thresholds.fitting import DEFAULT_DELTA, check_open_unit
 
 __all__ = ["Coverage", "Judged", "evaluate_candidates", "fit_candidates", "judge_candidates", "quantile"]
 

@@ -27,6 +27,7 @@ from guardrail.types import Unmeasured
 from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
+from .fitting import DEFAULT_DELTA
 from .pipeline import fit_artifact
 from .rules.cascade import RATIO, Policy, certified_cascade
 from .rules.certificate import SHARE, certified, fewest_accepted, interval
@@ -34,7 +35,6 @@ from .rules.counts import Feasible as Certified
 from .scoring.apart import refuse_overlap
 from .scoring.scores import refuse_failed
 from .spec_syntax import estimator_flags
-from .thresholds.fitting import DEFAULT_DELTA
 
 __all__ = ["Matched", "counts", "fit_cascade", "matched"]
 

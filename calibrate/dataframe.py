@@ -40,9 +40,8 @@ from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .report.sentences import fits_line, unread, verdict_text
+from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
-from .thresholds.registry import compared_rules
-from .thresholds.rule import Rule
 
 __all__ = ["Records", "from_frame"]
 

@@ -34,14 +34,13 @@ from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
+from .fitting import fit, rule_named
+from .rules import Rule
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
 from .scoring.scores import Scored, arrays, refuse_failed
 from .spec_syntax import estimator_flags
-from .thresholds import fit
-from .thresholds.registry import rule_named
-from .thresholds.rule import Rule
 
 __all__ = [
     "CERTIFICATE_DELTA",
@@ -157,7 +156,7 @@ def fit_artifact(
         used = without_ranked(named, used, groups=groups)
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
-        used = all_grouped(used) if rule_named(rule).grouping == "all" else one_per_cluster(used)
+        used = all_grouped(used) if rule_named(rule).reads_groups else one_per_cluster(used)
     if repeats == "once":
         used = one_per_question(used)
     header = file.header
@@ -212,7 +211,7 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     spec = header.estimators.get(estimator)
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
-        ("estimator", artifact.estimator, spec),
+        ("score", artifact.estimator, spec),
         ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
         ("correctness rule", artifact.correctness, header.correctness),
     ]

@@ -22,14 +22,14 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
+from .fitting import DEFAULT_DELTA, check_open_unit, fit
 from .pipeline import fit_artifact, part_header
 from .rules.certificate import fewest_accepted, interval
+from .rules.counts import items
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.apart import refuse_overlap
 from .scoring.metrics import fisher_exact, ks_two_sample
 from .scoring.scores import Scored, arrays, refuse_failed
-from .thresholds import fit
-from .thresholds.fitting import DEFAULT_DELTA, check_items, check_open_unit
 
 __all__ = [
     "NAME",
@@ -132,7 +132,7 @@ def fit_prediction_powered(
     check_open_unit("alpha", alpha)
     delta = DEFAULT_DELTA if delta is None else delta
     check_open_unit("delta", delta)
-    scores, judge = check_items(uncertainty, judge_error)
+    scores, judge = items(uncertainty, judge_error)
     if len(people_error) != scores.size:
         raise UsageError(
             f"people_error has {len(people_error)} entries and uncertainty has {scores.size}. Pass None where people "
@@ -144,7 +144,7 @@ def fit_prediction_powered(
         raise UsageError(
             f"people labelled {int(sampled.sum())} of these answers; at least 2 are needed, and hundreds help."
         )
-    people = np.array([label for label in people_error if label is not None], dtype=np.int8)
+    people = np.array([label for label in people_error if label is not None], dtype=np.int64)
     tested = _walk(scores, judge, sampled, people, alpha, delta)
     return _outcome(tested, scores, sampled, people, alpha, delta)
 
@@ -287,9 +287,9 @@ class _Tested:
 
 def _walk(
     scores: NDArray[np.float64],
-    judge: NDArray[np.int8],
+    judge: NDArray[np.int64],
     sampled: NDArray[np.bool_],
-    people: NDArray[np.int8],
+    people: NDArray[np.int64],
     alpha: float,
     delta: float,
 ) -> _Tested:
@@ -330,7 +330,7 @@ def _outcome(
     tested: _Tested,
     scores: NDArray[np.float64],
     sampled: NDArray[np.bool_],
-    people: NDArray[np.int8],
+    people: NDArray[np.int64],
     alpha: float,
     delta: float,
 ) -> Feasible | Infeasible:

@@ -21,9 +21,8 @@ from .data.collect import package_versions
 from .data.columns import open_records
 from .data.records import Record, RecordFile
 from .data.table import RecordTable, table_of
+from .fitting import DEFAULT_DELTA, rule_named
 from .pipeline import fit_artifact, now
-from .thresholds import DEFAULT_DELTA
-from .thresholds.registry import rule_named
 
 __all__ = ["ByGroup", "by_route", "fit_router"]
 
@@ -77,7 +76,7 @@ def fit_router(
     file = records if isinstance(records, RecordFile) else open_records(records)
     table = file.records if part is None else table_of(part)
     chosen = rule_named(rule)
-    if not chosen.certifies or not chosen.uses_delta:
+    if not chosen.certifies:
         raise UsageError(f"rule {chosen.name!r} certifies nothing, and groups divide delta. Use rule 'certified'.")
     if settings.get("groups", "category") == "cluster" or file.header.scope.is_drawn:
         what = "questions that were drawn by their scores" if file.header.scope.is_drawn else "clusters"

@@ -12,7 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from calibrate.thresholds.rule import TOLERANCE, default_k_min
+from calibrate.rules.counts import TOLERANCE
+from calibrate.rules.plug_in import default_k_min
 from guardrail.types import Frozen
 
 __all__ = ["ALPHAS", "Draws", "Figures", "Interval", "acceptance_after_acrc", "draw", "measure_figures", "paired"]

@@ -25,8 +25,8 @@ from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sourc
 from ..pipeline import CERTIFICATE_DELTA, part_header
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
+from ..rules import compared_rules
 from ..spec_syntax import parse_rule, rule_text
-from ..thresholds.registry import compared_rules
 from .frame.app import app
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.items import evaluate_by_items, refuse_with_items

@@ -20,6 +20,7 @@ from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
+from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted, counted_router
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
@@ -31,7 +32,6 @@ from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
-from ..thresholds.fitting import DEFAULT_DELTA
 from .frame.app import app
 from .frame.cascade import fit_stages
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike

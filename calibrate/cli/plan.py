@@ -17,9 +17,9 @@ from ..data.progress import bar
 from ..data.records import RecordFile, parse_header, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
 from ..evaluation.planning import plan as simulate
+from ..rules import planned_rules
 from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
-from ..thresholds.registry import planned_rules
 from .frame.app import app
 from .frame.files import keep_inputs, read_pool
 from .frame.items import plan_by_items, refuse_with_items

@@ -19,8 +19,8 @@ from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
 from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
+from ..rules import RULES
 from ..scoring.names import stored_key
-from ..thresholds.registry import rule_names
 from .frame.app import app
 from .frame.cascade import is_cascade, say_cascade
 from .frame.files import keep_inputs, open_pool, pair_cache
@@ -104,7 +104,7 @@ def report(
     kept_out = parts.n_left_out + (0 if test else len(parts.test))
     explained = kept_out <= (0 if loaded.data.choice is None else loaded.data.choice.n)
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
-    if explained and loaded.outcome.rule in rule_names():
+    if explained and loaded.outcome.rule in RULES:
         commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")
     # A part of the record file that was kept out of the fit is no file of its own.
     alone = fresh_command(loaded, key, test, artifact) if test else sentences.ALONE

@@ -34,6 +34,7 @@ from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import judge_to_look_at, merged_pairs
+from ..fitting import Target
 from ..items.rules import rule_named
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
@@ -49,7 +50,6 @@ from ..scoring.scores import (
     usual_estimators,
     with_cache,
 )
-from ..thresholds.fitting import request_for
 from .frame.app import app
 from .frame.collecting import CALLS_HELP, CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
 from .frame.files import keep_inputs, pair_cache
@@ -423,7 +423,7 @@ def _checked(settings: RunConfig, questions: Sequence[Question]) -> str:
     settings.collect_options().drawing.plan(questions)
     bindings = None if settings.tools is None else read_bindings(settings.tools)
     options = {} if settings.share is None else {"share": settings.share}
-    request_for(settings.rule, alpha=settings.alpha, delta=settings.delta, options=options)
+    Target.of(settings.rule, alpha=settings.alpha, delta=settings.delta, settings=options)
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness, threshold=settings.threshold, tolerance=settings.tolerance)
     elif settings.correctness is not None:

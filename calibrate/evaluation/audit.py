@@ -20,6 +20,7 @@ from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, among, table_of
+from ..fitting import check_open_unit
 from ..pipeline import (
     GateCounts,
     accepted_of,
@@ -30,12 +31,11 @@ from ..pipeline import (
     require_same,
 )
 from ..router import by_route
+from ..rules import RULES, certifies
 from ..rules.certificate import tail, upper_bound
 from ..scoring.apart import refuse_overlap
 from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
-from ..thresholds.fitting import check_open_unit
-from ..thresholds.registry import RULES, certifies
 
 __all__ = [
     *("LEVEL", "Audit", "Shift", "audit", "audit_counts", "fisher", "labelled_needed", "prepared", "refuse_shared"),

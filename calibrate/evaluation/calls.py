@@ -23,10 +23,10 @@ from guardrail.uncertainty.combine import primary_alone
 
 from ..data.records import Record, RecordFile, RecordHeader
 from ..data.split import Groups, one_per_cluster
+from ..fitting import Target
+from ..rules import Infeasible
 from ..scoring.apart import drawn_by_hash, refuse_overlap
 from ..scoring.scores import default_estimator, labels_of, taken, usual_estimators, values_of
-from ..thresholds.fitting import request_for
-from ..thresholds.rule import Rule, RuleRequest, prefixes
 from .choice import SHARE
 
 __all__ = [
@@ -163,7 +163,7 @@ def certified_once(
     orders: tuple[Reals, Reals],
     error: NDArray[np.int64],
     labelled: NDArray[np.int64],
-    job: tuple[Rule, RuleRequest],
+    target: Target,
 ) -> tuple[NDArray[np.bool_], float]:
     """Fit on the labelled questions; which of the pool are accepted, and the calls a question.
 
@@ -172,20 +172,14 @@ def certified_once(
         orders: Its `ordered`.
         error: 0 or 1, of the pool.
         labelled: Places of the labelled questions in the pool; one may occur several times.
-        job: Rule and request.
+        target: Rule and error rate.
     """
     u, place = orders
-    usable = labelled[~np.isnan(u[labelled])]
-    rule, request = job
-    index = prefix = None
-    if usable.size:
-        prefix = prefixes(u[usable], error[usable].astype(np.int8))
-        index = rule.select(prefix, request)
-    if prefix is None or index is None:
+    result = target.choose(np.nan_to_num(u[labelled], nan=np.inf), error[labelled])
+    if isinstance(result, Infeasible):
         return np.zeros(u.size, dtype=np.bool_), score.calls
-    threshold = float(prefix.score[index])
-    undecided = (place <= threshold) & ~(place + score.weight <= threshold)
-    return u <= threshold, score.calls + score.more * float(undecided.mean())
+    undecided = (place <= result.threshold) & ~(place + score.weight <= result.threshold)
+    return u <= result.threshold, score.calls + score.more * float(undecided.mean())
 
 
 def contradiction(place: Reals, second: Reals, error: NDArray[np.int64], weight: float = WEIGHT) -> float:
@@ -315,8 +309,8 @@ def calls_of_part(
             if scale.size >= FEWEST_RANKED:
                 scores[score.name] = score
                 z = contradiction(ordered(score, scale)[1], score.second, error)
-    jobs = [request_for("certified", alpha=alpha, delta=delta, options={}) for alpha in alphas]
-    rows = [_row(score, scale, error, jobs, n_fit, seed) for score in scores.values()]
+    targets = [Target.of("certified", alpha=alpha, delta=delta) for alpha in alphas]
+    rows = [_row(score, scale, error, targets, n_fit, seed) for score in scores.values()]
     rows.sort(key=lambda row: (round(row.calls, 1), [-share for share in row.answered]))
     return CallsTable(tuple(alphas), len(labelled), n_fit, tuple(rows), z)
 
@@ -344,17 +338,17 @@ def _row(
     score: Score,
     scale: Reals,
     error: NDArray[np.int64],
-    jobs: Sequence[tuple[Rule, RuleRequest]],
+    targets: Sequence[Target],
     n_fit: int,
     seed: int,
 ) -> CallsRow:
     orders = ordered(score, scale)
     rng = np.random.default_rng(seed)  # the same labels for every score
-    shares, calls = np.zeros((FITS, len(jobs))), []
+    shares, calls = np.zeros((FITS, len(targets))), []
     for number in range(FITS):
         drawn = rng.integers(0, error.size, n_fit)
-        for column, job in enumerate(jobs):
-            accepted, spent = certified_once(score, orders, error, drawn, job)
+        for column, target in enumerate(targets):
+            accepted, spent = certified_once(score, orders, error, drawn, target)
             shares[number, column] = accepted.mean()
             calls += [spent] if accepted.any() else []
     mean_calls = float(np.mean(calls)) if calls else score.calls + score.weight * score.more

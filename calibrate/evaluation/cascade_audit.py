@@ -11,8 +11,8 @@ from guardrail.types import Frozen
 
 from ..cascade import counts, matched
 from ..data.records import RecordFile
+from ..fitting import check_open_unit
 from ..rules.certificate import upper_bound
-from ..thresholds.fitting import check_open_unit
 from .audit import LEVEL, audit_counts, prepared
 
 __all__ = ["CascadeAudit", "audit_cascade"]

@@ -11,7 +11,6 @@ import io
 import math
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -24,10 +23,10 @@ from guardrail.notebook import as_html, axis, draw_rates, text_table
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
+from ..fitting import Target, rule_named
+from ..rules import Infeasible, Rule
+from ..rules.counts import Counts, counts, items
 from ..scoring.metrics import ranking_of
-from ..thresholds.fitting import check_items, request_for
-from ..thresholds.groups import Groups, prepare
-from ..thresholds.rule import Prefix, Rule, RuleRequest, ranked_prefixes
 
 __all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
 
@@ -39,7 +38,7 @@ THREADS_FROM = 200_000
 """Fewest items for which two splits are computed at the same time."""
 
 RuleSpec: TypeAlias = str | Rule | tuple[str | Rule, Mapping[str, Any]]
-"""A rule's name or a custom rule, also with options: ``("acrc", {"min_accept": 1})``; ``delta`` may be one."""
+"""A rule's name or a rule of one's own, also with options: ``("acrc", {"k_min": 1})``; ``delta`` may be one."""
 
 
 class Estimate(Frozen):
@@ -195,8 +194,7 @@ def evaluate(
         seed: Same seed, same pool: same splits for all rules.
         delta: For rules that use one and do not bring their own; their default when None.
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
-            Rules that read groups get them; the others run as if items were independent, so that the table shows what
-            that costs.
+            Rules read them as `calibrate.fit` does.
         measured: Share of the questions asked that could be measured, and are in the pool: acceptance counts all.
         progress: Called after each split.
 
@@ -206,37 +204,35 @@ def evaluate(
     Raises:
         UsageError: As :func:`calibrate.fit`; or no rules, alphas or splits, or an impossible split.
     """
-    scores, labels = check_items(uncertainty, error)
+    scores, labels = items(uncertainty, error)
     _check_protocol(scores.size, rules, alphas, n_calibration, splits)
-    jobs = [_job(spec, alpha, delta) for spec in rules for alpha in alphas]
+    jobs = [_target(spec, alpha, delta) for spec in rules for alpha in alphas]
     tallies = [_Tally(splits, measured) for _ in jobs]
-    ids = None if groups is None else Groups.of(groups, scores.size)
     ranking = _Ranking()
     # The pool is sorted once: both parts of a split are taken from it in this order.
     order = np.argsort(scores, kind="stable")
     ranked, wrong, rank = scores[order], labels[order], np.empty(order.size, dtype=np.int32)
     rank[order] = np.arange(order.size, dtype=np.int32)
-    pool = ranked_prefixes(ranked, wrong)
     members = None if groups is None else _members(scores.size, groups, n_calibration)
+    ids = None if groups is None else [groups[i] for i in order.tolist()]
+    pool = counts(ranked, wrong)
 
     def run(number: int, child: np.random.SeedSequence) -> tuple[float | None, float, float]:
         """Fill in one split; the AUROC, AURC and excess AURC of its test part."""
         calibration = _calibration_part(scores.size, n_calibration, child, members)
         inside = np.zeros(ranked.size, dtype=np.bool_)
         inside[rank[calibration]] = True
-        fitted, test = (ranked_prefixes(ranked[part], wrong[part]) for part in (inside, ~inside))
-        for job, tally in zip(jobs, tallies, strict=True):
-            prefix, request = fitted, job.request
-            if ids is not None and job.rule.grouping != "none":
-                part = ids.take(calibration)
-                prefix, request = prepare(job.rule, request, scores[calibration], labels[calibration], part)
-            index = job.rule.select(prefix, request)
+        test, fitted = counts(ranked[~inside], wrong[~inside]), np.flatnonzero(inside)
+        for (target, _), tally in zip(jobs, tallies, strict=True):
+            own = None if ids is None else [ids[i] for i in fitted.tolist()]
+            part, _ = target.units(own, fitted.size)
+            group = None if own is None else [own[i] for i in part.tolist()]
+            result = target.choose(ranked[fitted[part]], wrong[fitted[part]], group)
             accepted = errors = 0
-            if index is not None:
-                threshold = float(prefix.score[index])
-                accepted, errors = test.accepted(threshold)
-                n_accepted, wrong_taken = pool.accepted(threshold)
-                tally.above[number] = wrong_taken / n_accepted > job.request.alpha
+            if not isinstance(result, Infeasible):
+                accepted, errors = test.accepted(result.threshold)
+                n_accepted, wrong_taken = pool.accepted(result.threshold)
+                tally.above[number] = wrong_taken / n_accepted > target.alpha
             tally.record(number, accepted, errors, test)
         return ranking_of(test)
 
@@ -258,15 +254,8 @@ def evaluate(
         aurc=risk,
         excess_aurc=excess,
         **ranking.estimates(),
-        rows=tuple(tally.row(job) for job, tally in zip(jobs, tallies, strict=True)),
+        rows=tuple(tally.row(*job) for job, tally in zip(jobs, tallies, strict=True)),
     )
-
-
-@dataclass(frozen=True, slots=True)
-class _Job:
-    rule: Rule
-    request: RuleRequest
-    options: dict[str, Any]
 
 
 class _Ranking:
@@ -302,25 +291,25 @@ class _Tally:
         self.above = np.zeros(splits)
         """1 where the error rate on the whole pool exceeds alpha."""
 
-    def record(self, split: int, accepted: int, errors: int, test: Prefix) -> None:
+    def record(self, split: int, accepted: int, errors: int, test: Counts) -> None:
         self.accepted[split] = accepted
         self.errors[split] = errors
-        self.right[split] = test.n - test.errors
+        self.right[split] = test.measured - test.errors
         self.n[split] = test.n
 
-    def row(self, job: _Job) -> EvaluationRow:
+    def row(self, target: Target, options: dict[str, Any]) -> EvaluationRow:
         some = self.accepted > 0
         rate = self.errors[some] / self.accepted[some]
         violated = np.zeros(some.size)
-        violated[some] = rate > job.request.alpha
+        violated[some] = rate > target.alpha
         with_right = self.right > 0
         # A split without a right answer has no power; 0 would pull the mean down.
         power = (self.accepted - self.errors)[with_right] / self.right[with_right]
         return EvaluationRow(
-            rule=job.rule.name,
-            options=job.options,
-            alpha=job.request.alpha,
-            delta=job.request.delta,
+            rule=target.rule.name,
+            options=options,
+            alpha=target.alpha,
+            delta=target.delta,
             splits=some.size,
             scer=_mean(rate) if rate.size else None,
             scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
@@ -348,15 +337,13 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
     return Estimate(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
 
 
-def _job(spec: RuleSpec, alpha: float, delta: float | None) -> _Job:
-    name, named_rule = spec if isinstance(spec, tuple) else (spec, {})
-    options = dict(named_rule)
-    own = options.pop("delta", None)
-    rule, request = request_for(name, alpha=alpha, delta=own, options=options)
+def _target(spec: RuleSpec, alpha: float, delta: float | None) -> tuple[Target, dict[str, Any]]:
+    """The target of a rule, and the options that it was given."""
+    name, given = spec if isinstance(spec, tuple) else (spec, {})
+    options = dict(given)
     # A common delta goes to the rules that take one; a rule's own delta comes first.
-    if own is None and delta is not None and rule.uses_delta:
-        rule, request = request_for(name, alpha=alpha, delta=delta, options=options)
-    return _Job(rule, request, options)
+    own = options.pop("delta", delta if rule_named(name).uses_delta else None)
+    return Target.of(name, alpha=alpha, delta=own, settings=options), options
 
 
 def _calibration_part(

@@ -28,8 +28,9 @@ from guardrail.uncertainty.clustering import fold, unordered_pairs
 from ..correctness import Contains, Numeric
 from ..data.records import Record, RecordFile
 from ..data.table import table_of
+from ..fitting import check_open_unit
+from ..rules.counts import items
 from ..scoring.scores import estimator_key, score_records, values_of
-from ..thresholds.fitting import check_items, check_open_unit
 
 __all__ = [
     "EXTREME",
@@ -109,7 +110,7 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
         UsageError: As :func:`calibrate.fit`, or a confidence outside (0, 1).
     """
     check_open_unit("confidence", confidence)
-    scores, labels = check_items(uncertainty, error)
+    scores, labels = items(uncertainty, error)
     wrong, right = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     if not wrong.size or not right.size:
         return None

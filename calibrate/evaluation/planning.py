@@ -14,15 +14,14 @@ from scipy import special
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.notebook import as_html, axis, percent
-from guardrail.outcome import CERTIFIED, Infeasible, InfeasibleReason
+from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
+from ..fitting import DEFAULT_DELTA, Target, check_open_unit, rule_named
+from ..rules import Infeasible, planned_rules
 from ..scope import POOL_FACTOR, cut_at
 from ..scoring.metrics import auroc
-from ..thresholds.fitting import DEFAULT_DELTA, check_open_unit, request_for
-from ..thresholds.registry import planned_rules
-from ..thresholds.rule import Rule, RuleRequest, prefixes
 from .evaluate import Estimate
 
 __all__ = [
@@ -174,7 +173,7 @@ def plan(
         auroc: Guessed AUROC of the score, in (0, 1).
         pilot: A labelled pilot, instead of the two guesses.
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
-        rules: Names of rules; None for those that planning simulates by default (``Rule.in_plan``).
+        rules: Names of rules; None for those that planning simulates by default (``Rule.planned``).
         sizes: Numbers of labelled questions to simulate.
         populations: "binormal": normal scores of equal spread. Not read with a pilot.
         repetitions: Simulated calibrations at each size.
@@ -190,12 +189,12 @@ def plan(
     rules = planned_rules() if rules is None else rules
     sizes = _checked(sizes, rules, repetitions, populations)
     population = _population(accuracy, auroc, pilot)
-    jobs = [_job(rule, alpha, delta) for rule in rules]
+    targets = [_target(rule, alpha, delta) for rule in rules]
     ceiling = population.ceiling(alpha)
     target = ceiling / 2.0 if target_acceptance is None else target_acceptance
     if target_acceptance is not None and not 0 < target_acceptance <= 1:
         raise UsageError(f"target acceptance must be in (0, 1], got {target_acceptance}. Write 0.4 for 40 %.")
-    acceptances, rate = _simulate(population, jobs, sizes, repetitions, seed, progress)
+    acceptances, rate = _simulate(population, targets, sizes, repetitions, seed, progress)
     reached = (acceptances >= target) & (acceptances > 0)
     rows = tuple(
         _row(name, n, alpha, acceptances[r, s], rate[r, s], reached[r, s])
@@ -238,38 +237,33 @@ def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None
     return Binormal(accuracy, auroc)
 
 
-def _job(rule: str, alpha: float, delta: float) -> tuple[Rule, RuleRequest]:
+def _target(rule: str, alpha: float, delta: float) -> Target:
     check_open_unit("delta", delta)
-    # Without a delta first: only the rule knows whether it takes one, and refuses one that it does not use.
-    chosen, request = request_for(rule, alpha=alpha, delta=None, options={})
-    if chosen.uses_delta:
-        return request_for(rule, alpha=alpha, delta=delta, options={})
-    return chosen, request
+    return Target.of(rule, alpha=alpha, delta=delta if rule_named(rule).uses_delta else None)
 
 
 def _simulate(
     population: Binormal | Pilot,
-    jobs: Sequence[tuple[Rule, RuleRequest]],
+    targets: Sequence[Target],
     sizes: Sequence[int],
     repetitions: int,
     seed: int,
     progress: Progress,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Acceptance and error rate of every threshold, by rule, size and repetition; 0 acceptance where infeasible."""
-    acceptances = np.zeros((len(jobs), len(sizes), repetitions))
+    acceptances = np.zeros((len(targets), len(sizes), repetitions))
     rate = np.zeros_like(acceptances)
     for repetition, child in enumerate(np.random.SeedSequence(seed).spawn(repetitions)):
         # One draw for all sizes: smaller sets are the first of the largest, so sizes and rules differ by themselves
         # alone.
         u, e = population.draw(np.random.default_rng(child), sizes[-1])
         for s, n in enumerate(sizes):
-            prefix = prefixes(u[:n], e[:n])
-            for r, (rule, request) in enumerate(jobs):
-                index = rule.select(prefix, request)
-                if index is not None:
-                    threshold = float(prefix.score[index])
-                    acceptances[r, s, repetition] = population.acceptance(threshold)
-                    rate[r, s, repetition] = population.scer(threshold)
+            order = np.argsort(u[:n])  # once for all rules
+            for r, target in enumerate(targets):
+                result = target.choose(u[order], e[order])
+                if not isinstance(result, Infeasible):
+                    acceptances[r, s, repetition] = population.acceptance(result.threshold)
+                    rate[r, s, repetition] = population.scer(result.threshold)
         progress(repetition + 1, repetitions)
     return acceptances, rate
 
@@ -376,7 +370,7 @@ def labels_needed(artifact: CalibrationArtifact, *, repetitions: int = 60, seed:
     """
     outcome, scores = artifact.outcome, artifact.calibration
     n = len(scores.error)
-    if not isinstance(outcome, Infeasible) or outcome.rule != CERTIFIED or outcome.delta is None:
+    if outcome.status == "feasible" or outcome.rule != CERTIFIED or outcome.delta is None:
         return None
     if n > MOST_SIMULATED or outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
         return None
@@ -600,7 +594,7 @@ def plan_scope(
         seed: Same seed, same result.
         progress: Called before each scope and budget.
     """
-    chosen, request = _job(rule, alpha, delta)
+    target = _target(rule, alpha, delta)
     ranked = np.sort(scores)
     rng = np.random.default_rng(seed)
     jobs = [(share, n) for n in labels for share in scopes]
@@ -618,10 +612,9 @@ def plan_scope(
         for i in range(repetitions):
             drawn = rng.choice(within, n, replace=False)
             wrong = (rng.random(n) < probability[drawn]).astype(np.int8)
-            prefix = prefixes(scores[drawn], wrong)
-            index = chosen.select(prefix, request)
-            if index is not None:
-                acceptances[i] = np.searchsorted(ranked, prefix.score[index], side="right") / ranked.size
+            result = target.choose(scores[drawn], wrong)
+            if not isinstance(result, Infeasible):
+                acceptances[i] = np.searchsorted(ranked, result.threshold, side="right") / ranked.size
         rows.append(ScopeRow(share, n, _mean(acceptances), _share(acceptances == 0)))
     return rows
 

@@ -20,8 +20,8 @@ from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRo
 from ..evaluation.label_checks import Missed, Suspicious, lowest
 from ..evaluation.tables import TableRow
 from ..pipeline import GateCounts, accepted_of
+from ..rules import RULES
 from ..scoring.scores import labels_of, values_of
-from ..thresholds.registry import RULES, rule_named
 
 __all__ = [
     "FEW_NOTE",
@@ -363,7 +363,7 @@ def _options(record: Record) -> Sequence[tuple[str, float]]:
 def _promise(row: EvaluationRow) -> str:
     if row.rule not in RULES:
         return "rule of your own"
-    rule = rule_named(row.rule)
+    rule = RULES[row.rule]
     sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
     return rule.promise + sure
 

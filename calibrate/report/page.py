@@ -15,6 +15,7 @@ from guardrail.describe import promises
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.judges import Judge
+from guardrail.outcome import CERTIFIED
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
@@ -25,8 +26,8 @@ from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
+from ..rules import RULES, certifies, compared_rules
 from ..scoring.scores import arrays, labels_of, taken, values_of
-from ..thresholds.registry import certifies, compared_rules, rule_names, swept_rules
 from . import sentences
 from .content import (
     FEW_NOTE,
@@ -94,7 +95,7 @@ def compare_rules(
 
 def _compared(artifact: CalibrationArtifact) -> list[RuleSpec]:
     own, delta = artifact.outcome.rule, artifact.outcome.delta
-    if own not in rule_names():
+    if own not in RULES:
         return list(compared_rules())
     spec: RuleSpec = own if delta is None else (own, {"delta": delta})
     return [spec, *(name for name in compared_rules() if name != own)]
@@ -105,7 +106,7 @@ def sweep(
 ) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
     pool = arrays(records, estimator)
-    names = [name for name in (artifact.outcome.rule, *swept_rules()) if name in rule_names()]
+    names = [name for name in (artifact.outcome.rule, CERTIFIED) if name in RULES]
     alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
     return evaluate(
         pool.uncertainty,

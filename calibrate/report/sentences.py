@@ -15,9 +15,9 @@ from guardrail.specs import EstimatorSpec
 from ..data.records import GIVEN
 from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
+from ..fitting import FRESH_LABELS, USEFUL_AUROC
 from ..pipeline import GateCounts
-from ..thresholds.fitting import FRESH_LABELS, USEFUL_AUROC
-from ..thresholds.registry import certifies
+from ..rules import certifies
 
 __all__ = [
     "ArtifactVerdict",

@@ -5,10 +5,10 @@ A **unit** (a question; a conversation; an answer with items) has a **score** u,
 ties go together, and no threshold is infinite. The unmeasured are among the n of every count and share. Units are
 independent draws from the source that is served later.
 
-A rule is a function ``(u, wrong, alpha, delta, **settings) -> Feasible | Infeasible``; `RULES` has them by name, and a
-new one is its function and one line there. **alpha** in (0, 1) is the target, **delta** in (0, 1) the failure
-probability. Settings are keyword-only and declared before labels are seen. Scores that are NaN or -inf, labels that are
-not 0 or 1, and probabilities outside (0, 1) raise `guardrail.errors.UsageError` everywhere.
+A rule is a function ``(u, wrong, alpha, delta, **settings) -> Feasible | Infeasible``; `RULES` has them by name with
+what they state, and a new one is its function and its row there. **alpha** in (0, 1) is the target, **delta** in (0, 1)
+the failure probability. Settings are keyword-only and declared before labels are seen. Scores that are NaN or -inf,
+labels that are not 0 or 1, and probabilities outside (0, 1) raise `guardrail.errors.UsageError` everywhere.
 
     certificate.py   certified(u, wrong, alpha, delta=.1, *, share=.25)     P(SCER > alpha) <= delta
                      smallest(u, wrong, delta=.1, *, share=.25)             first threshold with its exact bound
@@ -34,39 +34,165 @@ not 0 or 1, and probabilities outside (0, 1) raise `guardrail.errors.UsageError`
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import inspect
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final, Literal
+
+from guardrail.notebook import sure
 
 from .capital import certified_groups
 from .certificate import certified, smallest
 from .count import crc_joint
 from .counts import Feasible, Infeasible, Result
 from .plug_in import acrc, clopper_pearson, empirical, fixed_quantile, hoeffding, lec
-from .prediction_powered import prediction_powered
 
-__all__ = ["RULES", "Feasible", "Infeasible", "Rule", "certified", "smallest"]
+__all__ = ["RULES", "Feasible", "Infeasible", "Result", "Rule", "certified", "certifies", "compared_rules"]
+__all__ += ["planned_rules", "smallest"]
 
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule, whether it certifies (the error rate among answers, with probability 1 - delta), and its promise."""
+    """A threshold rule: its function, and what plans, reports and artifacts state about it.
 
+    Attributes:
+        name: As users write it.
+        choose: The function ``(u, wrong, alpha, delta, **settings) -> Feasible | Infeasible``. Settings are its
+            keyword-only parameters. One that is called ``group`` gets the group of each unit; a rule without it takes
+            units to be independent, and gets one unit of each group.
+        guarantee: The promise in one sentence, with its assumptions; ``{alpha}`` and ``{sure}`` stand for the target
+            and 1 - delta. Or a function from the settings to that sentence.
+        promise: The promise in a few words, for tables.
+        certifies: Whether the error rate among accepted answers is at most alpha with probability 1 - delta, at
+            finite n.
+        uses_delta: Whether delta plays a part.
+        population: What alpha is a share of: accepted answers, or all questions.
+        compared: Whether reports and ``calibrate evaluate`` show the rule when no rules are named.
+        planned: Whether ``calibrate plan`` simulates the rule when no rules are named.
+    """
+
+    name: str
     choose: Callable[..., Result]
-    certified: bool
-    promise: str
+    guarantee: str | Callable[[Mapping[str, Any]], str]
+    promise: str = "see its documentation"
+    certifies: bool = False
+    uses_delta: bool = False
+    population: Literal["accepted", "all"] = "accepted"
+    compared: bool = False
+    planned: bool = False
+
+    def stated(self, alpha: float, delta: float, settings: Mapping[str, Any]) -> str:
+        """The guarantee of one fit."""
+        text = self.guarantee if isinstance(self.guarantee, str) else self.guarantee(settings)
+        return text.format(alpha=alpha, sure=sure(delta))
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The settings that a user may give, with their defaults."""
+        return {name: each.default for name, each in self._keywords.items() if name != "group"}
+
+    @property
+    def reads_groups(self) -> bool:
+        """Whether the rule reads units of one group as dependent."""
+        return "group" in self._keywords
+
+    @property
+    def _keywords(self) -> dict[str, inspect.Parameter]:
+        parameters = inspect.signature(self.choose).parameters
+        return {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
 
 
-RULES: Final[dict[str, Rule]] = {
-    "certified": Rule(certified, True, "certificate"),
-    "acrc": Rule(acrc, False, "in the limit, on average"),
-    "fixed_quantile": Rule(fixed_quantile, False, "none"),
-    "empirical": Rule(empirical, False, "none"),
-    "hoeffding": Rule(hoeffding, False, "none as a scan"),
-    "clopper_pearson": Rule(clopper_pearson, False, "none as a scan"),
-    "lec": Rule(lec, False, "none in finite samples"),
-    "crc_joint": Rule(crc_joint, False, "of all questions, on average"),
-    "certified_groups": Rule(certified_groups, True, "certificate, of groups"),
-    "prediction_powered": Rule(prediction_powered, False, "asymptotic"),
-}
-"""Every rule by the name that users write: the certificate, the base paper's rule and its baselines, the others."""
+_WITH_PROBABILITY = (
+    "With probability at least {sure} over calibrations the error rate among accepted answers is at most {alpha:g}"
+)
+_ONCE = " as a mean over groups (every group with an accepted answer counts once)"
+_AVERAGE = " on average over calibrations"
+_SCAN = "None as a scan: the bound holds at one threshold that is fixed beforehand, and the luckiest is taken."
+
+_RULES = (
+    Rule(
+        "certified",
+        certified,
+        _WITH_PROBABILITY + ", in finite samples, if questions are independent draws from the same source.",
+        "certificate",
+        certifies=True,
+        uses_delta=True,
+        compared=True,
+        planned=True,
+    ),
+    Rule(
+        "acrc",
+        acrc,
+        "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
+        "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha.",
+        "in the limit, on average",
+        compared=True,
+        planned=True,
+    ),
+    Rule(
+        "fixed_quantile",
+        fixed_quantile,
+        "None: it accepts a fixed share of the items and looks at no label, whatever the target.",
+        "none",
+        compared=True,
+    ),
+    Rule(
+        "empirical",
+        empirical,
+        "None: the observed error rate is alpha or less on these items, chosen by looking at them; expect about half "
+        "of all calibrations to exceed alpha on new questions.",
+        "none",
+        compared=True,
+    ),
+    Rule("hoeffding", hoeffding, _SCAN, "none as a scan", uses_delta=True, compared=True),
+    Rule("clopper_pearson", clopper_pearson, _SCAN, "none as a scan", uses_delta=True, compared=True),
+    Rule(
+        "lec",
+        lec,
+        "Stated by its authors as P(wrong | accepted) <= alpha; no rule can promise that without assumptions in finite "
+        "samples, and the measured rate is a little above alpha. About half of all calibrations exceed it.",
+        "none in finite samples",
+        compared=True,
+    ),
+    Rule(
+        "crc_joint",
+        crc_joint,
+        lambda settings: (
+            f"P(accepted and wrong) <= {{alpha:g}} per question{_AVERAGE if settings['average'] else ''}, exact in "
+            "finite samples for exchangeable items. This is a share of all questions, not of the accepted ones."
+        ),
+        "of all questions, on average",
+        population="all",
+        compared=True,
+    ),
+    Rule(
+        "certified_groups",
+        certified_groups,
+        lambda settings: (
+            f"{_WITH_PROBABILITY}{_ONCE if settings['most'] is None else ''}, in finite samples, if groups are "
+            "independent draws from the same source. Questions within a group may depend on each other."
+        ),
+        "certificate, of groups",
+        certifies=True,
+        uses_delta=True,
+    ),
+)
+
+RULES: Final[dict[str, Rule]] = {rule.name: rule for rule in _RULES}
+"""Every rule by the name that users write, in the order of tables: the certificate, the base paper's rule and its
+baselines, the others. `prediction_powered` needs labels by two and is called by itself."""
+
+
+def certifies(name: str) -> bool:
+    """Whether a rule of that name is in the table and certifies; other procedures (prediction_powered) do not."""
+    return name in RULES and RULES[name].certifies
+
+
+def compared_rules() -> tuple[str, ...]:
+    """Rules that reports and ``calibrate evaluate`` compare when none are named."""
+    return tuple(name for name, rule in RULES.items() if rule.compared)
+
+
+def planned_rules() -> tuple[str, ...]:
+    """Rules that ``calibrate plan`` simulates when none are named."""
+    return tuple(name for name, rule in RULES.items() if rule.planned)

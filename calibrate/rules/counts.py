@@ -74,6 +74,39 @@ class Counts:
         """The result that accepts up to one of the thresholds."""
         return Feasible(float(self.threshold[index]), self.n, int(self.k[index]), int(self.e[index]), start, bound)
 
+    @property
+    def measured(self) -> int:
+        """Units with a finite score."""
+        return int(self.k[-1]) if self.k.size else 0
+
+    @property
+    def errors(self) -> int:
+        """Wrong units among the measured."""
+        return int(self.e[-1]) if self.e.size else 0
+
+    @property
+    def ties(self) -> Ints:
+        """Units with exactly the score of each threshold."""
+        return np.diff(self.k, prepend=0)
+
+    @property
+    def auroc(self) -> float | None:
+        """P(a wrong unit is less certain than a right one) of the measured, ties counting half; None for one class."""
+        wrong, right = self.errors, self.measured - self.errors
+        if not wrong or not right:
+            return None
+        # In whole and half counts of whole blocks, so that the order within a block plays no part.
+        wrong_here = np.diff(self.e, prepend=0)
+        right_here = self.ties - wrong_here
+        right_below = (self.k - self.e) - right_here
+        return float(wrong_here @ (right_below + 0.5 * right_here)) / (wrong * right)
+
+    def accepted(self, threshold: float) -> tuple[int, int]:
+        """Units that a threshold accepts, and errors among them."""
+        # side="right", because the gate accepts a score equal to the threshold.
+        place = int(np.searchsorted(self.threshold, threshold, side="right"))
+        return (int(self.k[place - 1]), int(self.e[place - 1])) if place else (0, 0)
+
     def from_share(self, share: float) -> int:
         """Index of the first threshold that accepts this share of all units; the number of thresholds if none does."""
         return int(np.searchsorted(self.k, share * self.n - TOLERANCE))
@@ -98,7 +131,10 @@ def items(u: ArrayLike, wrong: ArrayLike) -> tuple[Floats, Ints]:
     Raises:
         UsageError: Arrays that are empty or differ in shape, a score that is NaN or -inf, a label that is not 0 or 1.
     """
-    scores, labels = np.asarray(u, dtype=np.float64), np.asarray(wrong)
+    try:
+        scores, labels = np.asarray(u, dtype=np.float64), np.asarray(wrong)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"u and wrong must be numbers: {error}.") from error
     if scores.ndim != 1 or scores.shape != labels.shape or not scores.size:
         raise UsageError(f"u and wrong must have one shape (n,) with n >= 1, got {scores.shape} and {labels.shape}.")
     if not (above := scores > -np.inf).all():

@@ -21,7 +21,7 @@ from guardrail.errors import UsageError
 from .certificate import most_errors
 from .counts import TOLERANCE, Bools, Counts, Infeasible, Reason, Result, check_share, counts
 
-__all__ = ["acrc", "clopper_pearson", "empirical", "fixed_quantile", "hoeffding", "lec"]
+__all__ = ["acrc", "clopper_pearson", "default_k_min", "empirical", "fixed_quantile", "hoeffding", "lec"]
 
 Condition: TypeAlias = Callable[[Counts], Bools]
 
@@ -93,8 +93,7 @@ def acrc(
         raise UsageError(f"k_min must be a number of accepted units, at least 1, got {k_min}. Leave it out.")
 
     def condition(at: Counts, monotone: bool) -> Bools:
-        fewest = max(math.log(0.05) / math.log1p(-alpha), 0.05 * at.n) if k_min is None else k_min
-        allowed = at.k >= fewest - TOLERANCE
+        allowed = at.k >= (default_k_min(at.n, alpha) if k_min is None else k_min)
         loss = (1 - alpha) * at.e if envelope else at.e - alpha * at.k
         fine = loss + ((1 - alpha) * at.n / (at.n + 1) if correction else 0.0) <= TOLERANCE
         return np.asarray(allowed & (~np.logical_or.accumulate(allowed & ~fine) if monotone else fine))
@@ -102,6 +101,12 @@ def acrc(
     never = correction and (envelope or (monotone and k_min is not None and alpha * k_min < 1 - alpha))
     without: Reason = "rule_accepts_nothing" if never else "too_few_items"
     return _largest(u, wrong, alpha, partial(condition, monotone=monotone), partial(condition, monotone=False), without)
+
+
+def default_k_min(n: int, alpha: float) -> int:
+    """The fewest of n units that rule acrc may accept, see there."""
+    # The tolerance keeps a quotient that is a whole number but for its last bit from being rounded up to the next one.
+    return max(math.ceil(max(math.log(0.05) / math.log1p(-alpha), 0.05 * n) - TOLERANCE), 1)
 
 
 def _largest(

@@ -16,8 +16,7 @@ from scipy import special
 from guardrail.errors import UsageError
 from guardrail.gate import RiskCoverage, risk_coverage
 
-from ..thresholds.fitting import check_items
-from ..thresholds.rule import Prefix, prefixes
+from ..rules.counts import Counts, counts, items
 
 __all__ = [
     "RiskCoverage",
@@ -63,12 +62,12 @@ def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
 
     The Mann-Whitney statistic; .5 is chance, below .5 the score points the wrong way.
     """
-    return _prefix(uncertainty, error).auroc
+    return counts(uncertainty, error).auroc
 
 
 def risk_coverage_curve(uncertainty: ArrayLike, error: ArrayLike) -> RiskCoverage:
     """Risk against coverage at every distinct score. Nothing is interpolated and no point stands for zero coverage."""
-    return risk_coverage(*check_items(uncertainty, error))
+    return risk_coverage(*items(uncertainty, error))
 
 
 def aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
@@ -77,7 +76,7 @@ def aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
     Formula: ``1/n sum_i e(u_i) / k(u_i)``, with e and k counted up to the end of item i's block of ties. Without ties
     this is the usual mean of prefix error rates (Geifman, Uziel & El-Yaniv, ICLR 2019). Lower is better.
     """
-    return _aurc(_prefix(uncertainty, error))
+    return _aurc(counts(uncertainty, error))
 
 
 def excess_aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
@@ -86,23 +85,19 @@ def excess_aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
     The perfect ranking has the same accuracy and no ties. Where we differ: the paper (Geifman, Uziel & El-Yaniv, 2019)
     approximates its area by ``mu + (1 - mu) ln(1 - mu)``; this is the exact sum.
     """
-    return ranking_of(_prefix(uncertainty, error))[2]
+    return ranking_of(counts(uncertainty, error))[2]
 
 
-def ranking_of(prefix: Prefix) -> tuple[float | None, float, float]:
-    """`auroc`, `aurc` and `excess_aurc` of items that are sorted already."""
-    wrong, area = np.arange(1, prefix.errors + 1), _aurc(prefix)
-    perfect = float((wrong / (prefix.n - prefix.errors + wrong)).sum()) / prefix.n
+def ranking_of(at: Counts) -> tuple[float | None, float, float]:
+    """`auroc`, `aurc` and `excess_aurc` of items that are counted already."""
+    wrong, area = np.arange(1, at.errors + 1), _aurc(at)
+    perfect = float((wrong / (at.measured - at.errors + wrong)).sum()) / at.measured
     # A perfect ranking gives 0 up to rounding, which must not show as a negative excess.
-    return prefix.auroc, area, max(0.0, area - perfect)
+    return at.auroc, area, max(0.0, area - perfect)
 
 
-def _aurc(prefix: Prefix) -> float:
-    return float((prefix.e / prefix.k) @ prefix.size) / prefix.n
-
-
-def _prefix(uncertainty: ArrayLike, error: ArrayLike) -> Prefix:
-    return prefixes(*check_items(uncertainty, error))
+def _aurc(at: Counts) -> float:
+    return float((at.e / at.k) @ at.ties) / at.measured
 
 
 def _labels(error: ArrayLike, accepted: ArrayLike) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:

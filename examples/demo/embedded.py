@@ -16,11 +16,11 @@ from calibrate.data.collect import collect_records
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question, option_labels, read_questions
 from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.fitting import fit
 from calibrate.pipeline import GateCounts, fit_artifact, held_out, split
 from calibrate.report import compare_rules, write_report
 from calibrate.scope import cut_at
 from calibrate.scoring.scores import arrays, score_records
-from calibrate.thresholds import fit
 from examples.demo.screen import CONSOLE, examples_table, labels_line, splits_line, title, verdict_panel
 from guardrail import ArtifactMismatchError, CalibrationArtifact, Feasible, Guardrail, SampleSet, Verdict
 from guardrail.uncertainty import make_estimator

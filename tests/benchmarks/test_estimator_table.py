@@ -17,8 +17,8 @@ from benchmarks.estimators.page import Page
 from benchmarks.estimators.scores import lacking, score, variants
 from benchmarks.estimators.sources import FILES, Source, recorded, sources
 from calibrate.data.records import RecordFile, write_records
+from calibrate.fitting import fit
 from calibrate.scoring.metrics import aurc, auroc
-from calibrate.thresholds import fit
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible

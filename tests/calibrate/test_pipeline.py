@@ -15,10 +15,10 @@ from calibrate.data.split import one_per_cluster, split
 from calibrate.evaluation.audit import audit
 from calibrate.evaluation.choice import choose_score
 from calibrate.evaluation.label_checks import suspicious
+from calibrate.fitting import fit
 from calibrate.pipeline import accepted_of, fit_artifact, held_out, part_header, require_same
 from calibrate.report.sentences import undecided_answers
 from calibrate.scoring.scores import arrays
-from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible

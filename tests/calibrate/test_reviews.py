@@ -20,6 +20,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
+from calibrate.fitting import fit
 from calibrate.pipeline import GateCounts, question_hashes
 from calibrate.reviews import (
     ReviewedItem,
@@ -34,7 +35,6 @@ from calibrate.reviews import (
 )
 from calibrate.reviews.pool import settled
 from calibrate.rules.certificate import interval
-from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError

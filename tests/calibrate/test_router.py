@@ -17,11 +17,11 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.evaluation.audit import audit_counts, audit_router
+from calibrate.fitting import fit
 from calibrate.ledger import Ledger, counted_router
 from calibrate.pipeline import accepted_of, fit_artifact, part_header
 from calibrate.router import ByGroup, by_route, fit_router
 from calibrate.scope import draw_to_label
-from calibrate.thresholds import fit
 from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, InfeasibleReason

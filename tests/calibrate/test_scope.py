@@ -15,10 +15,10 @@ from calibrate.correctness import make_rule
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.evaluation.audit import _shift
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_scope
+from calibrate.fitting import fit
 from calibrate.pipeline import fit_artifact, part_header
 from calibrate.scope import cut_at, draw_to_label
 from calibrate.scoring.scores import score_records
-from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactFormatError, UsageError

@@ -10,8 +10,8 @@ import pytest
 from typer.testing import CliRunner
 
 from calibrate.cli import app
+from calibrate.fitting import fit
 from calibrate.report.sentences import promise
-from calibrate.thresholds import fit
 from guardrail import Guardrail
 from guardrail.artifact import (
     CalibrationArtifact,

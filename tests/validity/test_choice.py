@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from calibrate.evaluation.choice import SHARE, rank_scores
-from calibrate.thresholds import fit
+from calibrate.fitting import fit
 from guardrail.outcome import Feasible
 
 pytestmark = pytest.mark.slow

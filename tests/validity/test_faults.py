@@ -20,8 +20,8 @@ from langchain_core.messages import AIMessageChunk, HumanMessage
 from langchain_core.outputs import ChatResult
 from pydantic import PrivateAttr, ValidationError
 
-from calibrate.thresholds import fit
-from calibrate.thresholds.registry import rule_named, rule_names
+from calibrate.fitting import fit
+from calibrate.rules import RULES
 from guardrail import Guardrail, Reason, accepts
 from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
@@ -335,11 +335,11 @@ def test_relevance_of_another_length_is_never_cut_to_fit() -> None:
 # -- thresholds
 
 
-CLUSTERED = [name for name in rule_names() if rule_named(name).grouping != "none"]
+CLUSTERED = [name for name in sorted(RULES) if RULES[name].reads_groups]
 GROUPS = [f"g{i}" for i in range(400)]  # one item each
 
 
-@pytest.mark.parametrize("rule", rule_names())
+@pytest.mark.parametrize("rule", sorted(RULES))
 @pytest.mark.parametrize("distinct", [5, 400])
 def test_the_gate_accepts_exactly_the_items_the_rule_counted(rule: str, distinct: int) -> None:
     """Off by one, in a list of thresholds or in the comparison, the item at the edge is accepted without being counted.
@@ -374,6 +374,6 @@ def test_most_rules_had_something_to_count() -> None:
             ),
             Feasible,
         )
-        for name in rule_names()
+        for name in sorted(RULES)
     }
     assert sum(outcomes.values()) >= 8, outcomes

@@ -19,7 +19,7 @@ from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field
 from scipy import stats
 
-from calibrate.thresholds import fit
+from calibrate.fitting import fit
 from guardrail import AbstainedError, Guardrail
 from guardrail.outcome import Feasible
 from guardrail.sampling.calls import SAMPLE_INDEX

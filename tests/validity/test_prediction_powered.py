@@ -13,8 +13,8 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
+from calibrate.fitting import fit
 from calibrate.prediction_powered import fit_prediction_powered
-from calibrate.thresholds import fit
 from guardrail.outcome import Feasible, Infeasible
 
 pytestmark = pytest.mark.slow

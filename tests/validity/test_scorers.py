@@ -9,7 +9,7 @@ from scipy import stats
 
 from calibrate import collect_records, read_records, score_records
 from calibrate.data.questions import Question
-from calibrate.thresholds import fit
+from calibrate.fitting import fit
 from guardrail import Guardrail, accepts, plan_for, scorer
 from guardrail.outcome import Feasible
 from guardrail.testing import ScriptedChat, make_artifact

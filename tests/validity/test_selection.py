@@ -15,11 +15,11 @@ from calibrate.data.records import Record
 from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
 from calibrate.evaluation.audit import audit_counts
+from calibrate.fitting import fit
 from calibrate.pipeline import GateCounts, question_hashes
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scope import SELECTED
-from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 from tests.calibrate.test_reviews import ARTIFACT, simulated
 

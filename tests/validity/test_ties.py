@@ -10,8 +10,7 @@ import pytest
 from numpy.typing import NDArray
 from scipy import stats
 
-from calibrate.thresholds.fitting import request_for
-from calibrate.thresholds.rule import prefixes
+from calibrate.fitting import fit
 from guardrail.uncertainty.combine import tie_order
 
 pytestmark = pytest.mark.slow
@@ -42,16 +41,14 @@ def certificates(*, learns: bool) -> tuple[int, int, float]:
         learns: Whether the second score knows the wrong answers among the labelled questions.
     """
     rng = np.random.default_rng(7)
-    rule, request = request_for("certified", alpha=ALPHA, delta=DELTA, options={})
     served = ordered(SECOND)
     on_file = ordered(SECOND * (1 + 9.0 * WRONG)) if learns else served
     count, false, answered = 0, 0, 0.0
     for _ in range(RUNS):
         drawn = rng.integers(0, POOL, size=LABELS)
-        prefix = prefixes(on_file[drawn], WRONG[drawn].astype(np.int8))
-        index = rule.select(prefix, request)
-        if index is not None:
-            accepted = served <= prefix.score[index]
+        outcome = fit(on_file[drawn], WRONG[drawn], alpha=ALPHA, delta=DELTA)
+        if outcome.threshold is not None:
+            accepted = served <= outcome.threshold
             count, false = count + 1, false + bool(WRONG[accepted].mean() > ALPHA)
             answered += float(accepted.mean()) / RUNS
     return count, false, answered

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.thresholds import fit
+from calibrate.fitting import fit
 from guardrail.outcome import Feasible
 from guardrail.uncertainty.combine import then_order
 from tests.combinations import ranks_of

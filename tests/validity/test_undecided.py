@@ -17,8 +17,8 @@ from scipy import stats
 
 from calibrate.data.record import Record
 from calibrate.data.table import RecordTable, table_of
+from calibrate.fitting import fit
 from calibrate.scoring.scores import arrays
-from calibrate.thresholds import fit
 from guardrail.outcome import Feasible
 from guardrail.types import Sample, SampleSet, Uncertainty
 

@@ -12,10 +12,10 @@ from guardrail.sampling.follow_ups import SCORE
 
 from ...data.records import RecordHeader
 from ...evaluation.choice import AUTO
+from ...fitting import Target
+from ...rules import RULES
 from ...scoring.scores import usual_key
 from ...spec_syntax import estimator_flags, rule_text
-from ...thresholds.fitting import request_for
-from ...thresholds.registry import rule_named, rule_names
 
 __all__ = ["fit_flags", "fresh_command", "listed", "next_step"]
 
@@ -67,22 +67,19 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     # To fit the chosen score on all questions would use those of the choice again.
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
     flags = [f"--score {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]
-    is_builtin = outcome.rule in rule_names()
+    is_builtin = outcome.rule in RULES
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
-    delta = outcome.delta
-    if is_builtin and delta is not None and rule_named(outcome.rule).uses_delta:
-        flags.append(f"--delta {delta:.12g}")
+    if is_builtin and outcome.delta is not None:
+        flags.append(f"--delta {outcome.delta:.12g}")
     return " ".join(flags)
 
 
 def _rule_text(outcome: Feasible | Infeasible) -> str:
     """A rule with the options that its defaults do not give."""
-    rule, options = rule_named(outcome.rule), outcome.options
-    _, request = request_for(rule, alpha=outcome.alpha, delta=outcome.delta if rule.uses_delta else None, options={})
-    usual = rule.resolve(outcome.n, request)
+    options, usual = outcome.options, Target.of(outcome.rule, alpha=outcome.alpha).resolved(outcome.n)
     return rule_text(
         outcome.rule, {name: options[name] for name in usual if name in options and options[name] != usual[name]}
     )

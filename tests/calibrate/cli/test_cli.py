@@ -24,8 +24,8 @@ from calibrate.ledger import ledger_of
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.comparison import PaperView
 from calibrate.report.sentences import verdict_text
+from calibrate.rules import compared_rules
 from calibrate.scoring.apart import training_of
-from calibrate.thresholds.registry import compared_rules
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import answer_if, promises, stops_nothing, warning
 from tests.calibrate import fakes

@@ -21,11 +21,11 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import Field
 from typer.testing import CliRunner
 
-from calibrate import thresholds
 from calibrate.cli import app
 from calibrate.correctness import chat_judge
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
+from calibrate.fitting import fit as fit_arrays
 from calibrate.pipeline import part_header
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
@@ -477,9 +477,7 @@ def test_deciding_an_undecided_answer_never_lowers_the_threshold(data: st.DataOb
     mended = data.draw(st.lists(st.booleans(), min_size=n, max_size=n))
     alpha = data.draw(st.sampled_from([0.1, 0.3, 0.6]))
     outcomes = [
-        thresholds.fit(
-            score, [each and not right for each, right in zip(wrong, rights, strict=True)], **RULE, alpha=alpha
-        )
+        fit_arrays(score, [each and not right for each, right in zip(wrong, rights, strict=True)], **RULE, alpha=alpha)
         for rights in ([False] * n, mended)
     ]
     before, after = (-math.inf if outcome.threshold is None else outcome.threshold for outcome in outcomes)

@@ -20,8 +20,8 @@ from calibrate.evaluation.calls import (
     contradiction,
     ordered,
 )
+from calibrate.fitting import Target
 from calibrate.scoring.scores import score_records
-from calibrate.thresholds.fitting import request_for
 from guardrail.errors import UsageError
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan
@@ -49,15 +49,15 @@ def test_two_stages_are_ordered_as_by_the_estimator_and_a_failed_sample_disagree
 def test_one_fit_reads_its_labels_alone() -> None:
     error = np.r_[np.zeros(200), np.ones(200)].astype(np.int64)
     score = Score("s", 3, np.arange(400.0))
-    job = request_for("certified", alpha=0.1, delta=0.1, options={})
+    target = Target.of("certified", alpha=0.1, delta=0.1)
     fitted = np.arange(0, 400, 2)
-    accepted, spent = certified_once(score, ordered(score, np.empty(0)), error, fitted, job)
+    accepted, spent = certified_once(score, ordered(score, np.empty(0)), error, fitted, target)
     assert 0.4 < accepted.mean() < 0.6
     assert spent == 3
     turned = np.where(np.isin(np.arange(400), fitted), error, 1 - error)  # other labels outside the fit
-    again, _ = certified_once(score, ordered(score, np.empty(0)), turned, fitted, job)
+    again, _ = certified_once(score, ordered(score, np.empty(0)), turned, fitted, target)
     assert (again == accepted).all()
-    nothing, spent = certified_once(score, ordered(score, np.empty(0)), np.ones_like(error), fitted, job)
+    nothing, spent = certified_once(score, ordered(score, np.empty(0)), np.ones_like(error), fitted, target)
     assert not nothing.any()
     assert spent == 3
 

@@ -17,14 +17,14 @@ from calibrate.evaluation.evaluate import (
     Evaluation,
     RuleSpec,
     _calibration_part,
-    _job,
     _members,
     _Tally,
+    _target,
     evaluate,
 )
+from calibrate.fitting import fit
 from calibrate.report.content import few
-from calibrate.thresholds import fit
-from calibrate.thresholds.registry import rule_names
+from calibrate.rules import RULES
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
@@ -44,7 +44,7 @@ def test_row_figures_by_hand() -> None:
     patterns = [(5, 1, 6), (0, 0, 6), (2, 1, 0), (4, 0, 8)]
     for split, (n_accepted, wrong, right) in enumerate(patterns):
         tally.accepted[split], tally.errors[split], tally.right[split], tally.n[split] = n_accepted, wrong, right, 10
-    row = tally.row(_job("empirical", 0.2, None))
+    row = tally.row(*_target("empirical", 0.2, None))
     assert row.scer is not None
     assert row.scer.value == pytest.approx((0.2 + 0.5 + 0.0) / 3)
     assert row.scer_sd == pytest.approx(np.std([0.2, 0.5, 0.0], ddof=1))
@@ -244,5 +244,5 @@ def option_entropies(file: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]
 
 
 def test_every_rule_runs() -> None:
-    result = evaluate(*pool(), rules=rule_names(), alphas=[0.2], n_calibration=200, splits=2)
-    assert [row.rule for row in result.rows] == list(rule_names())
+    result = evaluate(*pool(), rules=sorted(RULES), alphas=[0.2], n_calibration=200, splits=2)
+    assert [row.rule for row in result.rows] == sorted(RULES)

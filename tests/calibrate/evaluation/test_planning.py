@@ -20,9 +20,9 @@ from calibrate.evaluation.planning import (
     labels_needed,
     plan,
 )
+from calibrate.fitting import fit
 from calibrate.report.sentences import verdict_text
 from calibrate.scoring.metrics import auroc, scer
-from calibrate.thresholds import fit
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.describe import promises
 from guardrail.errors import UsageError

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
-from calibrate.thresholds import fit
-from calibrate.thresholds.groups import Groups, one_of_each
+from calibrate.fitting import fit, one_of_each
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 
@@ -21,31 +20,31 @@ def clean(groups: int, size: int = 2) -> tuple[list[float], list[int], list[int]
 
 def test_one_of_each_ignores_scores_labels_and_the_order_of_groups() -> None:
     ids = [f"user {i % 40}" for i in range(200)]
-    sampled = one_of_each(Groups.of(ids, 200))
+    sampled = one_of_each(ids)
     assert sorted(ids[i] for i in sampled) == sorted(set(ids))
     order = np.argsort([int(name[5:]) for name in ids], kind="stable")[::-1]
     order = order.reshape(40, 5)[:, ::-1].ravel()  # groups reversed, items of a group in their old order
-    again = one_of_each(Groups.of([ids[i] for i in order], 200))
+    again = one_of_each([ids[i] for i in order])
     assert sorted(order[again].tolist()) == sampled.tolist()
-    assert one_of_each(Groups.of(ids, 200), seed=1).tolist() != sampled.tolist()
 
 
 def test_every_item_of_a_group_is_equally_likely() -> None:
     # 6,000 groups of three: each position 2,000 times, sd 36.5; 5 sd is a false alarm of 2e-6.
-    sampled = one_of_each(Groups.of([i // 3 for i in range(18_000)], 18_000))
+    sampled = one_of_each([i // 3 for i in range(18_000)])
     counts = np.bincount(sampled % 3, minlength=3)
     assert np.abs(counts - 2_000).max() < 183
 
 
-def test_a_certificate_uses_one_item_of_each_group() -> None:
+@pytest.mark.parametrize("rule", ["certified", "acrc"])
+def test_a_rule_of_independent_items_gets_one_item_of_each_group(rule: str) -> None:
     """Ten equal questions of one document are no ten draws: counted each, they certify what one document shows."""
     rng = np.random.default_rng(2)
     ids = np.repeat(np.arange(300), 4)
     u = rng.normal(size=1200)
     e = (rng.random(1200) < 1 / (1 + np.exp(3 - 1.5 * u))).astype(int)
-    outcome = fit(u, e, alpha=0.2, groups=ids.tolist())
-    sampled = one_of_each(Groups.of(ids.tolist(), 1200))
-    alone = fit(u[sampled], e[sampled], alpha=0.2)
+    outcome = fit(u, e, alpha=0.2, rule=rule, groups=ids.tolist())
+    sampled = one_of_each(ids.tolist())
+    alone = fit(u[sampled], e[sampled], alpha=0.2, rule=rule)
     assert isinstance(outcome, Feasible)
     assert isinstance(alone, Feasible)
     assert (outcome.n, outcome.n_accepted, outcome.threshold) == (300, alone.n_accepted, alone.threshold)

@@ -1,13 +1,15 @@
-"""A new threshold rule or correctness rule, added as CONTRIBUTING.md says: its class and one registry entry."""
+"""A new threshold rule or correctness rule, added as CONTRIBUTING.md says: the rule and one row of a table."""
 
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import numpy as np
 import pytest
+from numpy.typing import ArrayLike
 from typer.testing import CliRunner
 
 from calibrate import evaluate, fit, label_records, make_rule, plan
@@ -21,9 +23,8 @@ from calibrate.evaluation.evaluate import RuleSpec
 from calibrate.pipeline import fit_artifact
 from calibrate.report import compare_rules, sentences
 from calibrate.report.content import comparison
-from calibrate.report.page import sweep
-from calibrate.thresholds.registry import RULES, rule_names
-from calibrate.thresholds.rule import Prefix, Rule, RuleRequest
+from calibrate.rules import RULES, Result, Rule
+from calibrate.rules.counts import counts
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible
 from guardrail.specs import CorrectnessSpec
@@ -32,22 +33,21 @@ from guardrail.types import Sample, SampleSet, ToolCall
 KEY = "discrete_semantic_entropy"
 
 
-class FirstBlock(Rule):
+def first_block_of(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1) -> Result:
     """Accept the most certain block of equal scores, and call that a certificate."""
+    return counts(u, wrong).at(0)
 
-    name = "first_block"
-    uses_delta = True
-    certifies = True
-    promise = "none, honestly"
-    in_report = in_sweep = in_plan = True
 
-    def select(self, prefix: Prefix, request: RuleRequest) -> int | None:
-        """Always the first block end."""
-        return 0
-
-    def guarantee(self, request: RuleRequest) -> str:
-        """The parts that a test needs."""
-        return f"Nothing at {request.alpha:g}."
+FIRST_BLOCK = Rule(
+    "first_block",
+    first_block_of,
+    "Nothing at {alpha:g}.",
+    "none, honestly",
+    certifies=True,
+    uses_delta=True,
+    compared=True,
+    planned=True,
+)
 
 
 class Shouted:
@@ -67,8 +67,8 @@ class Shouted:
 
 @pytest.fixture
 def first_block(monkeypatch: pytest.MonkeyPatch) -> str:
-    monkeypatch.setitem(RULES, FirstBlock.name, FirstBlock())
-    return FirstBlock.name
+    monkeypatch.setitem(RULES, FIRST_BLOCK.name, FIRST_BLOCK)
+    return FIRST_BLOCK.name
 
 
 @pytest.fixture
@@ -84,7 +84,6 @@ def run(*arguments: object) -> str:
 
 
 def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
-    assert first_block in rule_names()
     result = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=first_block)
     assert isinstance(result, Feasible)
     assert (result.threshold, result.n_accepted, result.delta, result.guarantee) == (0.1, 2, 0.1, "Nothing at 0.2.")
@@ -101,7 +100,6 @@ def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: Record
     promised = {row.name: row.promise for row in comparison(compared, artifact)}
     assert promised[first_block] == "none, honestly, 90 % sure"
     assert promised["acrc"] == "in the limit, on average"
-    assert first_block in [row.rule for row in sweep(artifact, labelled.records, KEY, compared).rows]
 
 
 def test_what_a_new_rule_states_decides_what_an_audit_says(first_block: str, labelled: RecordFile) -> None:
@@ -122,8 +120,7 @@ def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path,
 
 
 def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None:
-    mine = FirstBlock()
-    assert mine.name not in rule_names()
+    mine = FIRST_BLOCK
     result = fit([0.1, 0.1, 0.5], [0, 1, 1], alpha=0.2, rule=mine)
     assert isinstance(result, Feasible)
     assert (result.rule, result.threshold, result.delta) == ("first_block", 0.1, 0.1)
@@ -138,13 +135,10 @@ def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None
 
 
 def test_what_a_rule_of_ones_own_cannot_be(labelled: RecordFile) -> None:
-    class Acrc(FirstBlock):
-        name = "acrc"
-
-    with pytest.raises(UsageError, match="Acrc has the name 'acrc' of another rule"):
-        fit([0.1], [0], alpha=0.2, rule=Acrc())
-    with pytest.raises(UsageError, match=r"unknown rule <class .*FirstBlock.*as an object: Mine\(\)"):
-        fit([0.1], [0], alpha=0.2, rule=cast(Any, FirstBlock))
+    with pytest.raises(UsageError, match="'acrc' is the name of another rule"):
+        fit([0.1], [0], alpha=0.2, rule=replace(FIRST_BLOCK, name="acrc"))
+    with pytest.raises(UsageError, match=r"unknown rule <function .*as an object: calibrate\.Rule"):
+        fit([0.1], [0], alpha=0.2, rule=cast(Any, first_block_of))
     with pytest.raises(UsageError, match=r"unknown rule 'first_block'.*Pass a rule of your own as an object"):
         fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="first_block")
 

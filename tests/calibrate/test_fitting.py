@@ -1,4 +1,4 @@
-"""Misuse is refused with the value, the rule and the way out."""
+"""`calibrate.fit` on arrays: outcomes and their reasons; misuse is refused with the value, the rule and the way out."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.thresholds import fit
-from calibrate.thresholds.registry import rule_names
+from calibrate.fitting import fit
+from calibrate.rules import RULES
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 
@@ -37,23 +37,35 @@ def test_alpha_must_be_a_number(value: Any) -> None:
     assert f"got {value!r}" in refusal(alpha=value)
 
 
-@pytest.mark.parametrize(("bad", "shown"), [(float("nan"), "nan"), (float("inf"), "inf"), (-np.inf, "-inf")])
-def test_scores_must_be_finite(bad: float, shown: str) -> None:
-    message = refusal([0.1, bad, bad, 0.2])
-    assert message.startswith(f"uncertainty[1] must be finite, got {shown}.")
-    assert "Leave out" in message
+@pytest.mark.parametrize(("bad", "shown"), [(float("nan"), "nan"), (-np.inf, "-inf")])
+def test_scores_must_be_numbers_or_inf(bad: float, shown: str) -> None:
+    assert refusal([0.1, bad, bad, 0.2]) == f"u[1] is {shown}. Write inf where the uncertainty was not measured."
+
+
+def test_an_unmeasured_item_counts_among_all_and_is_never_accepted() -> None:
+    """Of 100 questions 40 could not be measured. Dropped, they would move the start of the walk from 38 to 22."""
+    outcome = fit([*range(60), *[np.inf] * 40], [0] * 37 + [1] + [0] * 62, alpha=0.1)
+    assert isinstance(outcome, Feasible)
+    assert (outcome.n, outcome.n_accepted, outcome.acceptance) == (100, 60, 0.6)
+    assert outcome.diagnostics.max_acceptance == 0.6
+    assert outcome.diagnostics.base_error == pytest.approx(1 / 60)
+    few = fit([*range(30), *[np.inf] * 70], [0] * 100, alpha=0.1)
+    assert isinstance(few, Infeasible)
+    assert "Even without a single error 30 items are too few" in few.detail
+    assert "one threshold alone takes 38" in few.detail
+    assert isinstance(fit(range(30), [0] * 30, alpha=0.1), Feasible)
 
 
 @pytest.mark.parametrize(("bad", "shown"), [(2, "2"), (0.5, "0.5"), (-1, "-1"), (float("nan"), "nan")])
 def test_labels_must_be_binary(bad: float, shown: str) -> None:
-    assert refusal(e=[0, 1, bad, 7]).startswith(f"error[2] must be 0 (correct) or 1 (wrong), got {shown}.")
+    assert refusal(e=[0, 1, bad, 7]).startswith(f"wrong[2] must be 0 (right) or 1 (wrong or undecided), got {shown}.")
 
 
 def test_shapes() -> None:
-    assert "uncertainty has 4 items and error has 3" in refusal(e=[0, 1, 0])
-    assert "no items (n = 0)" in refusal([], [])
-    assert "one-dimensional, got shape (1, 4)" in refusal([U])
-    assert "uncertainty must be numbers" in refusal(["low", "high", "low", "low"])
+    assert "must have one shape (n,) with n >= 1, got (4,) and (3,)" in refusal(e=[0, 1, 0])
+    assert "got (0,) and (0,)" in refusal([], [])
+    assert "got (1, 4) and (4,)" in refusal([U])
+    assert "u and wrong must be numbers" in refusal(["low", "high", "low", "low"])
 
 
 def test_booleans_and_arrays_are_fine() -> None:
@@ -63,7 +75,7 @@ def test_booleans_and_arrays_are_fine() -> None:
 def test_unknown_rule_suggests_the_nearest() -> None:
     message = refusal(rule="certifed")
     assert "unknown rule 'certifed'. Did you mean 'certified'?" in message
-    assert all(name in message for name in rule_names())
+    assert all(name in message for name in sorted(RULES))
 
 
 def test_unknown_option_names_the_known_ones() -> None:
@@ -71,7 +83,7 @@ def test_unknown_option_names_the_known_ones() -> None:
     assert refusal(rule="lec", start=1) == "rule 'lec' takes no option 'start'. It takes no options."
 
 
-@pytest.mark.parametrize("rule", [name for name in rule_names() if name in ("acrc", "lec", "crc_joint", "empirical")])
+@pytest.mark.parametrize("rule", [name for name in sorted(RULES) if name in ("acrc", "lec", "crc_joint", "empirical")])
 def test_delta_is_refused_where_it_means_nothing(rule: str) -> None:
     assert "makes no statement with a delta" in refusal(rule=rule, delta=0.1)
 
@@ -91,22 +103,13 @@ def test_option_values(rule: str, option: str, value: Any) -> None:
     assert str(value) in message
 
 
-@pytest.mark.parametrize("rule", [name for name in rule_names() if name not in ("certified", "certified_groups")])
-def test_repeated_groups_are_refused_unless_ignored_by_name(rule: str) -> None:
-    message = refusal(rule=rule, groups=["a", "a", "b", "c"])
-    assert "4 items come from 3 groups" in message
-    assert "groups='ignore'" in message
-    assert fit(U, E, alpha=0.3, rule=rule, groups="ignore").options["groups"] == "ignore"
-    assert "groups" not in fit(U, E, alpha=0.3, rule=rule, groups=["a", "b", "c", "d"]).options
-
-
 def test_groups_must_match() -> None:
-    assert "groups has 2 ids" in refusal(groups=["a", "b"])
-    assert "one id an item or 'ignore'" in refusal(groups="user")
+    assert "groups must be one id an item, got ['a', 'b'] for 4 items" in refusal(groups=["a", "b"])
+    assert "groups must be one id an item, got 'user'" in refusal(groups="user")
 
 
 def test_one_item_is_enough_to_ask() -> None:
-    for rule in rule_names():
+    for rule in sorted(RULES):
         outcome = fit([1.0], [0], alpha=0.5, rule=rule)
         assert outcome.n == 1
         assert not isinstance(outcome, Feasible) or outcome.n_accepted == 1

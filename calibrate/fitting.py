@@ -1,0 +1,340 @@
+"""From scores and labels to a threshold: `fit` runs a rule of `calibrate.rules` and explains what it found."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, Literal
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from guardrail.errors import UsageError, did_you_mean
+from guardrail.outcome import CERTIFIED, Diagnostics, Feasible, Hint, Infeasible, InfeasibleReason
+
+from .rules import RULES, Result, Rule
+from .rules.certificate import fewest_accepted, interval, smallest
+from .rules.counts import TOLERANCE, Bools, Counts, Floats, Ints, counts, items
+from .rules.counts import Feasible as Threshold
+from .rules.plug_in import default_k_min
+
+__all__ = ["DEFAULT_DELTA", "FRESH_LABELS", "USEFUL_AUROC", "Target", "check_open_unit", "fit", "one_of_each"]
+__all__ += ["rule_named"]
+
+DEFAULT_DELTA: Final = 0.1
+"""delta where a rule uses one and none is given."""
+USEFUL_AUROC: Final = 0.6
+"""Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
+FRESH_LABELS: Final = "Fit another score on fresh labels: to choose a score by these labels breaks the promise."
+"""What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
+
+
+def fit(
+    u: ArrayLike,
+    wrong: ArrayLike,
+    *,
+    alpha: float | Literal["smallest"],
+    rule: str | Rule = CERTIFIED,
+    delta: float | None = None,
+    groups: Sequence[Hashable] | None = None,
+    **settings: Any,
+) -> Feasible | Infeasible:
+    """Choose the threshold of a gate that accepts iff ``u <= threshold``.
+
+    Pure: the same items in any order give the same outcome (with repeated groups, which item of a group is used depends
+    on the order within the group). Only scores that occur are thresholds, so ties are accepted or rejected together.
+    O(n log n).
+
+    Args:
+        u: Scores, shape (n,); higher is less certain. +inf where the uncertainty was not measured: no threshold accepts
+            such an item, and it is one of the n of every share.
+        wrong: 1 where the answer is wrong, 0 where it is correct, shape (n,).
+        alpha: Target error rate among accepted answers, in (0, 1); or "smallest", of rule certified: the first
+            threshold that the walk would test, with the exact bound of its error rate (`calibrate.rules.smallest`).
+        rule: A name of `calibrate.rules.RULES`, or a `calibrate.Rule` of your own; what each promises is in the
+            docstring of its function and in docs/guarantees.md.
+        delta: Failure probability of rules that have one; 0.1 when left out.
+        groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
+            "certified_groups" reads all of them, and every other rule uses one item a group (counts are of those; the
+            options of the outcome have the number of items).
+        **settings: Settings of the rule, e.g. ``share=.4``, declared before labels are seen.
+
+    Returns:
+        ``Feasible`` with the threshold, or ``Infeasible`` with the reason.
+
+    Raises:
+        UsageError: Misuse: no items, lengths that differ, a score that is NaN, a label other than 0 or 1, alpha or
+            delta outside (0, 1), an unknown rule or setting, or delta for a rule without one.
+    """
+    tested = 0.5 if alpha == "smallest" else alpha  # any alpha: the first tested threshold does not depend on it
+    target = Target.of(rule, alpha=tested, delta=delta, settings=settings)
+    scores, labels = items(u, wrong)
+    part, options = target.units(groups, scores.size)
+    scores, labels, group = scores[part], labels[part], None if groups is None else [groups[i] for i in part.tolist()]
+    at = counts(scores, labels)
+    if alpha == "smallest":
+        return _smallest(target, scores, labels, at, options)
+    return _outcome(target, at, target.choose(scores, labels, group), options)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A rule with its target, failure probability and settings, all checked.
+
+    Attributes:
+        rule: The rule.
+        alpha: Target error rate, in (0, 1).
+        delta: Failure probability, in (0, 1); None for a rule that uses none.
+        settings: Every setting of the rule, with defaults filled in.
+    """
+
+    rule: Rule
+    alpha: float
+    delta: float | None
+    settings: Mapping[str, Any]
+
+    @classmethod
+    def of(
+        cls, rule: str | Rule, *, alpha: float, delta: float | None = None, settings: Mapping[str, Any] | None = None
+    ) -> Target:
+        """Check everything about a fit but its items.
+
+        Raises:
+            UsageError: As `fit`.
+        """
+        chosen, given = rule_named(rule), settings or {}
+        check_open_unit("alpha", alpha)
+        if delta is not None and not chosen.uses_delta:
+            raise UsageError(
+                f"rule {chosen.name!r} makes no statement with a delta, got delta = {delta!r}. "
+                "Leave delta out, or choose rule certified."
+            )
+        if chosen.uses_delta:
+            delta = DEFAULT_DELTA if delta is None else delta
+            check_open_unit("delta", delta)
+        known = chosen.settings
+        if unknown := [name for name in given if name not in known]:
+            hint = did_you_mean(unknown[0], known)
+            options = f"Its options: {', '.join(known)}." if known else "It takes no options."
+            raise UsageError(f"rule {chosen.name!r} takes no option {unknown[0]!r}. {hint}{options}")
+        target = cls(chosen, float(alpha), None if delta is None else float(delta), {**known, **given})
+        target.choose(np.zeros(1), np.zeros(1, dtype=np.int64))  # the function refuses settings that make no sense
+        return target
+
+    @property
+    def level(self) -> float:
+        """delta, or its default for a rule that reads none."""
+        return DEFAULT_DELTA if self.delta is None else self.delta
+
+    def choose(self, u: ArrayLike, wrong: ArrayLike, groups: Sequence[Hashable] | None = None) -> Result:
+        """The result of the rule's function; without groups every unit is its own."""
+        settings = dict(self.settings)
+        if self.rule.reads_groups:
+            settings["group"] = range(np.size(np.asarray(u))) if groups is None else groups
+        return self.rule.choose(u, wrong, self.alpha, self.level, **settings)
+
+    def units(self, groups: Sequence[Hashable] | None, n: int) -> tuple[Ints, dict[str, int]]:
+        """Which of n items the rule is given, and the numbers of items and groups where any group has two.
+
+        Raises:
+            UsageError: Text, or another number of ids than items.
+        """
+        if groups is None:
+            return np.arange(n), {}
+        if isinstance(groups, str) or len(groups) != n:
+            raise UsageError(f"groups must be one id an item, got {groups!r:.80} for {n} items.")
+        picked = one_of_each(groups)
+        if picked.size == n:
+            return picked, {}
+        return np.arange(n) if self.rule.reads_groups else picked, {"items": n, "groups": picked.size}
+
+    def guarantee(self, options: Mapping[str, Any]) -> str:
+        """The promise of the rule, in one sentence, with its assumptions."""
+        text = self.rule.stated(self.alpha, self.level, self.settings)
+        if "items" not in options or self.rule.reads_groups:
+            return text
+        return (
+            f"{text} Of {options['items']} questions in {options['groups']} groups one of each group was used, picked "
+            "without looking at scores or labels: the error rate is that of a random question of a random group."
+        )
+
+    def resolved(self, n: int) -> dict[str, Any]:
+        """The settings for n items, for the record."""
+        settings = dict(self.settings)
+        if "k_min" in settings and settings["k_min"] is None:
+            settings["k_min"] = default_k_min(n, self.alpha)
+        return settings
+
+
+def rule_named(name: str | Rule) -> Rule:
+    """The rule of that name; a rule of one's own is returned unchanged.
+
+    Raises:
+        UsageError: An unknown name; the nearest names are suggested. Or a rule of one's own has the name of another:
+            artifacts and tables know rules by their names.
+    """
+    if isinstance(name, Rule):
+        if RULES.get(name.name, name) is not name:
+            raise UsageError(f"{name.name!r} is the name of another rule. Give yours its own name.")
+        return name
+    if name in RULES:
+        return RULES[name]
+    raise UsageError(
+        f"unknown rule {name!r}. {did_you_mean(name, RULES)}Rules: {', '.join(sorted(RULES))}. Pass a rule of your own "
+        "as an object: calibrate.Rule(...)."
+    )
+
+
+def check_open_unit(name: str, value: float) -> None:
+    """Refuse what is not a number in (0, 1).
+
+    Raises:
+        UsageError: Naming the value and, for a likely percentage, the number that was meant.
+    """
+    # A bool is an int in Python, and True would pass for the number 1.
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise UsageError(f"{name} must be a number in (0, 1), got {value!r}.")
+    if not 0 < value < 1:
+        percent = math.isfinite(value) and 1 < value < 100
+        hint = f" Write {value / 100:g} for {value:g} %." if percent else ""
+        raise UsageError(f"{name} must be in (0, 1), got {value}.{hint}")
+
+
+def one_of_each(groups: Sequence[Hashable]) -> Ints:
+    """Indices of one item of each group, in order: its position in the group is a hash of the group's id.
+
+    Neither scores nor labels are looked at, so what is picked is a random item of each group. The order of the groups
+    plays no part; the order of the items within a group decides which of them is picked.
+    """
+    members: dict[Hashable, list[int]] = {}
+    for index, group in enumerate(groups):
+        members.setdefault(group, []).append(index)
+    # Not hash(): Python salts it per process, and the pick must be the same in every run.
+    places = (int.from_bytes(hashlib.sha256(f"0:{group}".encode()).digest()[:8], "big") for group in members)
+    return np.sort([own[place % len(own)] for own, place in zip(members.values(), places, strict=True)])
+
+
+# -- The outcome of a fit: its figures, and why nothing was found ------------------------------------------------------
+
+
+def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, Any]) -> Feasible | Infeasible:
+    base = at.errors / at.measured if at.measured else 0.0
+    # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted.
+    reachable = min(1.0, (1.0 - base) / (1.0 - target.alpha)) * at.measured / at.n
+    common = {
+        "rule": target.rule.name,
+        "alpha": target.alpha,
+        "delta": target.delta,
+        "options": {**target.resolved(at.n), **options},
+        "n": at.n,
+        "guarantee": target.guarantee(options),
+        "diagnostics": Diagnostics(base_error=base, auroc=at.auroc, max_acceptance=reachable),
+        "certifies": target.rule.certifies,
+    }
+    if isinstance(result, Threshold):
+        return Feasible(
+            threshold=result.threshold,
+            n_accepted=result.k,
+            n_errors=result.e,
+            interval=interval(result.e, result.k),
+            tie_block=int(at.ties[np.searchsorted(at.threshold, result.threshold)]),
+            **common,
+        )
+    first = result.first
+    hint = None
+    if first is not None and first.bound is not None:
+        hint = Hint(threshold=first.threshold, n_accepted=first.k, n_errors=first.e, bound=first.bound)
+    if result.reason in ("too_few_items", "rule_accepts_nothing"):
+        reason, detail = InfeasibleReason.TOO_FEW_ITEMS, _too_few(target, at, result.start)
+    else:
+        reason, detail = _reason(target, at, hint)
+    return Infeasible(reason=reason, detail=detail, hint=hint, **common)
+
+
+def _smallest(target: Target, u: Floats, wrong: Ints, at: Counts, options: Mapping[str, Any]) -> Feasible | Infeasible:
+    """The first threshold that rule certified would test, with the bound of its error rate as alpha."""
+    name = target.rule.name
+    if name != CERTIFIED:
+        raise UsageError(f"alpha='smallest' is of rule 'certified', got rule {name!r}. Give alpha as a number.")
+    result = smallest(u, wrong, target.level, share=target.settings["share"])
+    if isinstance(result, Threshold) and result.bound is not None:
+        # Upward to thousandths: what people read is then no less than what was certified.
+        bound = math.ceil(1_000 * result.bound) / 1_000
+        target = Target(target.rule, bound, target.delta, target.settings)
+    return _outcome(target, at, result, {**options, "alpha": "smallest"})
+
+
+def _reason(target: Target, at: Counts, hint: Hint | None) -> tuple[InfeasibleReason, str]:
+    """Why the rule found nothing: the number of accepted items that came closest, and one next step.
+
+    Would a cut inside a block of ties do, errors spread evenly? Otherwise the risk is never low enough.
+    """
+    n, alpha = at.measured, target.alpha
+    upside_down = at.auroc is not None and at.auroc < 1 - USEFUL_AUROC
+    start = "Wrong answers have the lower scores. If they are confidences, pass 1 - confidence. " if upside_down else ""
+    if at.k.size < n and isinstance(target.choose(*_untied(at)), Threshold):
+        block = int(at.ties.argmax())
+        size = int(at.ties[block])
+        return InfeasibleReason.TIE_BLOCK_TOO_LARGE, (
+            f"{start}The scores have {at.k.size} distinct values; {size} of {n} items ({size / n:.0%}) share the score "
+            f"{at.threshold[block]:g} and must be accepted or rejected together: {_around(at, block)}. A cut inside "
+            "the block would do. Use a finer uncertainty score (more samples, or a continuous score). "
+            f"{FRESH_LABELS}"
+        )
+    if hint is not None:
+        said = (
+            f"{alpha:g} cannot be certified: of the {hint.n_accepted} most certain items "
+            f"({hint.n_accepted / at.n:.0%}) {hint.n_errors} are wrong. For these {hint.bound:.2g} can (--alpha "
+            "smallest). "
+        )
+        rate = hint.n_errors / hint.n_accepted
+    else:
+        # With fewer than k_min items the search points past the end, and the last threshold stands in.
+        first = min(int(np.searchsorted(at.k, default_k_min(at.n, alpha))), at.k.size - 1)
+        best = first + int((at.e[first:] / at.k[first:]).argmin())
+        k, e = int(at.k[best]), int(at.e[best])
+        said, rate = f"Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). ", e / k
+    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
+        f"{start}No threshold satisfies rule {target.rule.name!r} at alpha = {alpha:g}: overall {at.errors} of {n} "
+        f"answers are wrong ({at.errors / n:.1%}). {said}{_next_step(at, alpha, rate)}"
+    )
+
+
+def _next_step(at: Counts, alpha: float, rate: float) -> str:
+    """The next step that helps most: a score that ranks errors, then labels, then a better score."""
+    # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
+    if at.auroc is not None and at.auroc < USEFUL_AUROC:
+        auroc = f"AUROC {at.auroc:.2f}, and 0.5 is guessing"
+        if at.auroc < 0.5:
+            return f"Check whether the score is upside down: higher must mean less certain ({auroc})."
+        return f"Use another uncertainty score: this one hardly tells right from wrong ({auroc}). {FRESH_LABELS}"
+    if rate <= alpha:
+        return "Label more questions: that rate is within the target, but the items are too few to show it."
+    return f"Use a better uncertainty score. {FRESH_LABELS}"
+
+
+def _untied(at: Counts) -> tuple[Floats, Bools]:
+    """As many items without ties, the errors of each block spread evenly over it."""
+    k, e = np.concatenate(([0], at.k)), np.concatenate(([0], at.e))
+    # Rounded up, so that a fraction of an error never makes the imagined cut look better than a real one.
+    errors = np.ceil(np.interp(np.arange(1, at.measured + 1), k, e) - TOLERANCE)
+    unmeasured = at.n - at.measured
+    scores = np.append(np.arange(float(at.measured)), np.full(unmeasured, np.inf))
+    return scores, np.append(np.diff(errors, prepend=0) > 0, np.zeros(unmeasured, dtype=np.bool_))
+
+
+def _too_few(target: Target, at: Counts, start: int | None) -> str:
+    rule, alpha = target.rule.name, target.alpha
+    needed = f"Even without a single error {at.measured} items are too few for rule {rule!r} at alpha = {alpha:g}"
+    if target.delta is not None:
+        least = int(fewest_accepted(0, alpha, target.delta)) if start is None else start
+        needed += f" and delta = {target.delta:.3g}: one threshold alone takes {least} error-free accepted items"
+    return needed + ". Label more questions."
+
+
+def _around(at: Counts, block: int) -> str:
+    """Errors among the accepted without a block and with it."""
+    ends = [(int(at.e[i]), int(at.k[i])) for i in (block - 1, block) if i >= 0]
+    return ", then ".join(f"{e} wrong of {k} accepted ({e / k:.1%})" for e, k in ends)
