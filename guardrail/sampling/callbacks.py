@@ -1,18 +1,21 @@
-"""Callbacks for samples: they appear in traces below the guard, and in no stream.
+"""Callbacks for samples: they appear in traces below the guard, and in no stream of messages or tokens.
 
 A chat-model run is a leaf for LangChain (its run manager has no ``get_child``), so the child manager is made by hand.
-Streaming handlers (``stream``, ``astream_events``, a graph's message stream) are left out: they would show samples
-before, or in spite of, the verdict. No other handler receives a token either: many models stream within ``_generate``
-regardless of ``disable_streaming``, and report each token to the handlers of the caller, the model and the process.
+Streaming handlers (``stream``, ``astream_events``, message streams of graphs) are left out: they would show samples
+before, or in spite of, the verdict. Many models stream within ``_generate`` regardless of ``disable_streaming``, so they
+get a run manager without handlers.
+
+LangChain and LangGraph have no public way to take these from code that runs inside a call, so they are not held: the
+writer of a graph's custom stream, the stream of a graph that runs inside, and handlers of the whole process in a call
+that a model makes of another model.
 """
 
 from __future__ import annotations
 
-import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import wraps
-from inspect import iscoroutinefunction, signature
+from inspect import signature
 from typing import Any
 
 from langchain_core.callbacks import (
@@ -26,6 +29,7 @@ from langchain_core.callbacks import (
 )
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
+from langchain_core.tracers import BaseTracer
 
 from ..verdict import Verdict
 
@@ -33,10 +37,8 @@ __all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "stream
 
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
-GRAPH_STREAM = "__pregel_stream"
-"""Key of the stream in a LangGraph run's configuration; graphs that run inside write into it as well."""
-GRAPH_RUNTIME = "__pregel_runtime"
-"""Key of the object that has the writer of its custom stream."""
+_TELLING = ("on_llm_new_token", "on_stream_event", "on_text", "on_custom_event")
+"""Events in which a model can report an answer while it still writes it."""
 
 
 def child_callbacks(
@@ -55,19 +57,7 @@ def child_callbacks(
 
 def drop_streaming_handlers(callbacks: Callbacks) -> Callbacks:
     """The callbacks without the handlers that stream; the same object if no handler streams."""
-    if not callbacks:
-        return callbacks
-    if isinstance(callbacks, list):
-        return (
-            [handler for handler in callbacks if not _streams(handler)] if any(map(_streams, callbacks)) else callbacks
-        )
-    if not any(map(_streams, (*callbacks.handlers, *callbacks.inheritable_handlers))):
-        return callbacks
-    quiet = callbacks.copy()
-    quiet.handlers = [handler for handler in quiet.handlers if not _streams(handler)]
-    quiet.inheritable_handlers = [handler for handler in quiet.inheritable_handlers if not _streams(handler)]
-    quiet.add_tags([NO_STREAM])
-    return quiet
+    return _without(callbacks, _streams)
 
 
 @contextmanager
@@ -77,18 +67,30 @@ def streaming_disabled() -> Iterator[None]:
     if ambient is None:
         yield
         return
-    callbacks, own = drop_streaming_handlers(ambient.get("callbacks")), ambient.get("configurable") or {}
-    quiet: Any = callbacks and _silenced(callbacks)
-    configurable = {name: value for name, value in own.items() if name != GRAPH_STREAM}
-    if hasattr(own.get(GRAPH_RUNTIME), "override"):
-        configurable[GRAPH_RUNTIME] = own[GRAPH_RUNTIME].override(stream_writer=lambda _: None)
-    token = var_child_runnable_config.set(
-        RunnableConfig(**{**ambient, "callbacks": quiet, "configurable": configurable})
-    )
+    quiet = _without(ambient.get("callbacks"), _tells)
+    token = var_child_runnable_config.set(RunnableConfig(**{**ambient, "callbacks": quiet}))
     try:
         yield
     finally:
         var_child_runnable_config.reset(token)
+
+
+def _without(callbacks: Callbacks, left_out: Callable[[BaseCallbackHandler], bool]) -> Callbacks:
+    """The callbacks without some handlers; the same object if it has none of them."""
+
+    def kept(handlers: Iterable[BaseCallbackHandler]) -> list[BaseCallbackHandler]:
+        return [handler for handler in handlers if not left_out(handler)]
+
+    if not callbacks:
+        return callbacks
+    if isinstance(callbacks, list):
+        return kept(callbacks) if any(map(left_out, callbacks)) else callbacks
+    if not any(map(left_out, (*callbacks.handlers, *callbacks.inheritable_handlers))):
+        return callbacks
+    quiet = callbacks.copy()
+    quiet.handlers, quiet.inheritable_handlers = kept(quiet.handlers), kept(quiet.inheritable_handlers)
+    quiet.add_tags([NO_STREAM])
+    return quiet
 
 
 def _streams(handler: BaseCallbackHandler) -> bool:
@@ -96,12 +98,15 @@ def _streams(handler: BaseCallbackHandler) -> bool:
     return hasattr(handler, "tap_output_iter") or hasattr(handler, "tap_output_aiter")
 
 
-_TELLING = ("on_llm_new_token", "on_stream_event", "on_text", "on_custom_event")
-"""Events in which a model can report an answer while it still writes it."""
+def _tells(handler: BaseCallbackHandler) -> bool:
+    """Whether a handler may pass on what a model writes before it has ended; a tracer only keeps it."""
+    nothing = [getattr(base, event) for event in _TELLING for base in (BaseCallbackHandler, AsyncCallbackHandler)]
+    listens = any(getattr(type(handler), event, None) not in (None, *nothing) for event in _TELLING)
+    return _streams(handler) or (listens and not isinstance(handler, BaseTracer))
 
 
 def without_tokens(generate: Callable[..., Any]) -> Callable[..., Any]:
-    """A model's ``_generate`` or ``_agenerate`` whose callbacks take no tokens (nor other events of `_TELLING`).
+    """A model's ``_generate`` or ``_agenerate`` with a run manager that has no handlers.
 
     That is the one place that the handlers of the caller, of the model and of the process all pass.
     """
@@ -110,57 +115,18 @@ def without_tokens(generate: Callable[..., Any]) -> Callable[..., Any]:
 
     @wraps(generate)
     def quiet(messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-        return generate(messages, stop=stop, run_manager=run_manager and _silenced(run_manager), **kwargs)
+        if run_manager is not None:
+            run_manager = type(run_manager)(
+                run_id=run_manager.run_id,
+                handlers=[],
+                inheritable_handlers=[],
+                parent_run_id=run_manager.parent_run_id,
+                tags=run_manager.tags,
+                metadata=run_manager.metadata,
+            )
+        return generate(messages, stop=stop, run_manager=run_manager, **kwargs)
 
     return quiet
-
-
-def _silenced(manager: Any) -> Any:
-    """A copy of handlers, or of a callback or run manager, that takes no tokens."""
-    if isinstance(manager, list):
-        return [_silent(handler) for handler in manager]
-    quiet = copy.copy(manager)
-    quiet.handlers = [_silent(handler) for handler in manager.handlers]
-    quiet.inheritable_handlers = [_silent(handler) for handler in manager.inheritable_handlers]
-    return quiet
-
-
-def _silent(handler: BaseCallbackHandler) -> Any:
-    """The handler without tokens; the same object if it takes none anyway."""
-    ignores = all(
-        getattr(getattr(handler, event, None), "__func__", None)
-        in (None, getattr(BaseCallbackHandler, event, None), getattr(AsyncCallbackHandler, event, None))
-        for event in _TELLING
-    )
-    return handler if ignores else _Silent(handler)
-
-
-class _Silent:
-    """A handler that takes every event except those of `_TELLING`.
-
-    It has the handler's class and equals it: LangChain looks for tracers by class, and adds no handler twice.
-    """
-
-    def __init__(self, handler: BaseCallbackHandler) -> None:
-        self._handler = handler
-
-    def __getattribute__(self, name: str) -> Any:
-        own = getattr(object.__getattribute__(self, "_handler"), name)
-        if name not in _TELLING:
-            return own
-        return _ano_token if iscoroutinefunction(own) else _no_token
-
-    def __eq__(self, other: object) -> bool:
-        return bool(object.__getattribute__(self, "_handler") == other)
-
-    def __hash__(self) -> int:
-        return hash(object.__getattribute__(self, "_handler"))
-
-
-def _no_token(*args: Any, **kwargs: Any) -> None: ...
-
-
-async def _ano_token(*args: Any, **kwargs: Any) -> None: ...
 
 
 def note_verdict(

@@ -245,21 +245,10 @@ def test_the_callers_model_and_handlers_stay_as_they_are() -> None:
     assert own.tokens == ["Paris"]
 
 
-class Writing(ScriptedChat):
-    """Writes what it says into the custom stream of the graph it runs in."""
-
-    def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> ChatResult:
-        from langgraph.config import get_stream_writer
-
-        result = super()._generate(messages, stop, run_manager, **kwargs)
-        get_stream_writer()(result.generations[0].message.content)
-        return result
-
-
 @pytest.mark.parametrize("asynchronous", [False, True])
-def test_the_custom_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> None:
+def test_the_message_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> None:
     graph = pytest.importorskip("langgraph.graph")
-    model = Writing(script=SCRIPT)
+    model = Streaming(script=SCRIPT)
     guard = Guardrail(model=model, artifact=make_artifact(model))
 
     def shown(asked: Any) -> list[Any]:
@@ -272,13 +261,12 @@ def test_the_custom_stream_of_a_graph_shows_no_sample(asynchronous: bool) -> Non
         node = aask if asynchronous else ask
         built = graph.StateGraph(graph.MessagesState).add_node("ask", node).add_edge(graph.START, "ask").compile()
         inputs = {"messages": [("human", UNSURE)]}
-        modes = ["custom", "messages"]
         if asynchronous:
-            return asyncio.run(_listed(built.astream(inputs, stream_mode=modes)))
-        return list(built.stream(inputs, stream_mode=modes))
+            return asyncio.run(_listed(built.astream(inputs, stream_mode="messages")))
+        return list(built.stream(inputs, stream_mode="messages"))
 
     assert SECRET not in str(shown(guard))
-    assert ("custom", SECRET) in shown(model)
+    assert SECRET in str(shown(model))
 
 
 @pytest.mark.parametrize("asynchronous", [False, True])
