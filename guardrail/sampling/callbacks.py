@@ -2,8 +2,8 @@
 
 A chat-model run is a leaf for LangChain (its run manager has no ``get_child``), so the child manager is made by hand.
 Streaming handlers (``stream``, ``astream_events``, message streams of graphs) are left out: they would show samples
-before, or in spite of, the verdict. Many models stream within ``_generate`` regardless of ``disable_streaming``, so they
-get a run manager without handlers.
+before, or in spite of, the verdict. Many models stream within ``_generate`` regardless of ``disable_streaming``, so
+they get a run manager without handlers.
 
 LangChain and LangGraph have no public way to take these from code that runs inside a call, so they are not held: the
 writer of a graph's custom stream, the stream of a graph that runs inside, and handlers of the whole process in a call
