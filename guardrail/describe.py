@@ -68,11 +68,13 @@ class Asked:
         measured: Share of them that could be measured; a gate abstains on the others.
         failed: Share of them without a score because a server, a rate limit or a time-out failed.
         most_failed: Share up to which failures go without saying.
+        calls: Whether the gate judges an agent's tool calls, which it lets through, rather than answers.
     """
 
     measured: float = 1.0
     failed: float = 0.0
     most_failed: float = MOST_FAILED
+    calls: bool = False
 
     def share(self, of_measured: float) -> str:
         """A share of the measured questions as one of all questions asked, in words."""
@@ -185,7 +187,9 @@ def asked(artifact: CalibrationArtifact | CascadeArtifact) -> Asked:
     data, scope = artifact.data, artifact.outcome.scope
     failed = data.n_failed / data.n_questions if data.n_questions else 0.0
     # Questions that were drawn by their scores were all measured before.
-    return Asked(data.measured * scope.measured, max(failed, scope.failed))
+    judge = artifact.estimator.judge
+    calls = judge is not None and judge.name in ("tool_call", "observation")
+    return Asked(data.measured * scope.measured, max(failed, scope.failed), calls=calls)
 
 
 def confidence(artifact: CalibrationArtifact) -> float:
@@ -273,13 +277,14 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
     target = percent(alpha)
     if not terms.n_accepted:
         return (
-            f"Rule {terms.rule} found no threshold for {target} wrong answers on {n} labels, so nothing is answered."
-            f"{of.failures}"
+            f"Rule {terms.rule} found no threshold for {target} wrong {'calls' if of.calls else 'answers'} on {n} "
+            f"labels, so {'no call is let through' if of.calls else 'nothing is answered'}.{of.failures}"
         )
     if terms.certifies:
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
-        certain = f"at most {target} of the answers given are wrong, with {percent(terms.confidence)} confidence"
+        given = "calls let through" if of.calls else "answers given"
+        certain = f"at most {target} of the {given} are wrong, with {percent(terms.confidence)} confidence"
         promise = f"a certificate: {certain}{kind}."
     elif terms.rule == AVERAGE:
         promise = "on average over calibrations, not a certificate"
@@ -289,9 +294,11 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
         promise = "not a certificate."
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
+    share = of.share(terms.acceptance)
+    answers = f"lets {share} of calls through" if of.calls else f"answers {share} of questions"
     return (
-        f"Rule {terms.rule}, {promise} It answers {of.share(terms.acceptance)} of questions; at calibration "
-        f"{wrong} of these answers were wrong{interval}.{of.failures}"
+        f"Rule {terms.rule}, {promise} It {answers}; at calibration "
+        f"{wrong} of these {'calls' if of.calls else 'answers'} were wrong{interval}.{of.failures}"
     )
 
 

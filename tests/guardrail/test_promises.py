@@ -20,13 +20,15 @@ from guardrail.artifact import (
     Spent,
     StageShare,
 )
-from guardrail.describe import Terms, answer_if, describe, promise_line, promises, stops_nothing, warning
+from guardrail.describe import Asked, Terms, answer_if, describe, promise_line, promises, stops_nothing, warning
 from guardrail.doctor import examine
 from guardrail.gate import Scope
+from guardrail.judges import ToolCallJudge
 from guardrail.monitor import RiskMonitor
 from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.uncertainty import make_estimator
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS
 
@@ -69,6 +71,17 @@ def test_the_line_of_a_certificate() -> None:
     assert promise_line(0.1, 200, NOTHING) == (
         "Rule certified found no threshold for 10 % wrong answers on 200 labels, so nothing is answered."
     )
+
+
+def test_the_line_of_a_gate_on_tool_calls_speaks_of_calls() -> None:
+    """Who reads "answers 20 % of questions" about a transfer does not know what was counted."""
+    assert promise_line(0.1, 200, CERTIFICATE, Asked(calls=True)).startswith(
+        "Rule certified, a certificate: at most 10 % of the calls let through are wrong, with 90 % confidence. It lets "
+        "20 % of calls through; at calibration "
+    )
+    assert promise_line(0.1, 200, NOTHING, Asked(calls=True)).endswith("so no call is let through.")
+    judged = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
+    assert "of calls through" in promises(artifact(CERTIFIED, estimator=judged))[0]
 
 
 def test_an_artifact_takes_the_figures_from_its_fields() -> None:
