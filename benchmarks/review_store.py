@@ -24,7 +24,7 @@ from urllib.parse import urlencode
 from sqlalchemy import insert
 
 from guardrail.review import Candidate, Content, Decision, ReviewStore
-from guardrail.review.queue.schema import items
+from guardrail.review.tables import items
 
 THREADS = 8
 TOKEN = "benchmark-token-0123456789"

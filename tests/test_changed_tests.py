@@ -27,7 +27,7 @@ def selected(*changed: str) -> list[str]:
         ("calibrate/rules/certificate.py", "calibrate/rules/test_certificate.py", "guardrail/judges/test_vote.py"),
         ("integrations/_gateway/messages.py", "integrations/gateway/test_messages.py", "calibrate/test_fits.py"),
         # a name with a word before it, in the nearest folder that has tests
-        ("guardrail/review/queue/store.py", "guardrail/review/test_review_store.py", "calibrate/test_fits.py"),
+        ("guardrail/review/store.py", "guardrail/review/test_review_store.py", "calibrate/test_fits.py"),
         # commands are imported when they are called
         ("calibrate/cli/import_.py", "calibrate/cli/test_import_cli.py", "guardrail/judges/test_vote.py"),
         ("calibrate/cli/fit.py", "calibrate/cli/test_cli.py", "guardrail/judges/test_vote.py"),

@@ -24,11 +24,11 @@ from .errors import (  # noqa: E402
     UnknownItemError,
     UnstorableError,
 )
-from .hooks import AskReviewer, AuditSample, Ticket, ask_reviewer, audit_sample, content_of, ticket  # noqa: E402  # noqa: E402
+from .hooks import AskReviewer, AuditSample, Ticket, ask_reviewer, audit_sample, content_of, ticket  # noqa: E402
+from .item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
 from .monitors import Monitors, SharedDrift, SharedRisk, SharedSwitch  # noqa: E402
-from .queue.item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
-from .queue.purging import Purged  # noqa: E402
-from .queue.store import Lease, ReviewStore, WorkLease  # noqa: E402
+from .purging import Purged  # noqa: E402
+from .store import Lease, ReviewStore, WorkLease  # noqa: E402
 
 __all__ = [
     "ACTIONS",

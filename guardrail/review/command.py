@@ -94,7 +94,7 @@ def _database(arguments: argparse.Namespace) -> str:
 
 
 def _purge(arguments: argparse.Namespace) -> int:
-    from .queue.store import ReviewStore
+    from .store import ReviewStore
 
     path = sqlite_path(_database(arguments))
     if path is not None and not path.exists():
@@ -130,7 +130,7 @@ def _serve(arguments: argparse.Namespace) -> int:
     for package in ("standardwebhooks", "starlette", "jinja2", "python_multipart", "uvicorn"):
         require(package, extra="review")
     from .delivery import Deliverer
-    from .queue.store import ReviewStore
+    from .store import ReviewStore
     from .web.app import review_app, server_of
 
     accounts = _accounts(arguments.tokens)

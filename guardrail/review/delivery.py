@@ -40,9 +40,8 @@ from standardwebhooks import Webhook
 from ..errors import UsageError
 from .destinations import PREFIX, Destination, announce
 from .limits import check_seconds, without_surrogates
-from .queue.rows import SYSTEM, log
-from .queue.schema import outbox
-from .queue.store import ReviewStore
+from .store import ReviewStore
+from .tables import SYSTEM, log, outbox
 
 __all__ = ["Deliverer"]
 
@@ -260,7 +259,7 @@ class Deliverer:
         database = self.store.database
         with database.write() as connection:
             now = database.now(connection)
-            # Not if a decision has dropped the callback meanwhile; see `rows.post`.
+            # Not if a decision has dropped the callback meanwhile; see `tables.post`.
             mine = update(outbox).where(outbox.c.id == post.id, outbox.c.state == "waiting")
             if answer.problem is None:
                 changed = connection.execute(mine.values(state="delivered", problem="")).rowcount

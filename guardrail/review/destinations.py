@@ -18,10 +18,10 @@ from sqlalchemy.engine import Connection
 
 from ..errors import UsageError
 from ..plain_json import sha256_hex
-from .queue import rows
-from .queue.database import Database
-from .queue.item import Item, Kind
-from .queue.schema import events, items, meta, outbox
+from . import tables
+from .database import Database
+from .item import Item, Kind
+from .tables import events, items, meta, outbox
 
 __all__ = ["PREFIX", "Destination", "EventType", "Format", "announce"]
 
@@ -108,7 +108,7 @@ def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -
     if event == "review.created":
         some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
         return {**shared, **some, "metadata": item.content.metadata}
-    return rows.body_of(
+    return tables.body_of(
         item if event == "review.decided" else item.model_copy(update={"decision": None}), identity, line.at
     )
 
@@ -195,7 +195,7 @@ def announce(database: Database, destination: Destination) -> int:
         )
         lines = connection.execute(new_lines).all()
         for line in lines:
-            item = rows.as_item(rows.fetch(connection, line.item)) if line.item else None
+            item = tables.as_item(tables.fetch(connection, line.item)) if line.item else None
             body = json.dumps(destination.message(line.identity, line, item), ensure_ascii=False)
             values = {
                 "id": line.identity,

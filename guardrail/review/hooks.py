@@ -22,9 +22,9 @@ from ..prompting import plain_turns, question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
+from .item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
 from .limits import LONGEST_KEY, check_seconds, check_text, passes
-from .queue.item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind
-from .queue.store import ReviewStore
+from .store import ReviewStore
 
 __all__ = [
     "AUDIT_RATE",

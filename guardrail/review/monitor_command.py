@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     require("sqlalchemy", extra="review")
     from .monitors import Monitors
-    from .queue.store import ReviewStore
+    from .store import ReviewStore
 
     database = arguments.db or os.environ.get(ENV_DATABASE) or DATABASE
     path = sqlite_path(database)

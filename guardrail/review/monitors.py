@@ -35,9 +35,8 @@ from ..types import Frozen
 from ..verdict import Verdict
 from .errors import StoreUnavailableError
 from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
-from .queue.rows import SYSTEM, log
-from .queue.schema import LONGEST_MONITOR, monitors, steps
-from .queue.store import ReviewStore
+from .store import ReviewStore
+from .tables import LONGEST_MONITOR, SYSTEM, log, monitors, steps
 
 __all__ = ["MonitorStep", "MonitorView", "Monitors", "SharedCanary", "SharedDrift", "SharedRisk", "SharedSwitch"]
 

@@ -33,7 +33,7 @@ FORMAT = "draw1"
 
 
 class SharedKeys(Protocol):
-    """Keys that several processes share, such as `guardrail.review.queue.expiring_keys.ExpiringKeys`."""
+    """Keys that several processes share, such as `guardrail.review.keys.ExpiringKeys`."""
 
     def get(self, name: str) -> str | None:
         """The value of a key that has not ended, or None."""

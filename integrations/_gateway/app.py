@@ -158,8 +158,8 @@ class Gateway:
         shared = None
         if config.reviews is not None:
             from guardrail.review.errors import StoreUnavailableError
-            from guardrail.review.queue.expiring_keys import ExpiringKeys
-            from guardrail.review.queue.store import ReviewStore
+            from guardrail.review.keys import ExpiringKeys
+            from guardrail.review.store import ReviewStore
 
             self._store, self._store_errors = ReviewStore(config.reviews.get_secret_value()), (StoreUnavailableError,)
             shared = ExpiringKeys(self._store.database)

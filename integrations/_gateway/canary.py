@@ -138,7 +138,7 @@ class Canary:
 
     def _claim(self) -> bool:
         """Whether this process asks the next round of all processes on the store."""
-        from guardrail.review.queue.expiring_keys import ExpiringKeys
+        from guardrail.review.keys import ExpiringKeys
 
         keys = ExpiringKeys(self._store.database)
         return keys.add(f"round of {self.name}", "asked", 0.95 * self._every) is None

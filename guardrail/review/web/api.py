@@ -23,9 +23,9 @@ from starlette.routing import Route
 from ...errors import UsageError
 from ...types import ToolCall
 from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
+from ..item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..limits import LONGEST_NAME
-from ..queue.item import Action, Candidate, Decision, Item, ItemDecision, by_items
-from ..queue.store import ReviewStore
+from ..store import ReviewStore
 from .accounts import Account
 from .items import LARGEST_DECISION, edit_of
 from .site import UNAVAILABLE, PageError, Site, described, unavailable

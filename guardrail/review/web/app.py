@@ -23,9 +23,9 @@ from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ..errors import StoreUnavailableError
+from ..keys import ExpiringKeys
 from ..limits import check_seconds
-from ..queue.expiring_keys import ExpiringKeys
-from ..queue.store import LEASE, ReviewStore
+from ..store import LEASE, ReviewStore
 from .accounts import Accounts
 from .api import Api
 from .items import ItemPages

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from ...judges.tool_call import is_canonical_call, read_calls
 from ...plain_json import sha256_hex
 from ...types import ToolCall, canonical_calls
-from ..queue.item import Action, Candidate, Content, Decision
+from ..item import Action, Candidate, Content, Decision
 
 __all__ = ["CHOSEN", "Choice", "Choices", "choices_of", "choose"]
 

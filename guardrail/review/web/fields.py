@@ -10,7 +10,7 @@ from typing import Any
 
 from ...items.item import ItemVerdict
 from ...judges.json_value import read_json
-from ..queue.item import Content, Decision, ItemDecision, by_items
+from ..item import Content, Decision, ItemDecision, by_items
 
 __all__ = ["FieldRow", "decision_by_items", "rows_of"]
 

@@ -13,8 +13,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ...types import ToolCall, canonical_calls
-from ..queue.item import Candidate, Content, Decision, Item, State
-from ..queue.store import Lease, ReviewStore
+from ..item import Candidate, Content, Decision, Item, State
+from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
 from .fields import decision_by_items, rows_of
 from .plots import uncertainty_plot

@@ -9,7 +9,7 @@ from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from ..monitors import Monitors, MonitorView
-from ..queue.store import ReviewStore
+from ..store import ReviewStore
 from .plots import wealth_plot
 from .site import LARGEST_FORM, Site, SiteCall
 

@@ -29,9 +29,9 @@ from ..errors import (
     UnknownItemError,
     UnstorableError,
 )
-from ..queue.expiring_keys import ExpiringKeys
-from ..queue.item import Candidate
-from ..queue.store import LEASE
+from ..item import Candidate
+from ..keys import ExpiringKeys
+from ..store import LEASE
 from .accounts import Account, Accounts
 from .sessions import LIFETIME, Session, Sessions
 

@@ -24,8 +24,8 @@ from guardrail.guard.cascade import Cascade
 from guardrail.judges import TextJudge
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
-from guardrail.review.queue.expiring_keys import ExpiringKeys
-from guardrail.review.queue.store import ReviewStore
+from guardrail.review.keys import ExpiringKeys
+from guardrail.review.store import ReviewStore
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
 from guardrail.testing import ScriptedChat, make_artifact

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
-from guardrail.review.queue.database import CONNECTIONS, Database, _Operation
+from guardrail.review.database import CONNECTIONS, Database, _Operation
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
 from tests.review_pages import held_back

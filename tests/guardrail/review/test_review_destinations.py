@@ -14,7 +14,7 @@ from guardrail.errors import UsageError
 from guardrail.monitor import Alarm
 from guardrail.review import Candidate, Content, Decision, Destination, ReviewStore
 from guardrail.review.destinations import KEPT, announce
-from guardrail.review.queue.schema import events, outbox
+from guardrail.review.tables import events, outbox
 from tests.guardrail.review.test_review_outbox import Receiver, deliverer_to, receiver
 from tests.review_pages import REVIEWERS
 

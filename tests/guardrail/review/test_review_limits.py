@@ -28,8 +28,8 @@ from guardrail.review import (
     audit_sample,
     ticket,
 )
+from guardrail.review.item import frozen
 from guardrail.review.limits import LONGEST, storable, without_surrogates
-from guardrail.review.queue.item import frozen
 from guardrail.review.web.choices import choices_of
 from guardrail.types import ToolCall
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded

@@ -24,9 +24,8 @@ from sqlalchemy.exc import OperationalError
 from standardwebhooks import Webhook, WebhookVerificationError
 
 from guardrail.errors import UsageError
-from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore
+from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, tables
 from guardrail.review.delivery import _is_named
-from guardrail.review.queue import rows
 
 ROOT = Path(__file__).parents[3]
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the examples of Standard Webhooks
@@ -220,7 +219,7 @@ def test_expiry_and_its_callback_are_one_transaction(
         now[0] += 10
         ends: list[Callable[[], object]] = [store.expire, lambda: store.give_up(second.id)]
         with monkeypatch.context() as broken:
-            broken.setattr(rows, "post", lambda *_: 1 / 0)
+            broken.setattr(tables, "post", lambda *_: 1 / 0)
             for end in ends:
                 with pytest.raises(ZeroDivisionError):
                     end()

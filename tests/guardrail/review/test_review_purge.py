@@ -23,8 +23,8 @@ from guardrail.review import (
     Purged,
     ReviewStore,
     UnknownItemError,
+    purging,
 )
-from guardrail.review.queue import purging
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.guardrail.review.test_review_outbox import SECRET
 

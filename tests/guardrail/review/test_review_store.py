@@ -33,9 +33,9 @@ from guardrail.review import (
     StoreUnavailableError,
     UnknownItemError,
     WorkLease,
+    tables,
 )
-from guardrail.review.queue import schema
-from guardrail.review.queue.expiring_keys import ExpiringKeys
+from guardrail.review.keys import ExpiringKeys
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -484,8 +484,8 @@ def test_processes_that_open_a_new_database_at_once_make_its_tables_once(empty_u
 def test_tables_that_cannot_all_be_made_leave_none(empty_url: str) -> None:
     """A database that was made by half would open as a whole one at the next start."""
     with (
-        patch.object(schema, "_SQLITE", ["bad"]),
-        patch.object(schema, "_POSTGRESQL", ["bad"]),
+        patch.object(tables, "_SQLITE", ["bad"]),
+        patch.object(tables, "_POSTGRESQL", ["bad"]),
         pytest.raises(UsageError, match="cannot open the review store"),
     ):
         ReviewStore(empty_url)
@@ -497,7 +497,7 @@ def test_tables_that_cannot_all_be_made_leave_none(empty_url: str) -> None:
 def test_another_layout_is_refused_with_the_way_out(store_url: str, layout: str | None) -> None:
     """Tables of another version would be read wrongly: nothing may be decided on them."""
     with ReviewStore(store_url) as store, store.database.write() as connection:
-        connection.execute(update(schema.meta).values(value=layout))
+        connection.execute(update(tables.meta).values(value=layout))
     refused = rf"layout '{layout}'; this version of acrc-guardrail reads '1'. Upgrade acrc-guardrail to the version"
     with pytest.raises(UsageError, match=refused):
         ReviewStore(store_url)

@@ -69,7 +69,7 @@ def claimed(eve: TestClient, item: Item) -> dict[str, str]:
 def set_times(store: ReviewStore, item: Item, **times: float) -> None:
     from sqlalchemy import update
 
-    from guardrail.review.queue.schema import items
+    from guardrail.review.tables import items
 
     with store.database.write() as connection:
         connection.execute(update(items).where(items.c.id == item.id).values(**times))

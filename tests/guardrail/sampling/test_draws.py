@@ -12,8 +12,8 @@ import pytest
 from langchain_core.messages import HumanMessage
 
 from guardrail.errors import GuardrailError
-from guardrail.review.queue.expiring_keys import ExpiringKeys
-from guardrail.review.queue.store import ReviewStore
+from guardrail.review.keys import ExpiringKeys
+from guardrail.review.store import ReviewStore
 from guardrail.sampling.draws import NOTHING, Draw, Draws
 from guardrail.sampling.effects import run
 from guardrail.sampling.sampler import Sampler

@@ -29,9 +29,9 @@ import yaml
 
 from guardrail.errors import UsageError
 from guardrail.review.errors import StoreUnavailableError
+from guardrail.review.keys import ExpiringKeys
 from guardrail.review.monitors import Monitors
-from guardrail.review.queue.expiring_keys import ExpiringKeys
-from guardrail.review.queue.store import ReviewStore
+from guardrail.review.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config, parsed_config
 from integrations.gateway import Gateway, _serve, _supervise, add_arguments, run

@@ -29,8 +29,8 @@ from guardrail.describe import promises
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
-from guardrail.review.queue.item import Candidate, Content, Decision
-from guardrail.review.queue.store import ReviewStore
+from guardrail.review.item import Candidate, Content, Decision
+from guardrail.review.store import ReviewStore
 from guardrail.testing import make_artifact
 from guardrail.types import ToolCall
 from integrations._gateway import metrics

@@ -259,7 +259,7 @@ def test_a_store_that_cannot_be_written_makes_the_gateway_unready(
         raise StoreUnavailableError("database or disk is full")
 
     with monkeypatch.context() as patched:
-        patched.setattr("guardrail.review.queue.expiring_keys.ExpiringKeys.add", full)
+        patched.setattr("guardrail.review.keys.ExpiringKeys.add", full)
         assert [served.ask(f"question {number}").status_code for number in range(3)] == [503] * 3
     assert [line for line in warnings_in(caplog) if "disk is full" in line] == [
         "guardrail serve: gateway: the store cannot be written: database or disk is full (1 times since the last line)"

@@ -28,11 +28,11 @@ from sqlalchemy import create_engine, event, inspect, select, text
 from sqlalchemy.engine import URL, Connection, Engine, make_url
 from sqlalchemy.exc import ArgumentError, DatabaseError, DBAPIError, OperationalError, SQLAlchemyError
 
-from ...errors import UsageError, require
-from ...files import SQLITE_PATIENCE, create_private, prepare_sqlite
-from ..errors import StoreUnavailableError
-from ..limits import check_seconds
-from . import schema
+from ..errors import UsageError, require
+from ..files import SQLITE_PATIENCE, create_private, prepare_sqlite
+from . import tables
+from .errors import StoreUnavailableError
+from .limits import check_seconds
 
 __all__ = ["DEADLINE", "Database"]
 
@@ -262,11 +262,11 @@ class Database:
         except (DatabaseError, StoreUnavailableError) as error:
             self.close()
             raise UsageError(f"cannot open the review store {_shown(self.url)}: {_first_line(error)}.") from error
-        if layout != schema.LAYOUT:
+        if layout != tables.LAYOUT:
             self.close()
             raise UsageError(
                 f"the review store {_shown(self.url)} has layout {layout!r}; this version of acrc-guardrail reads "
-                f"{schema.LAYOUT!r}. Upgrade acrc-guardrail to the version that wrote it, or use another database."
+                f"{tables.LAYOUT!r}. Upgrade acrc-guardrail to the version that wrote it, or use another database."
             )
 
     def _with_tables(self) -> str | None:
@@ -275,7 +275,7 @@ class Database:
             if not self._sqlite:
                 connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _LOCK})
             if _layout(connection) is None:
-                schema.make_tables(connection)
+                tables.make_tables(connection)
             return _layout(connection)
 
 
@@ -313,9 +313,9 @@ def _first_line(error: Exception) -> str:
 
 def _layout(connection: Connection) -> str | None:
     """The layout of the tables; None in a database without tables."""
-    if not inspect(connection).has_table(schema.meta.name):
+    if not inspect(connection).has_table(tables.meta.name):
         return None
-    query = select(schema.meta.c.value).where(schema.meta.c.name == "layout")
+    query = select(tables.meta.c.value).where(tables.meta.c.name == "layout")
     return str(connection.execute(query).scalar_one_or_none())
 
 

@@ -6,7 +6,7 @@ from sqlalchemy import bindparam, delete, select, update
 from sqlalchemy.dialects import postgresql, sqlite
 
 from .database import Database
-from .schema import marks
+from .tables import marks
 
 __all__ = ["ExpiringKeys"]
 

@@ -9,16 +9,16 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
-from ...errors import UsageError
-from ...files import problem_of
-from ...items.gate import release
-from ...items.item import ItemVerdict
-from ...plain_json import json_fault
-from ...types import Frozen, Sample, ToolCall
-from ...verdict import Verdict
-from ..candidates import CandidateSet
-from ..errors import ReviewError, UnstorableError
-from ..limits import without_surrogates
+from ..errors import UsageError
+from ..files import problem_of
+from ..items.gate import release
+from ..items.item import ItemVerdict
+from ..plain_json import json_fault
+from ..types import Frozen, Sample, ToolCall
+from ..verdict import Verdict
+from .candidates import CandidateSet
+from .errors import ReviewError, UnstorableError
+from .limits import without_surrogates
 
 __all__ = [
     "ACTIONS",

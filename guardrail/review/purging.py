@@ -25,10 +25,9 @@ from sqlalchemy import and_, case, delete, exists, func, select
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
-from ...types import Frozen
+from ..types import Frozen
 from .database import Database
-from .rows import log
-from .schema import items, marks, outbox, steps
+from .tables import items, log, marks, outbox, steps
 
 __all__ = ["Purged", "purge"]
 

@@ -39,14 +39,14 @@ from sqlalchemy import (
 from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
-from ...errors import UsageError
-from ..errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
-from ..limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
-from . import rows
+from ..errors import UsageError
+from . import tables
 from .database import DEADLINE, Database
+from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
+from .limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
 from .purging import Purged, purge
-from .schema import ended, events, items, marks, outbox
+from .tables import ended, events, items, marks, outbox
 
 __all__ = ["Lease", "ReviewStore", "WorkLease"]
 
@@ -147,7 +147,7 @@ class ReviewStore:
         key: str | None = None,
         expires_in: float | None = None,
         callback: str | None = None,
-        who: str = rows.SYSTEM,
+        who: str = tables.SYSTEM,
         reopen: bool = False,
         within: float | None = None,
     ) -> Item:
@@ -167,7 +167,7 @@ class ReviewStore:
         Raises:
             UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above
                 ten years, or a key or name that a database cannot hold.
-            UnstorableError: The content cannot be stored; see `guardrail.review.queue.item`.
+            UnstorableError: The content cannot be stored; see `guardrail.review.item`.
         """
         if callback is not None:
             check_callback(callback)
@@ -195,14 +195,14 @@ class ReviewStore:
             while row is None:  # repeated only if the item with this key is purged at this moment
                 number = connection.execute(_ADD[connection.dialect.name], values).scalar_one_or_none()
                 if number is not None:
-                    rows.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
+                    tables.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
                     fields = {name: values[name] for name in ("id", "key", "state", "created", "deadline", "callback")}
                     return Item(number=number, content=content, **fields)
                 row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
             if reopen:
-                rows.extend_or_reopen(connection, rows.fetch(connection, row.id, lock=True), now, deadline)
-                row = rows.fetch(connection, row.id)
-            return rows.as_item(row)
+                tables.extend_or_reopen(connection, tables.fetch(connection, row.id, lock=True), now, deadline)
+                row = tables.fetch(connection, row.id)
+            return tables.as_item(row)
 
     # -- reviewing -------------------------------------------------------------------------------------------------
 
@@ -234,16 +234,16 @@ class ReviewStore:
         """
         _check_lease(reviewer, seconds)
         if item is not None:
-            rows.check_id(item)
+            tables.check_id(item)
         with self.database.write() as connection:
             now = self.database.now(connection)
             free: ColumnElement[bool]
             if item is None:  # one state only, so that the index gives the oldest
-                rows.put_back_ended(connection, now)
-                free = and_(items.c.state == "pending", rows.before_deadline(now))
+                tables.put_back_ended(connection, now)
+                free = and_(items.c.state == "pending", tables.before_deadline(now))
             else:
-                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, rows.before_deadline(now))
-                free = and_(items.c.id == item, or_(rows.claimable(now), mine))
+                mine = and_(items.c.state == "claimed", items.c.holder == reviewer, tables.before_deadline(now))
+                free = and_(items.c.id == item, or_(tables.claimable(now), mine))
             if kinds is not None:
                 free = and_(free, items.c.kind.in_(kinds))
             candidates = select(items).where(free).order_by(items.c.number).limit(1)
@@ -251,19 +251,19 @@ class ReviewStore:
             candidates = candidates.with_for_update(skip_locked=item is None)
             row = None
             if item is None:
-                row = connection.execute(candidates.where(~rows.released_before(reviewer))).one_or_none()
+                row = connection.execute(candidates.where(~tables.released_before(reviewer))).one_or_none()
             row = row or connection.execute(candidates).one_or_none()
             if row is None:
                 if item is not None:
-                    rows.fetch(connection, item)
+                    tables.fetch(connection, item)
                 return None
             if row.state == "claimed" and row.lease_until <= now:
-                rows.log(connection, row.id, now, rows.SYSTEM, "lease_expired", {"holder": row.holder})
+                tables.log(connection, row.id, now, tables.SYSTEM, "lease_expired", {"holder": row.holder})
             token, until = secrets.token_hex(16), now + seconds
             changed = {"state": "claimed", "holder": reviewer, "lease": token, "lease_until": until}
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            rows.log(connection, row.id, now, reviewer, "claimed", {"until": until})
-            return Lease(rows.as_item(rows.fetch(connection, row.id)), token, reviewer, until)
+            tables.log(connection, row.id, now, reviewer, "claimed", {"until": until})
+            return Lease(tables.as_item(tables.fetch(connection, row.id)), token, reviewer, until)
 
     def held(self, item: str, reviewer: str) -> Lease | None:
         """The lease by which this reviewer holds an item now, or None.
@@ -272,9 +272,9 @@ class ReviewStore:
             UnknownItemError: No item has this id.
         """
         with self.database.read() as connection:
-            row, now = rows.fetch(connection, item), self.database.now(connection)
+            row, now = tables.fetch(connection, item), self.database.now(connection)
             mine = row.state == "claimed" and row.holder == reviewer and row.lease_until > now
-            return Lease(rows.as_item(row), row.lease, reviewer, row.lease_until) if mine else None
+            return Lease(tables.as_item(row), row.lease, reviewer, row.lease_until) if mine else None
 
     def renew(self, lease: Lease, *, seconds: float = LEASE) -> Lease:
         """Keep an item longer.
@@ -287,13 +287,13 @@ class ReviewStore:
         _check_lease(lease.reviewer, seconds)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = rows.fetch(connection, lease.item.id, lock=True)
+            row = tables.fetch(connection, lease.item.id, lock=True)
             _check_held(row, lease, now)
             until = now + seconds
             changed = {"state": "claimed", "holder": lease.reviewer, "lease_until": until}
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            rows.log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
-            return Lease(rows.as_item(rows.fetch(connection, row.id)), lease.token, lease.reviewer, until)
+            tables.log(connection, row.id, now, lease.reviewer, "renewed", {"until": until})
+            return Lease(tables.as_item(tables.fetch(connection, row.id)), lease.token, lease.reviewer, until)
 
     def release(self, lease: Lease) -> None:
         """Give an item back to the queue.
@@ -305,20 +305,20 @@ class ReviewStore:
         """
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = rows.fetch(connection, lease.item.id, lock=True)
+            row = tables.fetch(connection, lease.item.id, lock=True)
             _check_held(row, lease, now)
-            rows.put_back(connection, row, keep_token=False)
-            rows.log(connection, row.id, now, lease.reviewer, "released", {})
+            tables.put_back(connection, row, keep_token=False)
+            tables.log(connection, row.id, now, lease.reviewer, "released", {})
 
     def take_back(self, item: str, *, who: str) -> None:
         """Take an item from its holder, so that others can claim it. For administrators."""
         check_text("who", who, LONGEST_NAME)
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = rows.fetch(connection, item, lock=True)
+            row = tables.fetch(connection, item, lock=True)
             if row.state == "claimed":
-                rows.put_back(connection, row, keep_token=False)
-                rows.log(connection, row.id, now, who, "released", {"holder": row.holder})
+                tables.put_back(connection, row, keep_token=False)
+                tables.log(connection, row.id, now, who, "released", {"holder": row.holder})
 
     def decide(self, lease: Lease, decision: Decision) -> Item:
         """Record a decision and its callback in one transaction. Repeating the same decision changes nothing.
@@ -340,14 +340,14 @@ class ReviewStore:
             with self.database.write() as connection:
                 now = self.database.now(connection)
                 why = {"action": decision.action, "reason": type(error).__name__}
-                rows.log(connection, lease.item.id, now, lease.reviewer, "refused", why)
+                tables.log(connection, lease.item.id, now, lease.reviewer, "refused", why)
             raise
 
     def _decide(self, lease: Lease, decision: Decision) -> Item:
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = rows.fetch(connection, lease.item.id, lock=True)
-            there = rows.as_item(row)
+            row = tables.fetch(connection, lease.item.id, lock=True)
+            there = tables.as_item(row)
             if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
                 return there  # a retry whose first answer was lost
             _check_held(row, lease, now)
@@ -373,9 +373,9 @@ class ReviewStore:
                 "decided_at": now,
             }
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
-            rows.log(connection, row.id, now, lease.reviewer, "decided", {"action": dated.action})
-            decided = rows.as_item(rows.fetch(connection, row.id))
-            rows.post(connection, decided, now)
+            tables.log(connection, row.id, now, lease.reviewer, "decided", {"action": dated.action})
+            decided = tables.as_item(tables.fetch(connection, row.id))
+            tables.post(connection, decided, now)
             return decided
 
     def expire(self) -> int:
@@ -389,8 +389,8 @@ class ReviewStore:
             late = select(items).where(items.c.state.in_(("pending", "claimed")), items.c.deadline <= now)
             closed = connection.execute(late.with_for_update(skip_locked=True)).all()
             for row in closed:
-                rows.close(connection, row, now)
-            rows.put_back_ended(connection, now)
+                tables.close(connection, row, now)
+            tables.put_back_ended(connection, now)
             return len(closed)
 
     # -- carrying out ----------------------------------------------------------------------------------------------
@@ -413,14 +413,14 @@ class ReviewStore:
             now = self.database.now(connection)
             until = now + seconds
             # In a fixed order, so that two workers cannot deadlock.
-            available = select(items).where(items.c.id.in_(ids), rows.finished(now)).order_by(items.c.number)
+            available = select(items).where(items.c.id.in_(ids), tables.finished(now)).order_by(items.c.number)
             free = connection.execute(available.with_for_update()).all()
             if len(free) < len(set(ids)):
                 return []
             for row in free:
                 connection.execute(update(items).where(items.c.number == row.number).values(lease_until=until))
-                rows.log(connection, row.id, now, rows.SYSTEM, "taken_up", {"until": until})
-            return [WorkLease(rows.as_item(row), until) for row in free]
+                tables.log(connection, row.id, now, tables.SYSTEM, "taken_up", {"until": until})
+            return [WorkLease(tables.as_item(row), until) for row in free]
 
     def settle(self, work_lease: WorkLease, *, what: str = "put_down", again: bool) -> None:
         """End a lease. If another worker has taken the item over, that worker keeps it.
@@ -436,7 +436,7 @@ class ReviewStore:
             # The end of the lease identifies it: a worker that leased the item later has another one.
             mine = and_(items.c.id == work_lease.item.id, items.c.lease_until == work_lease.until)
             connection.execute(update(items).where(mine).values(lease_until=now if again else None))
-            rows.log(connection, work_lease.item.id, now, rows.SYSTEM, what, {})
+            tables.log(connection, work_lease.item.id, now, tables.SYSTEM, what, {})
 
     # -- waiting ---------------------------------------------------------------------------------------------------
 
@@ -477,7 +477,7 @@ class ReviewStore:
         left = max(until - time.monotonic(), _LAST_LOOK)
         try:
             with self.database.read(self._shorter(left)) as connection:
-                return rows.as_item(rows.fetch(connection, item))
+                return tables.as_item(tables.fetch(connection, item))
         except StoreUnavailableError as error:
             _log.warning("Waiting for a decision goes on: %s", error)
             return None
@@ -492,11 +492,11 @@ class ReviewStore:
         """
         with self.database.write(self._shorter(within)) as connection:
             now = self.database.now(connection)
-            row = rows.fetch(connection, item, lock=True)
+            row = tables.fetch(connection, item, lock=True)
             late = row.deadline is not None and row.deadline <= now
             if row.state in ("pending", "claimed") and (late or not only_if_late):
-                rows.close(connection, row, now)
-            return rows.as_item(row).decision
+                tables.close(connection, row, now)
+            return tables.as_item(row).decision
 
     def cancel(self, item: str, *, why: str) -> Item:
         """Close an item that nobody waits for, with the reason in the trail. A decided item does not change.
@@ -506,11 +506,11 @@ class ReviewStore:
         """
         with self.database.write() as connection:
             now = self.database.now(connection)
-            row = rows.fetch(connection, item, lock=True)
+            row = tables.fetch(connection, item, lock=True)
             if row.state in ("pending", "claimed"):
-                rows.log(connection, row.id, now, rows.SYSTEM, "cancelled", {"reason": why})
-                rows.close(connection, row, now)
-            return rows.as_item(rows.fetch(connection, item))
+                tables.log(connection, row.id, now, tables.SYSTEM, "cancelled", {"reason": why})
+                tables.close(connection, row, now)
+            return tables.as_item(tables.fetch(connection, item))
 
     # -- looking ---------------------------------------------------------------------------------------------------
 
@@ -520,7 +520,7 @@ class ReviewStore:
             return None
         with self.database.read() as connection:
             row = connection.execute(select(items).where(items.c.key == key)).one_or_none()
-            return None if row is None else rows.as_item(row)
+            return None if row is None else tables.as_item(row)
 
     def item(self, item: str) -> Item:
         """The current state of one item.
@@ -529,7 +529,7 @@ class ReviewStore:
             UnknownItemError: No item has this id.
         """
         with self.database.read() as connection:
-            return rows.as_item(rows.fetch(connection, item))
+            return tables.as_item(tables.fetch(connection, item))
 
     def items(
         self, states: Sequence[State] | None = None, *, limit: int = 100, offset: int = 0, newest: bool = False
@@ -539,7 +539,7 @@ class ReviewStore:
         span = {"limit": limit, "offset": offset, "end": limit + offset}
         with self.database.read() as connection:
             listing = connection.execute(_listing(listed_states, newest), span) if listed_states else ()
-            return [rows.as_item(row) for row in listing]
+            return [tables.as_item(row) for row in listing]
 
     def search(self, wanted: str, *, limit: int = 50) -> list[Item]:
         """The item with this ticket or key; otherwise items whose question or answers contain this text, newest first.
@@ -556,7 +556,7 @@ class ReviewStore:
         texts = texts.order_by(items.c.number.desc()).limit(limit)
         with self.database.read() as connection:
             found = connection.execute(named).all() or connection.execute(texts).all()
-            return [rows.as_item(row) for row in found]
+            return [tables.as_item(row) for row in found]
 
     def trail(self, item: str | None = None, *, limit: int = 1000) -> list[Event]:
         """The audit trail of an item, or of everything (the newest lines), oldest first."""
@@ -567,9 +567,9 @@ class ReviewStore:
             query = query.where(events.c.item == item)
         with self.database.read() as connection:
             lines = connection.execute(query).all()
-        return [rows.as_event(line) for line in reversed(lines)]
+        return [tables.as_event(line) for line in reversed(lines)]
 
-    def note_event(self, what: str, detail: dict[str, Any], *, who: str = rows.SYSTEM, item: str = "") -> None:
+    def note_event(self, what: str, detail: dict[str, Any], *, who: str = tables.SYSTEM, item: str = "") -> None:
         """Add a line to the audit trail, e.g. a monitor's alarm.
 
         Raises:
@@ -578,12 +578,12 @@ class ReviewStore:
         check_text("what", what, _LONGEST_WORD)
         check_text("who", who, LONGEST_NAME)
         if item:
-            rows.check_id(item)
+            tables.check_id(item)
         with self.database.write() as connection:
-            rows.log(connection, item, self.database.now(connection), who, what, detail)
+            tables.log(connection, item, self.database.now(connection), who, what, detail)
 
-    def purge(self, older_than: float, *, who: str = rows.SYSTEM, dry_run: bool = False) -> Purged:
-        """Delete old items that nobody waits for, with contents and callbacks; see `guardrail.review.queue.purging`.
+    def purge(self, older_than: float, *, who: str = tables.SYSTEM, dry_run: bool = False) -> Purged:
+        """Delete old items that nobody waits for, with contents and callbacks; see `guardrail.review.purging`.
 
         Args:
             older_than: Seconds since the item arrived; at most ten years.

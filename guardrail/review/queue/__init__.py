@@ -1,1 +1,0 @@
-"""The review queue: items and decisions in a database (SQLite or PostgreSQL)."""
