@@ -41,6 +41,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordHeader, write_records
 from calibrate.ray_engine import collect_on_ray, score_on_ray
 from calibrate.scoring.scores import score_file, supported
+from guardrail.judges import Judge, JudgeSpec, Similarity
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.testing import ScriptedChat
@@ -91,7 +92,7 @@ def header_of(n: int, samples: int = 10) -> RecordHeader:
     )
 
 
-class _Counting:
+class _Counting(Judge, Similarity):
     """A judge or similarity that counts the pairs it is asked about."""
 
     asked = 0
@@ -99,8 +100,14 @@ class _Counting:
     def __init__(self, inner: Any) -> None:
         self._inner = inner
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._inner, name)
+    @property
+    def spec(self) -> JudgeSpec:
+        spec: JudgeSpec = self._inner.spec
+        return spec
+
+    def identity(self, text: str) -> str:
+        key: str = self._inner.identity(text)
+        return key
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         _Counting.asked += len(pairs)

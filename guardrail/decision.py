@@ -11,7 +11,6 @@ from .artifact import CalibrationArtifact
 from .describe import target_text
 from .gate import accepts
 from .judges import default_judge, distinct_answers
-from .judges.base import is_slow, left_out_by
 from .outcome import Infeasible, InfeasibleReason
 from .sampling.follow_ups import SCORE
 from .sampling.replies import part_of_an_answer
@@ -255,7 +254,7 @@ def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact
     answers = [sample.comparable for sample in drawn.samples]
     own = "" if drawn.primary is None else drawn.primary.comparable
     judge = estimator.judge or default_judge(artifact.plan.bindings)
-    if not own or not answers or own in answers or is_slow(judge):
+    if not own or not answers or own in answers or judge.is_slow:
         return ""
     try:
         clusters = cluster(drawn.question, [*answers, own], judge, estimator.clustering)
@@ -269,9 +268,9 @@ def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact
 
 def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
     """A sentence about arguments of the answer that the judge never compares; empty if there are none."""
-    if drawn.primary is None:
+    if drawn.primary is None or estimator.judge is None:
         return ""
-    names = left_out_by(estimator.judge, drawn.primary.comparable)
+    names = estimator.judge.left_out(drawn.primary.comparable)
     listed = "; ".join(names)
     return f" Not judged, because the artifact leaves it out of the comparison: {listed}. Check it." if names else ""
 

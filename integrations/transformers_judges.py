@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.judges import BatchJudge, BatchSimilarity, EntailmentScores, Item, JudgeSpec
+from guardrail.judges import EntailmentScores, Item, Judge, JudgeSpec, Similarity
 from guardrail.judges.text import agree, normalise
 
 from ._local.encoders import Encoder, Precision, load_encoder
@@ -160,7 +160,7 @@ class _NliBased(_Local):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NliJudge(_NliBased, BatchJudge):
+class NliJudge(_NliBased, Judge):
     """Two answers are the same iff each entails the other, with the question prepended to both.
 
     Entailment is the strictly most probable label. Pairs that fail in the first direction are not tried in the second,
@@ -220,7 +220,7 @@ class NliEntailment(_NliBased):
 
 
 @dataclass(frozen=True, kw_only=True)
-class NliSimilarity(_NliBased, BatchSimilarity):
+class NliSimilarity(_NliBased, Similarity):
     """Similarity of two answers: p(entailment), averaged over both directions, with the question prepended.
 
     sim(a, b) = (p(a entails b) + p(b entails a)) / 2, p = softmax(logits / temperature); equal texts have 1. In [0, 1].
@@ -339,7 +339,7 @@ class _EmbeddingBased(_Local):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingJudge(_EmbeddingBased, BatchJudge):
+class EmbeddingJudge(_EmbeddingBased, Judge):
     """Two answers are the same iff the cosine of their embeddings is >= threshold and both guards hold.
 
     The question is prepended to both. Guards as in `GuardedJaccard` (the same numbers; both or neither contain a
@@ -382,7 +382,7 @@ class EmbeddingJudge(_EmbeddingBased, BatchJudge):
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingSimilarity(_EmbeddingBased, BatchSimilarity):
+class EmbeddingSimilarity(_EmbeddingBased, Similarity):
     """Similarity of two answers: max(0, cosine of their embeddings), with the question prepended. Equal texts have 1.
 
     Equal means equal once normalised ("Paris." and "paris"): the cosine of such texts is a little below 1, which an

@@ -15,7 +15,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from guardrail.judges import Judge, JudgeSpec, default_judge, is_canonical_call, make_judge, normalise
-from guardrail.judges.base import Item, judge_batch
+from guardrail.judges.base import Item
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.judges.similarity import jaccard
@@ -325,11 +325,16 @@ class Merged:
     n_records: int
 
 
-class _Unasked:
+class _Unasked(Judge):
     """A judge that is not loaded: behind a pair cache it knows the stored verdicts only."""
 
     def __init__(self, spec: JudgeSpec) -> None:
-        self.spec = spec
+        self._spec = spec
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """The spec of the judge that gave the verdicts."""
+        return self._spec
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """No verdict."""
@@ -372,7 +377,7 @@ def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int 
         short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}
         for a, b in unordered_pairs(sorted(short.values())):
             record_of[drawn.question, a, b] = name
-    verdicts = judge_batch(judge, list(record_of))
+    verdicts = judge.equivalent_batch(list(record_of))
     same = [item for item, verdict in zip(record_of, verdicts, strict=True) if verdict]
     if not same:
         return None

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 from guardrail.artifact import MOST_FAILED
 from guardrail.errors import UsageError
 from guardrail.judges import default_judge
-from guardrail.judges.base import is_slow
 from guardrail.judges.cache import PairCache, cached
 from guardrail.notebook import percent
 from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
@@ -174,9 +173,9 @@ def with_cache(estimator: Estimator, cache: PairCache | None) -> Estimator:
         same = all(new is old for new, old in zip(members, estimator.members, strict=True))
         return estimator if same else replace(estimator, members=members)
     slow: dict[str, Any] = {}
-    if estimator.judge is not None and is_slow(estimator.judge):
+    if estimator.judge is not None and estimator.judge.is_slow:
         slow["judge"] = estimator.judge
-    if estimator.similarity is not None and is_slow(estimator.similarity):
+    if estimator.similarity is not None and estimator.similarity.is_slow:
         slow["similarity"] = estimator.similarity
     if estimator.entailment is not None:
         slow["entailment"] = estimator.entailment

@@ -13,7 +13,7 @@ from decimal import Decimal
 from typing import Any, TypeAlias
 
 from ..errors import UsageError
-from ..judges.base import BatchJudge, Judge
+from ..judges.base import Judge
 from ..judges.json_value import canonical_value, read_json
 from ..judges.registry import make_judge
 from ..judges.tool_call import point_in_time, read_calls
@@ -338,7 +338,7 @@ def _nfc(value: Document) -> Document:
 
 
 @dataclass(frozen=True, slots=True)
-class DateJudge(BatchJudge):
+class DateJudge(Judge):
     """Two texts are the same iff they name one point in time in the given formats of ``strptime``.
 
     A text that fits several formats with different meanings, or none, is compared as a text.

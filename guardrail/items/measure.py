@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from ..errors import ArtifactMismatchError, UsageError
-from ..judges.base import Judge, is_slow
+from ..judges.base import Judge
 from ..plain_json import text_fault
 from ..types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from ..uncertainty.base import Estimator, Evidence, Needs
@@ -36,7 +36,7 @@ class ItemsMeasure:
     @property
     def is_slow(self) -> bool:
         """Whether measuring may take noticeable time: it asks a judge of unknown cost."""
-        return any(is_slow(judge) for judge in self.judges.values())
+        return any(judge.is_slow for judge in self.judges.values())
 
     def __call__(self, evidence: Evidence) -> float | Missing:
         """The smallest uncertainty of an item. Probability, in [0, 1]."""

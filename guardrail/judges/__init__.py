@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from ..specs import JudgeSpec
 from ..types import canonical_calls
-from .base import BatchJudge, Entailment, EntailmentScores, Item, Judge
+from .base import Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
 from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
 from .registry import default_judge, list_entailments, list_judges, make_entailment, make_judge
 from .similarity import (
-    BatchSimilarity,
     GuardedJaccard,
     Jaccard,
     JudgeSimilarity,
@@ -25,8 +24,6 @@ from .tool_call import ToolCallJudge, is_canonical_call
 from .vote import distinct_answers, majority, with_majority
 
 __all__ = [
-    "BatchJudge",
-    "BatchSimilarity",
     "Entailment",
     "EntailmentScores",
     "ExactJudge",

@@ -1,9 +1,4 @@
-"""Judges decide whether two answers to a question mean the same.
-
-`Judge` is the protocol: ``spec`` and ``equivalent`` are enough. `BatchJudge` is an optional base class that lists
-everything else a judge may state about itself, with the defaults. The functions at the end read these facts off any
-object, so that a judge without the base class may state some of them too.
-"""
+"""What judges, similarities and entailment models are: each compares two answers to a question."""
 
 from __future__ import annotations
 
@@ -15,52 +10,15 @@ from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 from ..specs import JudgeSpec
 from .text import unspaced
 
-__all__ = [
-    "BatchJudge",
-    "Comparer",
-    "Entailment",
-    "EntailmentScores",
-    "Item",
-    "Judge",
-    "by_question",
-    "identity_of",
-    "is_slow",
-    "judge_batch",
-    "knows_tool_calls",
-    "left_out_by",
-]
+__all__ = ["Comparer", "Entailment", "EntailmentScores", "Item", "Judge", "by_question"]
 
 Value = TypeVar("Value")
 Item = tuple[str, str, str]
 """(question, a, b): two texts as answers to a question. An empty question means that there is none."""
 
 
-@runtime_checkable
-class Judge(Protocol):
-    """Decides equivalence for a batch of pairs.
-
-    Equivalence must be symmetric: a judge that asks a directed question (entailment) asks it both ways itself.
-
-    These two members are enough. `BatchJudge` documents the optional ones; an object without that base class may have
-    any of them.
-    """
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        ...
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Whether the answers of each pair mean the same as answers to ``question``.
-
-        Returns:
-            One verdict for each pair, in order; None without a verdict (the score is then unmeasured).
-        """
-        ...
-
-
 class Comparer(ABC):
-    """Facts that judges and similarities state about themselves; see `BatchJudge` and `BatchSimilarity`.
+    """What judges and similarities state about themselves: a `spec`, and facts that have safe defaults.
 
     ``is_slow`` holds for the class that states it. A subclass must state it again: it may ask a model where its base
     class does not.
@@ -110,13 +68,14 @@ class Comparer(ABC):
         return unspaced(text)
 
 
-class BatchJudge(Comparer):
-    """Optional base class of a judge, with a default for everything except ``spec`` and its verdicts.
+class Judge(Comparer):
+    """Decides whether two answers mean the same.
 
     A subclass defines ``spec`` and one of ``equivalent`` and ``equivalent_batch``; each is the default of the other.
+    Equivalence must be symmetric: a judge that asks a directed question (entailment) asks it both ways itself.
 
     Example:
-        >>> class FirstLetter(BatchJudge):
+        >>> class FirstLetter(Judge):
         ...     is_slow = False
         ...     spec = JudgeSpec(name="first_letter", version=1, params={})
         ...
@@ -132,7 +91,11 @@ class BatchJudge(Comparer):
     __slots__ = ()
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Verdicts on pairs of one question."""
+        """Whether the answers of each pair mean the same as answers to ``question``.
+
+        Returns:
+            One verdict for each pair, in order; None without a verdict (the score is then unmeasured).
+        """
         return self.equivalent_batch([(question, a, b) for a, b in pairs])
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
@@ -181,35 +144,7 @@ def by_question(items: Sequence[Item], ask: Callable[[str, list[tuple[str, str]]
     answer_at: dict[int, Value] = {}
     for question, own in places.items():
         answers = ask(question, [items[place][1:] for place in own])
-        # strict: a missing answer would shift all later verdicts to other pairs.
+        if len(answers) != len(own):  # a missing answer would shift all later verdicts to other pairs
+            raise ValueError(f"{len(answers)} answers for {len(own)} pairs")
         answer_at.update(zip(own, answers, strict=True))
     return [answer_at[place] for place in range(len(items))]
-
-
-def judge_batch(judge: Judge, items: Sequence[Item]) -> list[bool | None]:
-    """Verdicts of a judge on pairs of several questions: in one batch if it takes one, else question by question."""
-    batch: Callable[[Sequence[Item]], list[bool | None]] | None = getattr(judge, "equivalent_batch", None)
-    return batch(items) if batch is not None else by_question(items, judge.equivalent)
-
-
-def identity_of(comparer: object) -> Callable[[str], str]:
-    """The ``identity`` of a judge or similarity, or the text, white space aside."""
-    identity: Callable[[str], str] = getattr(comparer, "identity", unspaced)
-    return identity
-
-
-def knows_tool_calls(comparer: object) -> bool:
-    """Whether a judge or similarity knows what tool calls do."""
-    # `is True`: a truthy object (a mock, a method) is no statement.
-    return getattr(comparer, "judges_tool_calls", False) is True
-
-
-def left_out_by(comparer: object, answer: str) -> tuple[str, ...]:
-    """The ``left_out`` of a judge; none if it does not say."""
-    return comparer.left_out(answer) if isinstance(comparer, Comparer) else ()
-
-
-def is_slow(comparer: object) -> bool:
-    """Whether asking a judge or similarity may take noticeable time; it may, unless it states otherwise."""
-    # Only an explicit False is fast: a blocking call on the event loop is worse than a needless thread.
-    return getattr(comparer, "is_slow", True) is not False

@@ -21,17 +21,7 @@ from ..errors import UsageError
 from ..files import SQLITE_PATIENCE, check_version, open_sqlite
 from ..plain_json import canonical_json
 from ..specs import JudgeSpec
-from .base import (
-    Entailment,
-    EntailmentScores,
-    Item,
-    Judge,
-    by_question,
-    identity_of,
-    is_slow,
-    judge_batch,
-    knows_tool_calls,
-)
+from .base import Entailment, EntailmentScores, Item, Judge
 from .similarity import Similarity
 
 __all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
@@ -169,16 +159,19 @@ class _Cached(Generic[Value]):
     @property
     def is_slow(self) -> bool:
         """The value of the cached judge."""
-        return is_slow(self._inner)
+        slow: bool = self._inner.is_slow
+        return slow
 
     @property
     def judges_tool_calls(self) -> bool:
         """The value of the cached judge."""
-        return knows_tool_calls(self._inner)
+        knows: bool = self._inner.judges_tool_calls
+        return knows
 
     def identity(self, text: str) -> str:
         """The value of the cached judge."""
-        return identity_of(self._inner)(text)
+        key: str = self._inner.identity(text)
+        return key
 
     def _answers(self, items: Sequence[Item], ask: Callable[[Sequence[Item]], Sequence[Value | None]]) -> list[Any]:
         """Answers as JSON holds them."""
@@ -233,35 +226,24 @@ def _is_answer(value: Any, kind: str) -> bool:
     return all(isinstance(score, int | float) and 0 <= score <= 1 for score in scores)
 
 
-class CachedJudge(_Cached[bool]):
+class CachedJudge(_Cached[bool], Judge):
     """A judge whose verdicts are stored; made by `cached`."""
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Verdicts of the judge, from the cache if it has them."""
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
+    is_slow = _Cached.is_slow  # stated again: see `Comparer`
 
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         """Verdicts of the judge, from the cache if it has them."""
-        return self._answers(items, lambda rest: judge_batch(self._inner, rest))
+        return self._answers(items, self._inner.equivalent_batch)
 
 
-class CachedSimilarity(_Cached[float]):
+class CachedSimilarity(_Cached[float], Similarity):
     """A similarity whose ratings are stored; made by `cached`."""
 
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Ratings of the similarity, from the cache if it has them."""
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
+    is_slow = _Cached.is_slow
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """Ratings of the similarity, from the cache if it has them."""
-
-        def ask(rest: Sequence[Item]) -> Sequence[float | None]:
-            batch: Callable[[Sequence[Item]], list[float | None]] | None = getattr(
-                self._inner, "similarity_batch", None
-            )
-            return batch(rest) if batch is not None else by_question(rest, self._inner.similarity)
-
-        return self._answers(items, ask)
+        return self._answers(items, self._inner.similarity_batch)
 
 
 class CachedEntailment(_Cached[EntailmentScores]):

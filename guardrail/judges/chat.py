@@ -23,7 +23,7 @@ from ..sampling.native import is_native
 from ..sampling.sampler import draw
 from ..specs import JudgeSpec, identify
 from ..types import SamplingPlan
-from .base import BatchJudge, Item
+from .base import Item, Judge
 
 __all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
 
@@ -70,7 +70,7 @@ def read_verdict(reply: Any) -> bool | None:
     return same if isinstance(same, bool) else None
 
 
-class ChatJudge(BatchJudge):
+class ChatJudge(Judge):
     """Two answers are the same iff a chat model says so. Any reply but a plain verdict leaves the pair unmeasured.
 
     The model is asked once for each unordered pair, the smaller text first, at temperature 0, several pairs at a time.

@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 from ..plain_json import too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings
-from .base import BatchJudge
+from .base import Judge
 from .text import normalise
 
 __all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json", "unique_fields"]
@@ -88,7 +88,7 @@ _FENCED = re.compile(r"(?:(?!```).)*```(?:json)?\s(?P<inside>(?:(?!```).)*)```\s
 
 
 @dataclass(frozen=True, slots=True)
-class JsonJudge(BatchJudge):
+class JsonJudge(Judge):
     """Two answers are the same iff they are equal as JSON values.
 
     The order of fields and white space do not count; the order of lists does. Numbers are equal iff their values are,

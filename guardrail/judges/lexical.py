@@ -8,14 +8,14 @@ from typing import NamedTuple
 
 from ..errors import UsageError
 from ..specs import JudgeSpec
-from .base import BatchJudge
+from .base import Judge
 from .text import CHANGING, has_digit, normalise, own_words, read
 
 __all__ = ["ExactJudge", "TextJudge"]
 
 
 @dataclass(frozen=True, slots=True)
-class ExactJudge(BatchJudge):
+class ExactJudge(Judge):
     """Two answers are the same iff their normal forms are equal; see `guardrail.judges.text.normalise`.
 
     Free, and hard to beat on labels, formulas and code.
@@ -39,7 +39,7 @@ class ExactJudge(BatchJudge):
 
 
 @dataclass(frozen=True, slots=True)
-class TextJudge(BatchJudge):
+class TextJudge(Judge):
     """Two answers are the same iff the longer one has enough of the shorter one's own words.
 
     An answer's own words are those that are neither function words nor in the question. With A the fewer and B the more

@@ -9,7 +9,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 from ..specs import JudgeSpec
-from .base import BatchJudge
+from .base import Judge
 from .text import CHANGING, FUNCTION_WORDS, asked_words, has_digit, normalise, read, word_set, written
 
 __all__ = ["CARDINALS", "Number", "NumericJudge", "labels_agree", "parse_number"]
@@ -139,7 +139,7 @@ def _makes_another(word: str) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class NumericJudge(BatchJudge):
+class NumericJudge(Judge):
     """Two answers are the same iff each states one number, and the numbers, their labels and what precedes them agree.
 
     Labels are units, currencies, words of scale and counted nouns. They agree if one begins with the other: "5 km" is

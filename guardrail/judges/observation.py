@@ -10,15 +10,15 @@ from ..errors import UsageError
 from ..plain_json import canonical_json
 from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
-from .base import BatchJudge, Item
-from .similarity import BatchSimilarity, Jaccard, Similarity
+from .base import Item, Judge
+from .similarity import Jaccard, Similarity
 from .text import normalise
 from .tool_call import read_calls
 
 __all__ = ["ObservationJudge", "ObservationSimilarity"]
 
 
-class ObservationJudge(BatchJudge):
+class ObservationJudge(Judge):
     """Two tool calls are the same iff running them gives the same observation.
 
     Only calls of tools that are declared safe are run: tools that read and change nothing, because calls are run
@@ -150,7 +150,7 @@ class ObservationJudge(BatchJudge):
             return None
 
 
-class ObservationSimilarity(BatchSimilarity):
+class ObservationSimilarity(Similarity):
     """Similarity of two tool calls: that of their observations. It refines votes by `ObservationJudge`.
 
     An observation is compared as text: strings unchanged, other JSON values as their keys and values in order. A call

@@ -4,25 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 from ..specs import JudgeSpec
-from .base import (
-    Comparer,
-    Item,
-    Judge,
-    by_question,
-    identity_of,
-    is_slow,
-    judge_batch,
-    knows_tool_calls,
-)
+from .base import Comparer, Item, Judge, by_question
 from .registry import Registry, make_judge
 from .text import agree, normalise, own_words, read
 
 __all__ = [
     "SIMILARITIES",
-    "BatchSimilarity",
     "GuardedJaccard",
     "Jaccard",
     "JudgeSimilarity",
@@ -36,18 +26,14 @@ __all__ = [
 ]
 
 
-@runtime_checkable
-class Similarity(Protocol):
-    """Rates how alike the answers of each pair are.
+class Similarity(Comparer):
+    """Rates how alike two answers are.
 
-    Similarity must be symmetric: if it asks a directed question (entailment), it averages both directions itself. These
-    two members are enough; `BatchSimilarity` documents the optional ones.
+    A subclass defines ``spec`` and one of ``similarity`` and ``similarity_batch``; each is the default of the other.
+    Similarity must be symmetric: if it asks a directed question (entailment), it averages both directions itself.
     """
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        ...
+    __slots__ = ()
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         """Ratings of the answers of each pair, as answers to ``question``.
@@ -56,19 +42,6 @@ class Similarity(Protocol):
             One number in [0, 1] for each pair, in order, 1 for the same; None without a rating (the score is then
             unmeasured).
         """
-        ...
-
-
-class BatchSimilarity(Comparer):
-    """Optional base class of a similarity, with a default for everything except ``spec`` and its ratings.
-
-    A subclass defines ``spec`` and one of ``similarity`` and ``similarity_batch``; each is the default of the other.
-    """
-
-    __slots__ = ()
-
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        """Ratings of pairs of one question."""
         return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
@@ -121,7 +94,7 @@ def _common_subsequence(ours: Sequence[str], theirs: Sequence[str]) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Jaccard(BatchSimilarity):
+class Jaccard(Similarity):
     """Similarity of two answers is the Jaccard similarity of their words; blind to marks, numbers and negation."""
 
     is_slow = False
@@ -137,7 +110,7 @@ class Jaccard(BatchSimilarity):
 
 
 @dataclass(frozen=True, slots=True)
-class GuardedJaccard(BatchSimilarity):
+class GuardedJaccard(Similarity):
     """Jaccard similarity of the words that two answers add to the question, or 0 if a guard fails.
 
     Guards: the same numbers, signs that are not prose ("C++" is not "C#") and words that change others ("not").
@@ -159,7 +132,7 @@ class GuardedJaccard(BatchSimilarity):
 
 
 @dataclass(frozen=True, slots=True)
-class RougeL(BatchSimilarity):
+class RougeL(Similarity):
     """Similarity of two answers is the ROUGE-L F1 of their words; blind to marks, numbers and negation."""
 
     is_slow = False
@@ -175,7 +148,7 @@ class RougeL(BatchSimilarity):
 
 
 @dataclass(frozen=True, slots=True)
-class JudgeSimilarity(BatchSimilarity):
+class JudgeSimilarity(Similarity):
     """1 if a judge calls two answers the same, 0 if it does not, None if it gives no verdict.
 
     Attributes:
@@ -192,20 +165,20 @@ class JudgeSimilarity(BatchSimilarity):
     @property
     def is_slow(self) -> bool:
         """The value of the judge."""
-        return is_slow(self.judge)
+        return self.judge.is_slow
 
     @property
     def judges_tool_calls(self) -> bool:
         """The value of the judge."""
-        return knows_tool_calls(self.judge)
+        return self.judge.judges_tool_calls
 
     def identity(self, text: str) -> str:
         """The value of the judge."""
-        return identity_of(self.judge)(text)
+        return self.judge.identity(text)
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         """The judge's verdicts as numbers."""
-        return [None if same is None else float(same) for same in judge_batch(self.judge, items)]
+        return [None if same is None else float(same) for same in self.judge.equivalent_batch(items)]
 
 
 def from_judge(judge: Judge) -> JudgeSimilarity:

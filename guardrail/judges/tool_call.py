@@ -15,7 +15,7 @@ from ..errors import UsageError, refuse_unknown
 from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings, ToolCall, canonical_calls, plain_json
-from .base import BatchJudge
+from .base import Judge
 from .json_value import unique_fields
 from .text import normalise
 
@@ -63,7 +63,7 @@ def _is_call(value: Any) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallJudge(BatchJudge):
+class ToolCallJudge(Judge):
     """Two answers are the same iff their tool calls have the same canonical JSON; see `canonical_calls`.
 
     Proposed calls reach a judge as canonical JSON already. Text that spells a call as JSON (``{"name": ...,

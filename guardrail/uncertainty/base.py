@@ -10,8 +10,8 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
-from ..judges.base import is_slow
 from ..sampling.follow_ups import AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
 from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
@@ -118,7 +118,6 @@ class Estimator:
         clustering: How verdicts become clusters.
         similarity: Graded similarity, for estimators over a graph of samples or over pieces of an answer.
         entailment: Entailment model, for estimators that look for contradictions.
-        relevance: Size of the pieces; default: what ``needs`` says.
         members: The scores that it combines, for a combination (`guardrail.uncertainty.combine`).
         params: Parameters of the formula, as the spec stores them.
         after_first: Of `then`: from the score of the first part to the smallest and the largest score that the second
@@ -138,7 +137,6 @@ class Estimator:
     clustering: Clustering = "components"
     similarity: Similarity | None = None
     entailment: Entailment | None = None
-    relevance: Level | None = None
     members: tuple[Estimator, ...] = ()
     params: Mapping[str, Any] = field(default_factory=dict)
     after_first: Callable[[float], tuple[float, float]] | None = None
@@ -147,9 +145,13 @@ class Estimator:
     scorer: AnswerScorer | None = None
 
     def __post_init__(self) -> None:
-        if self.relevance is None:
-            # The dataclass is frozen, so a default that depends on another field goes round its own __setattr__.
-            object.__setattr__(self, "relevance", self.needs.relevance)
+        for role, base in (("judge", Judge), ("similarity", Similarity)):
+            given = getattr(self, role)
+            if given is not None and not isinstance(given, base):
+                raise UsageError(
+                    f"{role} must be a {base.__name__}, got a {type(given).__name__}. Make "
+                    f"guardrail.judges.{base.__name__} its base class."
+                )
 
     @property
     def is_slow(self) -> bool:
@@ -159,8 +161,8 @@ class Estimator:
         """
         return (
             self.entailment is not None
-            or (self.judge is not None and is_slow(self.judge))
-            or (self.similarity is not None and is_slow(self.similarity))
+            or (self.judge is not None and self.judge.is_slow)
+            or (self.similarity is not None and self.similarity.is_slow)
             # A combination has no judge of its own: its cost is that of its parts.
             or any(member.is_slow for member in self.members)
             # A formula that asks a model itself, as that of items does, says so.

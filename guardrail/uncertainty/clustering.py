@@ -6,7 +6,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from typing import TypeVar
 
 from ..judges import Judge, is_canonical_call, is_refusal
-from ..judges.base import identity_of, knows_tool_calls
+from ..judges.base import Comparer
 from ..specs import Clustering
 from ..types import Frozen
 
@@ -48,15 +48,14 @@ class Folded(Frozen):
     """Keys that must be judged, in order of first appearance; refusals and tool calls equal no other key."""
 
 
-def fold(answers: Sequence[str], judge: object) -> Folded:
+def fold(answers: Sequence[str], judge: Comparer) -> Folded:
     """Merge answers with equal strings.
 
-    Equal means equal up to white space, or by ``judge.identity`` if the judge (or similarity) has one: no judge can
+    Equal means equal by ``judge.identity``, of a judge or similarity: no judge can
     separate equal answers afterwards. Refusals, which say nothing else, share one key. Tool calls (canonical JSON) are
     compared exactly with every judge: common words do not show whether two calls do the same. Only a judge that knows
     what calls do (``judge.judges_tool_calls`` is True, as for `ObservationJudge`) is asked about calls that differ.
     """
-    identity, knows_calls = identity_of(judge), knows_tool_calls(judge)
     key_of, text_of, judged = dict[str, str](), dict[str, str](), dict[str, None]()
     for answer in answers:
         if answer in key_of:
@@ -67,10 +66,10 @@ def fold(answers: Sequence[str], judge: object) -> Folded:
             # Calls are canonical JSON already; a judge's identity (case, punctuation) could make two different calls
             # equal.
             key = answer
-            if knows_calls:
+            if judge.judges_tool_calls:
                 judged.setdefault(key)
         else:
-            judged.setdefault(key := identity(answer))
+            judged.setdefault(key := judge.identity(answer))
         key_of[answer] = key
         text_of[key] = min(answer, text_of.get(key, answer))  # the same text for any order of the answers
     return Folded(keys=tuple(key_of[answer] for answer in answers), text_of=text_of, judged=tuple(judged))
@@ -111,7 +110,7 @@ def drive(steps: Steps[Value, Result], ask: Callable[[list[Pair]], Sequence[Valu
         return result
 
 
-def clustering(answers: Sequence[str], judge: object, method: Clustering) -> Steps[bool, Clusters]:
+def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Steps[bool, Clusters]:
     """The steps of `cluster`: what must be judged next, given the verdicts so far."""
     folded = fold(answers, judge)
     if method == "components":

@@ -60,7 +60,7 @@ def similarity_matrix(question: str, answers: Sequence[str], similarity: Similar
     return None if rated is None else rated[0]
 
 
-def graph(answers: Sequence[str], similarity: object) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
+def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
     """The steps of `similarity_matrix`, which end in the matrix and the row of each answer in it."""
     folded = fold(answers, similarity)
     # Sorted, so that a similarity gets the same pairs, the same way round, for any order of the samples.
@@ -82,7 +82,7 @@ def graph(answers: Sequence[str], similarity: object) -> Steps[float, tuple[Matr
     return between[np.ix_(sorted_nodes, sorted_nodes)], tuple(int(row) for row in rows)
 
 
-def likeness(primary: str, answers: Sequence[str], similarity: object) -> Steps[float, tuple[float, ...]]:
+def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[float, ...]]:
     """The steps of: similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
 
     The rules of `similarity_matrix` decide which texts are equal or unlike without being rated.

@@ -35,41 +35,33 @@ class Rater:
         who: Kind and name, for messages.
         key: Equal for raters that give equal answers: kind and spec.
         directed: Whether (a, b) and (b, a) are different items.
-        batch: Answers to items of several questions, or None if one question is asked at a time.
-        single: Answers to pairs of one question.
+        batch: Answers to items of several questions.
         read: Checks one answer; raises ValueError if it is invalid.
     """
 
     who: str
     key: str
     directed: bool
-    batch: Callable[[Sequence[Item]], Sequence[Any]] | None
-    single: Callable[[str, Sequence[Pair]], Sequence[Any]]
+    batch: Callable[[Sequence[Item]], Sequence[Any]]
     read: Callable[[Any], Any]
 
 
 def judge_rater(judge: Judge) -> Rater:
     """A judge as a rater."""
     key = f"judge {judge.spec.model_dump_json()}"
-    batch = getattr(judge, "equivalent_batch", None)
-    return Rater(f"judge {judge.spec.name}", key, False, batch, judge.equivalent, _verdict)
+    return Rater(f"judge {judge.spec.name}", key, False, judge.equivalent_batch, _verdict)
 
 
 def similarity_rater(similarity: Similarity) -> Rater:
     """A similarity as a rater."""
     key = f"similarity {similarity.spec.model_dump_json()}"
-    batch = getattr(similarity, "similarity_batch", None)
-    return Rater(f"similarity {similarity.spec.name}", key, False, batch, similarity.similarity, checked)
+    return Rater(f"similarity {similarity.spec.name}", key, False, similarity.similarity_batch, checked)
 
 
 def entailment_rater(entailment: Entailment) -> Rater:
     """An entailment model as a rater of how far a premise contradicts a hypothesis; see `Evidence.contradiction`."""
-
-    def single(question: str, pairs: Sequence[Pair]) -> Sequence[Any]:
-        return entailment.entailment_batch([(question, a, b) for a, b in pairs])
-
     name, key = f"entailment {entailment.spec.name}", f"entailment {entailment.spec.model_dump_json()}"
-    return Rater(name, key, True, entailment.entailment_batch, single, _contradiction)
+    return Rater(name, key, True, entailment.entailment_batch, _contradiction)
 
 
 def _verdict(value: Any) -> bool:
@@ -157,22 +149,18 @@ class _Pool:
 
     def _answers(self, items: Sequence[Item]) -> Sequence[Any]:
         """One batch; if that fails, question by question."""
-        if self.rater.batch is not None:
-            try:
-                answers = self.rater.batch(items)
-                # With a wrong number of answers nobody knows which item each belongs to.
-                if len(answers) == len(items):
-                    return answers
-            except Exception:  # raised again below, for the question that caused it
-                pass
+        try:
+            answers = self.rater.batch(items)
+            # With a wrong number of answers nobody knows which item each belongs to.
+            if len(answers) == len(items):
+                return answers
+        except Exception:  # raised again below, for the question that caused it
+            pass
         return by_question(items, self._of_question)
 
     def _of_question(self, question: str, pairs: Sequence[Pair]) -> Sequence[Any]:
         try:
-            if self.rater.batch is not None:
-                answers = self.rater.batch([(question, a, b) for a, b in pairs])
-            else:
-                answers = self.rater.single(question, pairs)
+            answers = self.rater.batch([(question, a, b) for a, b in pairs])
             if len(answers) != len(pairs):
                 return [_Failed(f"{len(answers)} answers for {len(pairs)} pairs", raised=True)] * len(pairs)
         except Exception as error:  # a judge is the caller's code: any exception is a missing measurement

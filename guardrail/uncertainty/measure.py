@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
+from ..judges import Similarity
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from .base import Estimator, Evidence, Level, Piece
+from .base import Estimator, Evidence, Level
 from .clustering import Steps, clustering
 from .combine import combined, primary_alone
 from .graph import graph, likeness
@@ -92,59 +94,127 @@ def measure_stream(
     yield from batch.scores(estimators)
 
 
+@dataclass(slots=True)
+class _Set:
+    """A sample set in a pass, with the number of each of its measurements there."""
+
+    drawn: SampleSet
+    answers: list[str]
+    tasks: dict[str, int] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, drawn: SampleSet) -> _Set:
+        return cls(drawn, [sample.comparable for sample in drawn.samples])
+
+    @property
+    def primary(self) -> str:
+        assert self.drawn.primary is not None  # `unusable`
+        return self.drawn.primary.comparable
+
+
+_Fields: TypeAlias = dict[str, Any]
+"""Fields of `Evidence` that a measurement gives."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """A measurement that the evidence of an estimator needs.
+
+    Attributes:
+        rater: The judge, similarity or entailment model that is asked.
+        key: Equal for measurements that give equal results: estimators share them.
+        steps: The measurement of a set.
+    """
+
+    rater: Rater
+    key: str
+    steps: Callable[[_Set], Steps[Any, _Fields | Missing]]
+
+
+def _readings(estimator: Estimator) -> list[_Reading]:
+    """The measurements that an estimator's needs name."""
+    needs, readings = estimator.needs, list[_Reading]()
+    if estimator.judge is not None:
+        rater = judge_rater(estimator.judge)
+        key = f"{rater.key}/{estimator.clustering}/{needs.primary}"
+        readings.append(_Reading(rater, key, partial(_clusters, estimator)))
+    if estimator.similarity is not None:
+        rater = similarity_rater(estimator.similarity)
+        if needs.similarity:
+            readings.append(_Reading(rater, f"{rater.key}/matrix", partial(_matrix, estimator.similarity)))
+        if needs.likeness:
+            readings.append(_Reading(rater, f"{rater.key}/likeness", partial(_likeness, estimator.similarity)))
+        if needs.relevance is not None:
+            steps = partial(_relevance, needs.relevance, estimator.similarity)
+            readings.append(_Reading(rater, f"{rater.key}/{needs.relevance}", steps))
+    if estimator.entailment is not None:
+        rater = entailment_rater(estimator.entailment)
+        readings.append(_Reading(rater, rater.key, _contradictions))
+    return readings
+
+
+def _clusters(estimator: Estimator, own: _Set) -> Steps[bool, _Fields]:
+    assert estimator.judge is not None
+    answers = [*own.answers, own.primary] if estimator.needs.primary else own.answers
+    clusters = yield from clustering(answers, estimator.judge, estimator.clustering)
+    if clusters is None or not estimator.needs.primary:
+        return {"clusters": clusters}
+    *assignment, label = clusters.assignment
+    samples = clusters.model_copy(update={"assignment": tuple(assignment)})
+    # -1 is no cluster's number, so an answer that no sample shares counts no votes.
+    return {"clusters": samples, "primary_cluster": label if label in assignment else -1}
+
+
+def _matrix(similarity: Similarity, own: _Set) -> Steps[float, _Fields]:
+    rated = yield from graph(own.answers, similarity)
+    return None if rated is None else {"matrix": rated[0], "rows": rated[1]}
+
+
+def _likeness(similarity: Similarity, own: _Set) -> Steps[float, _Fields]:
+    return {"likeness": (yield from likeness(own.primary, own.answers, similarity))}
+
+
+def _relevance(level: Level, similarity: Similarity, own: _Set) -> Steps[float, _Fields | Missing]:
+    pieces = all_pieces(own.drawn, level)
+    if isinstance(pieces, Missing):
+        return pieces
+    return {"pieces": pieces, "relevance": (yield from relevance_of(own.answers, pieces, similarity))}
+
+
+def _contradictions(own: _Set) -> Steps[float, _Fields]:
+    return {"contradiction": (yield from contradictions(sentences(own.primary), own.answers))}
+
+
 @dataclass(frozen=True, slots=True)
 class _Wants:
-    """An estimator and the raters that its evidence comes from, prepared once.
+    """An estimator and what its evidence comes from, prepared once.
 
     Attributes:
         estimator: What to compute.
-        judge: Asked whether answers are the same.
-        similarity: Asked how alike they are.
-        entailment: Asked what they contradict.
+        readings: The measurements that it needs.
         first: Whether it comes first in `then`, and reads the primary answer alone.
         samples: Number of samples that it reads, the first of the set; None for all.
     """
 
     estimator: Estimator
-    judge: Rater | None
-    similarity: Rater | None
-    entailment: Rater | None
+    readings: Sequence[_Reading]
     first: bool
     samples: int | None
 
     @classmethod
     def of(cls, estimator: Estimator, whole: Estimator) -> _Wants:
         """From an estimator, and the combination that it is a member of, or itself."""
-        return cls(
-            estimator,
-            None if estimator.judge is None else judge_rater(estimator.judge),
-            None if estimator.similarity is None else similarity_rater(estimator.similarity),
-            None if estimator.entailment is None else entailment_rater(estimator.entailment),
-            whole.after_first is not None and estimator is whole.members[0],
-            whole.samples,
-        )
+        first = whole.after_first is not None and estimator is whole.members[0]
+        return cls(estimator, _readings(estimator), first, whole.samples)
 
-
-@dataclass(slots=True)
-class _Set:
-    """A sample set in a pass: the number of each of its measurements there, or the reason why it has none."""
-
-    drawn: SampleSet
-    answers: list[str]
-    tasks: dict[str, int | Missing] = field(default_factory=dict)
-    pieces: dict[Level, tuple[tuple[Piece, ...], ...] | Missing] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, drawn: SampleSet) -> _Set:
-        return cls(drawn, [sample.comparable for sample in drawn.samples])
-
-    def read_by(self, want: _Wants) -> _Set:
-        """The part that an estimator reads."""
-        if want.first:
-            return _Set.of(primary_alone(self.drawn))
-        if want.samples is None or len(self.drawn.samples) <= want.samples:
-            return self
-        return _Set.of(self.drawn.model_copy(update={"samples": self.drawn.samples[: want.samples]}))
+    def part_of(self, sample_set: _Set) -> _Set:
+        """The part of a set that the estimator reads."""
+        drawn = sample_set.drawn
+        if self.first:
+            return _Set.of(primary_alone(drawn))
+        if self.samples is None or len(drawn.samples) <= self.samples:
+            return sample_set
+        return _Set.of(drawn.model_copy(update={"samples": drawn.samples[: self.samples]}))
 
 
 _Measured: TypeAlias = list[tuple[_Set, Missing | None]]
@@ -171,7 +241,7 @@ class _Batch:
         measured: _Measured = []
         problem = unusable(drawn, self._plan)
         for want in self._wants:
-            sample_set = whole.read_by(want)
+            sample_set = want.part_of(whole)
             fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
             n = self._plan.n if want.samples is None else want.samples
             gap = fault or _gap(sample_set, want.estimator, self._plan, n)
@@ -196,95 +266,23 @@ class _Batch:
             yield combined(drawn, estimators, scores)
 
     def _begin(self, sample_set: _Set, want: _Wants) -> None:
-        estimator, question = want.estimator, sample_set.drawn.question
-        if want.judge is not None and (key := _clusters_key(want)) not in sample_set.tasks:
-            assert sample_set.drawn.primary is not None  # _unusable
-            answers = (
-                [*sample_set.answers, sample_set.drawn.primary.comparable]
-                if estimator.needs.primary
-                else sample_set.answers
-            )
-            steps: Steps[Any, Any] = clustering(answers, estimator.judge, estimator.clustering)
-            sample_set.tasks[key] = self._judging.add(want.judge, question, steps)
-        if want.similarity is not None:
-            if estimator.needs.similarity and (key := _matrix_key(want)) not in sample_set.tasks:
-                sample_set.tasks[key] = self._judging.add(
-                    want.similarity, question, graph(sample_set.answers, estimator.similarity)
-                )
-            if estimator.needs.likeness and (key := _likeness_key(want)) not in sample_set.tasks:
-                assert sample_set.drawn.primary is not None  # _unusable
-                steps = likeness(sample_set.drawn.primary.comparable, sample_set.answers, estimator.similarity)
-                sample_set.tasks[key] = self._judging.add(want.similarity, question, steps)
-            if estimator.relevance is not None and (key := _relevance_key(want)) not in sample_set.tasks:
-                sample_set.tasks[key] = self._begin_relevance(sample_set, want.similarity, estimator)
-        if want.entailment is not None and (key := want.entailment.key) not in sample_set.tasks:
-            assert sample_set.drawn.primary is not None  # _unusable
-            steps = contradictions(sentences(sample_set.drawn.primary.comparable), sample_set.answers)
-            # No question: premise and hypothesis are whole sentences, and equal pairs of any two questions are asked
-            # once.
-            sample_set.tasks[key] = self._judging.add(want.entailment, "", steps)
-
-    def _begin_relevance(self, sample_set: _Set, rater: Rater, estimator: Estimator) -> int | Missing:
-        level = estimator.relevance
-        assert level is not None
-        if level not in sample_set.pieces:
-            sample_set.pieces[level] = all_pieces(sample_set.drawn, level)
-        own = sample_set.pieces[level]
-        if isinstance(own, Missing):
-            return own
-        return self._judging.add(
-            rater, sample_set.drawn.question, relevance_of(sample_set.answers, own, estimator.similarity)
-        )
+        for reading in want.readings:
+            if reading.key not in sample_set.tasks:
+                # Premise and hypothesis are whole sentences: without a question, equal pairs of any two questions are
+                # asked once.
+                question = "" if reading.rater.directed else sample_set.drawn.question
+                sample_set.tasks[reading.key] = self._judging.add(reading.rater, question, reading.steps(sample_set))
 
 
-def _clusters_key(want: _Wants) -> str:
-    assert want.judge is not None
-    return f"{want.judge.key}/{want.estimator.clustering}/{want.estimator.needs.primary}"
-
-
-def _matrix_key(want: _Wants) -> str:
-    assert want.similarity is not None
-    return want.similarity.key
-
-
-def _likeness_key(want: _Wants) -> str:
-    return f"{_matrix_key(want)}/likeness"
-
-
-def _relevance_key(want: _Wants) -> str:
-    assert want.similarity is not None
-    return f"{want.similarity.key}/{want.estimator.relevance}"
-
-
-def _evidence(sample_set: _Set, want: _Wants, results: Sequence[Any]) -> Evidence | Missing:
+def _evidence(sample_set: _Set, want: _Wants, results: Sequence[_Fields | Missing]) -> Evidence | Missing:
     """The input of the formula: the results of the pass, or the first reason why one is missing."""
-    estimator = want.estimator
-    keys = {
-        "clusters": _clusters_key(want) if want.judge is not None else None,
-        "matrix": _matrix_key(want) if want.similarity is not None and estimator.needs.similarity else None,
-        "likeness": _likeness_key(want) if want.similarity is not None and estimator.needs.likeness else None,
-        "relevance": _relevance_key(want) if want.similarity is not None and estimator.relevance is not None else None,
-        "contradiction": want.entailment.key if want.entailment is not None else None,
-    }
-    parts: dict[str, Any] = {}
-    for name, key in keys.items():
-        if key is None:
-            continue
-        task = sample_set.tasks[key]
-        result = task if isinstance(task, Missing) else results[task]
+    fields: _Fields = {}
+    for reading in want.readings:
+        result = results[sample_set.tasks[reading.key]]
         if isinstance(result, Missing):
             return result
-        parts[name] = result
-    if estimator.needs.primary and "clusters" in parts:
-        *assignment, own = parts["clusters"].assignment
-        parts["clusters"] = parts["clusters"].model_copy(update={"assignment": tuple(assignment)})
-        # -1 is no cluster's number, so an answer that no sample shares counts no votes.
-        parts["primary_cluster"] = own if own in assignment else -1
-    if "matrix" in parts:
-        parts["matrix"], parts["rows"] = parts["matrix"]
-    if "relevance" in parts and estimator.relevance is not None:
-        parts["pieces"] = sample_set.pieces[estimator.relevance]
-    return Evidence(sample_set.drawn, **parts)
+        fields |= result
+    return Evidence(sample_set.drawn, **fields)
 
 
 def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:

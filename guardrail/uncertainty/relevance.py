@@ -17,8 +17,7 @@ from itertools import takewhile
 import numpy as np
 from numpy.typing import NDArray
 
-from ..judges import GuardedJaccard
-from ..judges.base import identity_of
+from ..judges import GuardedJaccard, Similarity
 from ..judges.text import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Level, Needs, Piece
@@ -89,14 +88,14 @@ def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] 
 
 
 def relevance_of(
-    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: object
+    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: Similarity
 ) -> Steps[float, tuple[tuple[float, ...], ...]]:
     """Similarity of each answer to itself without each of its pieces.
 
     It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`clustering.fold`); the
     similarity is not asked about either.
     """
-    identity = identity_of(similarity)
+    identity = similarity.identity
     ratings: dict[tuple[str, str], float] = {}
     unrated: dict[tuple[str, str], None] = {}
     for answer, parts in zip(answers, own, strict=True):

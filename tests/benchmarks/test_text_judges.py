@@ -10,10 +10,10 @@ import pytest
 
 from benchmarks.text_judges import merges, ranking, records_of
 from calibrate.data.records import Record
-from guardrail.judges import BatchJudge, JudgeSpec, TextJudge, make_judge
+from guardrail.judges import Judge, JudgeSpec, TextJudge, make_judge
 
 
-class MergesAll(BatchJudge):
+class MergesAll(Judge):
     is_slow = False
     spec = JudgeSpec(name="all", version=1, params={})
 
@@ -26,7 +26,7 @@ def records() -> Sequence[Record]:
     return records_of("smollm2")[:600]
 
 
-def ranks_well(records: Sequence[Record], judge: BatchJudge) -> bool:
+def ranks_well(records: Sequence[Record], judge: Judge) -> bool:
     ours, exact = ranking(records, judge), ranking(records, make_judge("exact"))
     assert ours is not None
     assert exact is not None

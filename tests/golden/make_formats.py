@@ -30,7 +30,7 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtif
 from guardrail.files import Persisted
 from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
-from guardrail.judges import EntailmentScores, JudgeSpec
+from guardrail.judges import EntailmentScores, Judge, JudgeSpec, Similarity
 from guardrail.judges.cache import PairCache, cached
 from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
@@ -164,8 +164,12 @@ class Toy:
     """A judge, similarity or entailment model that returns scripted answers, and raises when it has none left."""
 
     def __init__(self, name: str, answers: Sequence[Any] = ()) -> None:
-        self.spec = JudgeSpec(name=name, version=1, params={"revision": "sha256:00", "prompt": "ü"})
+        self._name = name
         self._answers = list(answers)
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name=self._name, version=1, params={"revision": "sha256:00", "prompt": "ü"})
 
     def _next(self, number: int) -> list[Any]:
         if len(self._answers) < number:
@@ -173,12 +177,12 @@ class Toy:
         return [self._answers.pop(0) for _ in range(number)]
 
 
-class ToyJudge(Toy):
+class ToyJudge(Toy, Judge):
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         return self._next(len(pairs))
 
 
-class ToySimilarity(Toy):
+class ToySimilarity(Toy, Similarity):
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         return self._next(len(pairs))
 

@@ -422,9 +422,9 @@ def test_a_plan_that_the_model_cannot_follow_is_a_finding_before_any_call(tmp_pa
 
 def test_judges_that_cannot_judge_fail() -> None:
     from guardrail.doctor import _verdicts
-    from guardrail.judges import JudgeSpec, list_judges, make_judge
+    from guardrail.judges import Judge, JudgeSpec, list_judges, make_judge
 
-    class Broken:
+    class Broken(Judge):
         spec = JudgeSpec(name="broken", version=1, params={})
         answers: Any = (True, True)
 

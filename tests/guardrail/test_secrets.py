@@ -15,7 +15,7 @@ from pydantic import BaseModel
 
 from guardrail import AbstainedError, Guardrail, scorer
 from guardrail.guard.cascade import Cascade
-from guardrail.judges import JudgeSpec, make_judge
+from guardrail.judges import Judge, make_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.testing import ScriptedChat, make_artifact
@@ -92,10 +92,10 @@ class Native(ScriptedChat):
         return self.draw_samples(prompts, plan, seeds=seeds)
 
 
-class Quoting:
+class Quoting(Judge):
     """A judge that fails, and says with what; or that gives another answer than yes or no."""
 
-    spec: JudgeSpec = make_judge("text").spec
+    spec = make_judge("text").spec
 
     def __init__(self, error: type[Exception] | None) -> None:
         self._error = error

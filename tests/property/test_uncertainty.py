@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from guardrail.judges import ExactJudge, JudgeSpec, TextJudge, from_judge, make_similarity
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, TextJudge, from_judge, make_similarity
 from guardrail.judges.similarity import rouge_l
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Clustering, cluster, measure, measure_all, measure_many
@@ -23,7 +23,7 @@ TEXTS = st.lists(
 )
 
 
-class Neighbours:
+class Neighbours(Judge):
     """A judge that is not transitive: integers are equivalent if they differ by at most one."""
 
     @property

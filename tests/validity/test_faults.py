@@ -25,7 +25,7 @@ from calibrate.rules import RULES
 from guardrail import Guardrail, Reason, accepts
 from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
-from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.judges import ExactJudge, Judge, JudgeSpec
 from guardrail.outcome import Feasible
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
@@ -238,7 +238,7 @@ def test_nan_is_never_accepted_fitted_or_stored() -> None:
         fit(np.array([0.1, math.nan, 0.3]), np.array([0, 0, 1]), alpha=0.2, rule="acrc")
 
 
-class Chain:
+class Chain(Judge):
     """A judge with a ~ c and b ~ c, but not a ~ b: both clusters claim c."""
 
     @property

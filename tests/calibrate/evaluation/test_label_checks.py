@@ -25,7 +25,7 @@ from calibrate.evaluation.planning import Binormal
 from calibrate.report.sentences import unread
 from calibrate.scoring.metrics import ks_two_sample
 from guardrail.errors import UsageError
-from guardrail.judges import ExactJudge, JudgeSpec, TextJudge
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, TextJudge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Sample, SampleSet, Uncertainty
 
@@ -198,7 +198,7 @@ def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -
 
 
 def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(tmp_path: Path) -> None:
-    class Model:
+    class Model(Judge):
         spec = JudgeSpec(name="nli", version=4, params={"model": "m"})
         asked = 0
 

@@ -18,7 +18,7 @@ from calibrate.scoring.scores import lacking, score_file, score_records, support
 from calibrate.spec_syntax import parse_name
 from guardrail.errors import RecordError, UsageError
 from guardrail.guard.record_lines import RecordLines
-from guardrail.judges import ExactJudge, JudgeSpec, from_judge
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, from_judge
 from guardrail.judges.cache import CachedJudge, PairCache
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
@@ -208,7 +208,7 @@ def test_what_is_lacking_is_said() -> None:
 # -- models and their verdicts
 
 
-class Heavy:
+class Heavy(Judge):
     """A judge that is not among the light ones."""
 
     spec = JudgeSpec(name="heavy", version=1, params={})

@@ -24,7 +24,7 @@ from langchain_core.tracers.schemas import Run
 from guardrail import AbstainedError, ArtifactTamperedError, Guardrail, UsageError, Verdict
 from guardrail.bindings import bindings_for
 from guardrail.guard.abstention import worded
-from guardrail.judges import JudgeSpec, TextJudge
+from guardrail.judges import Judge, JudgeSpec, TextJudge
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
@@ -245,7 +245,7 @@ def test_drawing_without_a_guard_shows_no_sample_either() -> None:
     assert not leaks(events)
 
 
-class Whispering:
+class Whispering(Judge):
     """A judge that asks its own chat model and quotes the texts it compares."""
 
     spec = JudgeSpec(name="whispering", version=1, params={})
@@ -520,11 +520,12 @@ def test_a_tampered_configuration_is_refused() -> None:
         Guardrail.from_config(config, model=MODEL)
 
 
-class CountingJudge:
+class CountingJudge(Judge):
     """Compares strings, and counts the pairs."""
 
+    spec = JudgeSpec(name="counting", version=1, params={})
+
     def __init__(self) -> None:
-        self.spec = JudgeSpec(name="counting", version=1, params={})
         self.pairs = 0
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:

@@ -17,7 +17,7 @@ from guardrail.items.json_fields import json_spec, placed
 from guardrail.items.measure import compare_with_gold, items_measure
 from guardrail.items.paths import leaf_fields, named_path
 from guardrail.items.spec import ItemsSpec
-from guardrail.judges import JudgeSpec
+from guardrail.judges import Judge, JudgeSpec
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 
 FREE = json_spec(cap=50)
@@ -209,7 +209,7 @@ def test_a_field_has_its_own_judge() -> None:
     assert right(spec, answer, {**sample, "km": "6"})["/km"] is False
 
 
-class Prefix:
+class Prefix(Judge):
     """Texts are the same if they begin with the same letter; raises for "!"; has no verdict on "?"."""
 
     spec = JudgeSpec(name="own_prefix", version=1, params={})

@@ -17,18 +17,17 @@ from calibrate.data.records import read_records, write_records
 from calibrate.scoring.names import estimator_key, parse_estimator
 from guardrail import Guardrail, make_estimator, make_judge, plan_for
 from guardrail.errors import UsageError
-from guardrail.judges import BatchJudge, Item, Judge, JudgeSpec, list_judges
-from guardrail.judges.base import is_slow, judge_batch
+from guardrail.judges import Item, Judge, JudgeSpec, list_judges
 from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, canonical_calls
+from guardrail.types import Sample, SampleSet, ToolCall, canonical_calls
 from guardrail.uncertainty import cluster, from_spec, measure
 
 # -- What a contributor writes -----------------------------------------------------------------------------------------
 
 
-class FirstLetterJudge(BatchJudge):
+class FirstLetterJudge(Judge):
     """Two answers are the same iff they begin with the same letter."""
 
     is_slow = False
@@ -96,8 +95,8 @@ def test_calibrate_scores_with_it_by_name(tmp_path: Path) -> None:
 # -- What a judge may leave out ----------------------------------------------------------------------------------------
 
 
-class Plain:
-    """The protocol alone."""
+class Plain(Judge):
+    """Only what a judge must have, one question at a time."""
 
     spec = JudgeSpec(name="plain", version=1, params={})
 
@@ -105,24 +104,8 @@ class Plain:
         return [a == b for a, b in pairs]
 
 
-class Members(Plain):
-    """The optional members, without the base class."""
-
-    judges_tool_calls = True
-
-    def __init__(self) -> None:
-        self.batches = 0
-
-    def identity(self, text: str) -> str:
-        return text
-
-    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
-        self.batches += 1
-        return [a == b for _, a, b in items]
-
-
-class Quiet(BatchJudge):
-    """The base class, and nothing stated."""
+class Quiet(Judge):
+    """Only what a judge must have, in batches."""
 
     spec = JudgeSpec(name="quiet", version=1, params={})
 
@@ -138,25 +121,36 @@ def test_a_judge_that_states_nothing_is_slow(judge: Judge) -> None:
     assert clusters is not None
     assert (clusters.sizes, clusters.judged_pairs) == ((2, 1), 1)  # strings that differ in white space are one
     assert judge.equivalent("q", [("a", "a"), ("a", "b")]) == [True, False]
-    assert judge_batch(judge, [("q", "a", "a"), ("r", "a", "b")]) == [True, False]
+    assert judge.equivalent_batch([("q", "a", "a"), ("r", "a", "b")]) == [True, False]
 
 
-def test_the_optional_members_work_without_the_base_class() -> None:
-    judge = Members()
-    estimator = make_estimator(NAME, judge=judge)
+def test_a_judge_without_the_base_class_is_refused_where_it_is_given() -> None:
+    """Otherwise it would fail at the first pair of answers, in the middle of a run."""
+
+    class Other:
+        spec = JudgeSpec(name="other", version=1, params={})
+
+    for argument in ({"judge": Other()}, {"similarity": Other()}):
+        with pytest.raises(UsageError, match=r"must be a .*, got a Other. Make guardrail.judges.* its base class"):
+            make_estimator("graded_disagreement", **argument)  # type: ignore[arg-type]
+
+
+def test_a_judge_that_knows_tool_calls_is_asked_about_them() -> None:
+    class Knows(Plain):
+        judges_tool_calls = True
+
     calls = [canonical_calls([ToolCall(name="f", arguments={"x": x})]) for x in (1, 2)]
-    clusters = cluster("q", ["A b", "a b.", *calls], judge)  # its own identity, and it is asked about tool calls
-    assert clusters is not None
-    assert (len(clusters.sizes), clusters.judged_pairs) == (4, 6)
-    measure(drawn("a", "b"), estimator, SamplingPlan(n=2))
-    assert judge.batches == 1
+    for judge, judged in ((Plain(), 0), (Knows(), 1)):
+        clusters = cluster("q", calls, judge)
+        assert clusters is not None
+        assert (len(clusters.sizes), clusters.judged_pairs) == (2, judged)
 
 
 def test_a_cache_states_what_its_judge_states(tmp_path: Path) -> None:
     cache = PairCache(tmp_path / "pairs.sqlite")
-    for judge in (FirstLetterJudge(), Members(), Plain()):
+    for judge in (FirstLetterJudge(), Plain()):
         wrapped = cached(judge, cache)
-        assert is_slow(wrapped) == is_slow(judge)
+        assert wrapped.is_slow == judge.is_slow
 
 
 def test_a_subclass_states_its_speed_anew() -> None:
@@ -164,7 +158,7 @@ def test_a_subclass_states_its_speed_anew() -> None:
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
             return [len(a) == len(b) for a, b in pairs]
 
-    assert is_slow(Other())
+    assert Other().is_slow
 
 
 class Watched(FirstLetterJudge):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from guardrail.errors import UsageError
-from guardrail.judges import EntailmentScores, Item, JudgeSpec, NumericJudge
+from guardrail.judges import EntailmentScores, Item, Judge, JudgeSpec, NumericJudge, Similarity
 from guardrail.judges.cache import PairCache, cached
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator, measure
@@ -32,13 +32,13 @@ class Slow:
         return JudgeSpec(name="slow", version=1, params={"revision": self.revision})
 
 
-class SlowJudge(Slow):
+class SlowJudge(Slow, Judge):
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         self.asked += [(question, a, b) for a, b in pairs]
         return [self.answer] * len(pairs)  # type: ignore[list-item]
 
 
-class SlowSimilarity(Slow):
+class SlowSimilarity(Slow, Similarity):
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
         self.asked += [(question, a, b) for a, b in pairs]
         return [self.answer] * len(pairs)  # type: ignore[list-item]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
-from guardrail.judges import JudgeSpec, TextJudge, distinct_answers, is_refusal, make_judge, normalise
+from guardrail.judges import Judge, JudgeSpec, TextJudge, distinct_answers, is_refusal, make_judge, normalise
 from guardrail.judges.text import agree, own_words, read
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import cluster, make_estimator, measure
@@ -220,7 +221,7 @@ def test_answers_are_read_once_and_the_question_counts() -> None:
     assert TextJudge().equivalent("Who is the only exporter of bananas?", pair) == [False]
 
 
-class No:
+class No(Judge):
     """Takes no two answers for the same, and notes what it is asked."""
 
     spec = JudgeSpec(name="no", version=1, params={})
@@ -228,7 +229,7 @@ class No:
     def __init__(self) -> None:
         self.asked: list[tuple[str, str]] = []
 
-    def equivalent(self, question: str, pairs: list[tuple[str, str]]) -> list[bool | None]:
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         self.asked += pairs
         return [False] * len(pairs)
 
@@ -238,6 +239,6 @@ def test_only_equal_strings_are_merged_before_a_judge_is_asked() -> None:
     judge = No()
     texts = ["May it please", "may it please", " May  it please\n", "The Polish", "polish"]
     drawn = SampleSet(question="q", primary=Sample(text="x"), samples=tuple(Sample(text=text) for text in texts))
-    score = measure(drawn, make_estimator("discrete_semantic_entropy", judge=judge), SamplingPlan(n=5))  # type: ignore[arg-type]
+    score = measure(drawn, make_estimator("discrete_semantic_entropy", judge=judge), SamplingPlan(n=5))
     assert len(judge.asked) == 6  # four strings
     assert score.value == pytest.approx(-0.4 * math.log(0.4) - 3 * 0.2 * math.log(0.2))

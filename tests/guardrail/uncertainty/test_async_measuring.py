@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from guardrail import Guardrail
-from guardrail.judges import BatchJudge, ExactJudge, JudgeSpec, RougeL, TextJudge, from_judge
+from guardrail.judges import ExactJudge, Judge, JudgeSpec, RougeL, Similarity, TextJudge, from_judge
 from guardrail.judges.chat import ChatJudge
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
@@ -19,7 +19,7 @@ PATIENCE = 10
 MODEL = ScriptedChat(script={"q": [*"aabcdefghij"]})
 
 
-class Patient:
+class Patient(Judge):
     """A judge that thinks until the event loop has shown that it runs."""
 
     spec = JudgeSpec(name="exact", version=1, params={})  # its name says nothing: it is somebody else's
@@ -76,7 +76,7 @@ class OtherExact(ExactJudge):
     """Somebody's own."""
 
 
-class Alike:
+class Alike(Similarity):
     spec = JudgeSpec(name="rouge_l", version=1, params={})
 
     def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
@@ -95,7 +95,7 @@ def test_what_counts_as_slow() -> None:
     assert make_estimator("degree", similarity=from_judge(ChatJudge(MODEL, reply="text"))).is_slow
 
 
-class Noting(BatchJudge):
+class Noting(Judge):
     """A judge that asks no model, and notes the threads it runs in."""
 
     is_slow = False

@@ -10,7 +10,7 @@ import pytest
 from numpy.linalg import LinAlgError
 
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, make_judge
+from guardrail.judges import ExactJudge, Jaccard, Judge, JudgeSpec, make_judge
 from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import Evidence, from_spec, list_estimators, make_estimator, measure, measure_all
 from guardrail.uncertainty.clustering import Clusters
@@ -228,7 +228,7 @@ def test_a_problem_in_the_set_wins() -> None:
     assert (result.reason, result.detail) == (Unmeasured.MODEL_FAILED, "503")
 
 
-class Silent:
+class Silent(Judge):
     """A judge that gives no verdict, or raises."""
 
     def __init__(self, error: Exception | None = None) -> None:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from guardrail.decision import _alternatives
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, from_judge
+from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, Similarity, from_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_all, similarity_matrix
 from guardrail.uncertainty.base import Evidence
@@ -148,7 +148,7 @@ def test_missing_tokens_are_unmeasured_not_certain(broken: Sample) -> None:
 # -- fail closed, sharing, specs
 
 
-class Rated:
+class Rated(Similarity):
     """A similarity that always says the same, or raises, and counts how often it is asked."""
 
     def __init__(self, value: float | None, error: Exception | None = None) -> None:

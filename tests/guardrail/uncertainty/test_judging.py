@@ -9,13 +9,12 @@ from importlib import import_module
 import numpy as np
 import pytest
 
-from guardrail.judges import EntailmentScores, ExactJudge, Item, JudgeSpec, TextJudge
+from guardrail.judges import EntailmentScores, ExactJudge, Item, Judge, JudgeSpec, Similarity, TextJudge
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import (
     Estimator,
     Evidence,
     Missing,
-    Needs,
     cluster,
     make_estimator,
     measure,
@@ -33,7 +32,7 @@ def answers(question: str, *texts: str, primary: str = "x", logprob: float = -1.
     return SampleSet(question=question, primary=Sample(text=primary), samples=samples)
 
 
-class Table:
+class Table(Judge, Similarity):
     """A judge (and similarity) that looks pairs up, and remembers what it was asked in which batch."""
 
     def __init__(self, same: set[frozenset[str]] | None = None, broken: Callable[[Item], object] | None = None) -> None:
@@ -45,9 +44,6 @@ class Table:
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="table", version=1, params={})
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         self.batches.append(list(items))
         verdicts: list[bool | None] = []
@@ -57,9 +53,6 @@ class Table:
                 raise trouble
             verdicts.append(None if trouble == "none" else frozenset(item[1:]) in self.same)
         return verdicts
-
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        raise AssertionError("similarity_batch is there")
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         return [None if same is None else float(same) for same in self.equivalent_batch(items)]
@@ -155,7 +148,7 @@ def test_greedy_rounds_are_batched_across_questions() -> None:
     assert [len(batch) for batch in judge.batches] == [4 * 2, 4 * 1]
 
 
-class Plain:
+class Plain(Judge):
     """A judge without a batched form, to which nothing is the same."""
 
     spec = JudgeSpec(name="plain", version=1, params={})
@@ -374,11 +367,6 @@ def test_without_an_entailment_model_there_is_no_score() -> None:
     score = measure(answers("q", "s1", "s1"), make_estimator("selfcheck_nli"), SamplingPlan(n=2))
     assert score.reason is Unmeasured.JUDGE_FAILED
     assert "needs an entailment model" in score.detail
-
-
-def test_the_level_of_an_estimator_is_what_it_needs() -> None:
-    estimator = Estimator("e", 1, "nats", Needs(relevance="token"), lambda evidence: 0.0)
-    assert estimator.relevance == "token"
 
 
 def test_judges_of_equal_specs_are_one_judge() -> None:

@@ -8,14 +8,14 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from guardrail.judges import Item, JudgeSpec, NumericJudge
+from guardrail.judges import Item, Judge, JudgeSpec, NumericJudge, Similarity
 from guardrail.judges.similarity import jaccard
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, measure, measure_stream, ties
 from guardrail.uncertainty import make_estimator as make
 
 
-class Words:
+class Words(Judge, Similarity):
     """A judge and similarity by word overlap that fails on some texts."""
 
     def __init__(self, fails: Callable[[str], object] = lambda text: None) -> None:
@@ -25,14 +25,8 @@ class Words:
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="counted", version=1, params={})
 
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        return self.equivalent_batch([(question, a, b) for a, b in pairs])
-
     def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
         return [None if value is None else value >= 0.5 for value in self.similarity_batch(items)]
-
-    def similarity(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[float | None]:
-        return self.similarity_batch([(question, a, b) for a, b in pairs])
 
     def similarity_batch(self, items: Sequence[Item]) -> list[float | None]:
         values: list[float | None] = []

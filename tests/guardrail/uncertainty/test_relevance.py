@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
-from guardrail.judges import JudgeSpec, from_judge, make_judge
+from guardrail.judges import JudgeSpec, Similarity, from_judge, make_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import Estimator, make_estimator, measure
 from guardrail.uncertainty.base import Piece
@@ -24,7 +24,7 @@ T = 0.001
 
 
 @dataclass
-class Table:
+class Table(Similarity):
     """A similarity read off a table of unordered pairs; what is not listed is ``other``."""
 
     values: Mapping[tuple[str, str], float]
@@ -302,7 +302,7 @@ def test_less_likely_answers_are_less_certain(answers: list[list[tuple[str, floa
 def test_needs_say_what_has_to_be_drawn() -> None:
     estimators: list[Estimator] = [make_estimator(name) for name in ALL]
     assert all(estimator.needs.samples and estimator.needs.logprobs for estimator in estimators)
-    assert [estimator.relevance for estimator in estimators] == ["word", "token", "token", None]
+    assert [estimator.needs.relevance for estimator in estimators] == ["word", "token", "token", None]
 
 
 # -- the words of the answer that the question has not

@@ -16,7 +16,7 @@ from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
 
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.judges import JudgeSpec, ToolCallJudge
+from guardrail.judges import Judge, JudgeSpec, ToolCallJudge
 from guardrail.uncertainty import make_estimator
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, calls, close, transfer
@@ -136,7 +136,7 @@ def test_a_message_that_no_gate_judges_needs_no_samples() -> None:
 
 
 def test_judges_are_given_alone_or_by_name() -> None:
-    class Own:
+    class Own(Judge):
         spec = JudgeSpec(name="own", version=1, params={})
 
         def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:

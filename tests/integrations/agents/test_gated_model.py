@@ -15,7 +15,7 @@ from langchain.agents import create_agent
 from langchain_core.runnables import RunnableLambda
 from langgraph.graph import END, START, MessagesState, StateGraph
 
-from guardrail.judges import JudgeSpec
+from guardrail.judges import Judge, JudgeSpec
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.limits import current_limits
 from guardrail.testing import ScriptedChat, make_artifact
@@ -32,13 +32,17 @@ SAME = ["Paris", "It is Paris", "Paris, France", "In Paris", "Paris it is"]
 PROMPT = PromptWrapping(system=SYSTEM)
 
 
-class Own:
+class Own(Judge):
     """Somebody's judge; counts the pairs that it compares."""
 
     n_compared = 0
 
     def __init__(self, same: Any, name: str = "own") -> None:
-        self.spec, self._same = JudgeSpec(name=name, version=1, params={}), same
+        self._name, self._same = name, same
+
+    @property
+    def spec(self) -> JudgeSpec:
+        return JudgeSpec(name=self._name, version=1, params={})
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         self.n_compared += len(pairs)
