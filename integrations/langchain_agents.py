@@ -17,13 +17,14 @@ How it works, in the order of a step:
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
@@ -35,22 +36,21 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.verdict import Verdict
 
-from ._agents.agent_model import AgentModel, HeldBack
+from ._agents.agent_model import AgentModel, HeldBack, Outcome, has_checkpointer, replaying, step_of
 from ._agents.artifact_set import ArtifactSet, load_tools
+from ._agents.calls import call_digest, same_call
 from ._agents.collecting import RECORDS, refuse_unreviewed
-from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, released
+from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
 from ._agents.gates import AgentGate
 from ._agents.held import (
     HOLDING,
     GuardState,
-    Outcome,
+    ToolCallOrder,
     last_question,
     pack,
     released_note,
     unpack,
 )
-from ._agents.model_requests import has_checkpointer, replaying, step_of
-from ._agents.tool_node import edited, order_of, with_edit_note
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from .langgraph_review import ask
@@ -320,19 +320,111 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
         The request that arrives here is compared. Middleware after this one in the list can still change it, unseen.
         """
-        order = order_of(request, self._gate.artifacts.exempt)
+        order = _order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return with_edit_note(handler(edited(request, order)), order, request.tool_call["id"])
+        return _with_edit_note(handler(_edited(request, order)), order, request.tool_call["id"])
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
     ) -> ToolMessage | Command[Any]:
         """`wrap_tool_call` without blocking the event loop."""
-        order = order_of(request, self._gate.artifacts.exempt)
+        order = _order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return with_edit_note(await handler(edited(request, order)), order, request.tool_call["id"])
+        return _with_edit_note(await handler(_edited(request, order)), order, request.tool_call["id"])
+
+
+# -- the tool node: whether this very call may run, with which arguments, and the text the model reads -----------------
+
+
+def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrder | ToolMessage:
+    """The order about a call, or the message that takes the place of its result."""
+    call = _running(request)
+    judged = _call_in(request.state["messages"], call["id"]) or call
+    if judged["name"] in exempt and call["name"] in exempt:
+        return ToolCallOrder(digest="", decision="exempt")
+    note = unpack(request.state.get("guardrail"))
+    order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
+    if order is None or not order.digest or order.digest != call_digest(judged):
+        refusal = (
+            f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
+            "or did not come from the guarded model."
+        )
+        return _tool_message(call, refusal, "error")
+    if not same_call(call, judged):
+        if same_call(call, _policy_edit(request)):  # a person's edit, made after any decision in this order
+            return ToolCallOrder(digest=order.digest, decision="approve")
+        refusal = f"The call of {call['name']} was not run: other middleware changed it after it was judged."
+        return _tool_message(call, refusal, "error")
+    if order.decision == "reject":
+        return _tool_message(call, str(order.message), "error")
+    if order.decision == "respond":
+        return _tool_message(call, str(order.message), "success")
+    return order
+
+
+def _edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
+    """The request, with a person's edit of the call if there is one."""
+    if order.decision != "edit" or order.args is None:
+        return request
+    return request.override(tool_call={**request.tool_call, "args": order.args})
+
+
+def _with_edit_note(
+    result: ToolMessage | Command[Any], order: ToolCallOrder, call_id: Any
+) -> ToolMessage | Command[Any]:
+    """The result, preceded by a note if a person changed the call."""
+    if order.decision != "edit":
+        return result
+    note = edit_note(order.args)
+    if isinstance(result, ToolMessage):
+        return _noted(result, note)
+    update = result.update
+    if isinstance(update, Mapping):
+        return replace(result, update={key: _among(value, note, call_id) for key, value in update.items()})
+    if isinstance(update, list | tuple):
+        return replace(result, update=[(key, _among(value, note, call_id)) for key, value in update])
+    return result
+
+
+def _among(values: Any, note: str, call_id: Any) -> Any:
+    """Messages of a tool's command, with the note in the message that answers the call."""
+    if not isinstance(values, list | tuple):
+        return values
+    return [
+        _noted(message, note) if isinstance(message, ToolMessage) and message.tool_call_id == call_id else message
+        for message in values
+    ]
+
+
+def _noted(result: ToolMessage, note: str) -> ToolMessage:
+    content: Any = result.content
+    text = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": note}, *content]
+    return result.model_copy(update={"content": text})
+
+
+def _call_in(messages: Sequence[BaseMessage], call_id: Any) -> Mapping[str, Any] | None:
+    for message in reversed(messages):
+        if isinstance(message, AIMessage):
+            return next((cast("Mapping[str, Any]", c) for c in message.tool_calls if c["id"] == call_id), None)
+    return None
+
+
+def _running(request: ToolCallRequest) -> Mapping[str, Any]:
+    """The call of a request, under the name of the tool that would run."""
+    call = cast("Mapping[str, Any]", request.tool_call)
+    return call if request.tool is None else {**call, "name": request.tool.name}
+
+
+def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
+    """A person's edit of the call in ``HumanInTheLoopMiddleware`` (batched); empty without one."""
+    edits = request.state.get("hitl_edited_tool_calls") or {}
+    return cast("Mapping[str, Any]", edits.get(request.tool_call["id"], {}))
+
+
+def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
+    return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)
 
 
 def unsure(

@@ -6,8 +6,8 @@ before, or in spite of, the verdict. Many models stream within ``_generate`` reg
 they get a run manager without handlers.
 
 LangChain and LangGraph have no public way to take these from code that runs inside a call, so they are not held: the
-writer of a graph's custom stream, the stream of a graph that runs inside, and handlers of the whole process in a call
-that a model makes of another model.
+writer of a graph's custom stream, and handlers of the whole process in a call that a model makes of another model. Nor
+have they one to keep a graph that runs inside, such as a judge, out of the caller's stream; see `GRAPH_STREAM`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,9 @@ __all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "stream
 
 NO_STREAM = "nostream"
 """Tag of runs that a graph keeps out of its message stream."""
+GRAPH_STREAM = "__pregel_stream"
+"""Key of the caller's stream in a LangGraph run's configuration, the one private name that is used here: without it a
+graph that runs inside does not show its state, with the candidate, to ``subgraphs=True``."""
 _TELLING = ("on_llm_new_token", "on_stream_event", "on_text", "on_custom_event")
 """Events in which a model can report an answer while it still writes it."""
 
@@ -67,8 +70,9 @@ def streaming_disabled() -> Iterator[None]:
     if ambient is None:
         yield
         return
-    quiet = _without(ambient.get("callbacks"), _tells)
-    token = var_child_runnable_config.set(RunnableConfig(**{**ambient, "callbacks": quiet}))
+    configurable = {name: value for name, value in (ambient.get("configurable") or {}).items() if name != GRAPH_STREAM}
+    quiet: Any = {"callbacks": _without(ambient.get("callbacks"), _tells), "configurable": configurable}
+    token = var_child_runnable_config.set(RunnableConfig(**{**ambient, **quiet}))
     try:
         yield
     finally:

@@ -1,4 +1,7 @@
-"""The model an agent calls in place of its own: it draws samples, judges the message, and lets out accepted ones only.
+"""The models that a LangChain agent calls in place of its own.
+
+`AgentModel` draws samples, judges the message, and lets out accepted ones only; `DecidedModel` gives out a message that
+a person decided about.
 
 Each model call has its own `AgentModel`, so that calls share nothing. It runs where the agent's own model would: after
 all other middleware.
@@ -6,8 +9,9 @@ all other middleware.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -30,21 +34,37 @@ from guardrail.judges import ToolCallJudge
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
 from guardrail.specs import ModelIdentity, identify
-from guardrail.types import Sample
+from guardrail.types import Bindings, Sample
 from guardrail.verdict import Verdict
 
 from .artifact_set import ANSWER
 from .calls import call_digest
 from .gates import AgentStep, Judgement, ModelGates
-from .held import Conversation, HeldMessage, Outcome, ToolCallOrder
-from .model_requests import name_of
+from .held import HOLDING, Conversation, FrozenMessage, GuardState, HeldMessage, ToolCallOrder, held_message
 
 if TYPE_CHECKING:
+    from langchain.agents.middleware.types import ModelRequest
+    from langchain.agents.structured_output import (
+        OutputToolBinding,
+        ProviderStrategy,
+        ProviderStrategyBinding,
+        ToolStrategy,
+    )
+    from langgraph.config import get_config
     from langgraph.errors import GraphBubbleUp
 else:
-    GraphBubbleUp = require("langgraph.errors", extra="agents").GraphBubbleUp
+    get_config = require("langgraph.config", extra="agents").get_config
+    from langgraph.errors import GraphBubbleUp
 
-__all__ = ["AgentModel", "HeldBack"]
+    _module = require("langchain.agents.structured_output", extra="agents")
+    OutputToolBinding, ProviderStrategy, ProviderStrategyBinding, ToolStrategy = (
+        _module.OutputToolBinding,
+        _module.ProviderStrategy,
+        _module.ProviderStrategyBinding,
+        _module.ToolStrategy,
+    )
+
+__all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "has_checkpointer", "name_of", "replaying", "step_of"]
 
 TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: they pass unchanged."""
@@ -59,6 +79,40 @@ class HeldBack(GraphBubbleUp):
     """
 
 
+@dataclass
+class Outcome:
+    """The message that a gated model let out last, or held back."""
+
+    holding_message: str = HOLDING
+    """Text of the placeholder."""
+    message_id: str | None = None
+    orders: dict[str, ToolCallOrder] = field(default_factory=dict)
+    """Orders about the calls of the message, by id."""
+    held: HeldMessage | None = None
+    placeholder: AIMessage | None = None
+    """Stands in the conversation while the message is held."""
+
+    def hold(self, held: HeldMessage) -> AIMessage:
+        """Hold a message back; the placeholder that stands for it."""
+        self.held, self.placeholder = held, held_message(held, self.holding_message)
+        return self.placeholder
+
+    def judged(self, message: AIMessage) -> bool:
+        """Whether a message is the one that the gated model let out."""
+        return message.id is not None and message.id == self.message_id
+
+    def note(self, messages: Sequence[BaseMessage]) -> GuardState:
+        """The note about the messages that go out; calls of other models than the gated one were not judged."""
+        if self.held is not None and self.placeholder is not None:
+            return GuardState(phase="held", placeholder=self.placeholder.id, held=self.held)
+        answers = [message for message in messages if isinstance(message, AIMessage)]
+        if not answers or self.judged(answers[0]):
+            return GuardState(phase="done", orders=self.orders)
+        calls = [call for message in answers for call in message.tool_calls]
+        orders = {str(call["id"]): ToolCallOrder(digest=call_digest(call), decision="not_gated") for call in calls}
+        return GuardState(phase="done", orders=orders)
+
+
 class AgentModel(SteppedChatModel):
     """One model call of an agent, judged.
 
@@ -71,8 +125,8 @@ class AgentModel(SteppedChatModel):
     gates: InstanceOf[ModelGates] = Field(repr=False)
     step: InstanceOf[AgentStep] = Field(repr=False)
     """The request, as it was before other middleware and LangChain bound tools and settings."""
-    outcome: Any = Field(repr=False)
-    """`Outcome`, filled by the call."""
+    outcome: InstanceOf[Outcome] = Field(repr=False)
+    """Filled by the call."""
     disable_streaming: bool = True
     cache: Any = False
 
@@ -85,12 +139,12 @@ class AgentModel(SteppedChatModel):
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
     ) -> Steps[ChatResult]:
         step, form = self._checked(messages, stop, given)
-        message = self._outcome.placeholder
+        message = self.outcome.placeholder
         if message is None:  # else middleware took the hold for a failure and tries again
             judgement = yield from self.gates.judge_steps(
                 step, hold=partial(self._hold, messages), form=form, run_manager=run_manager, storable=True
             )
-            message = self._outcome.placeholder or self._released(judgement)
+            message = self.outcome.placeholder or self._released(judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def invoke(self, *args: Any, **kwargs: Any) -> AIMessage:
@@ -106,7 +160,7 @@ class AgentModel(SteppedChatModel):
         return self._past_others(await super().ainvoke(*args, **kwargs))
 
     def _past_others(self, message: AIMessage) -> AIMessage:
-        if self._outcome.held is not None:
+        if self.outcome.held is not None:
             raise HeldBack("held back for review")
         return message
 
@@ -158,7 +212,7 @@ class AgentModel(SteppedChatModel):
             verdicts=verdicts,
             answers=self.step.answers,
         )
-        return self._outcome.hold(pending)
+        return self.outcome.hold(pending)
 
     def _released(self, judgement: Judgement) -> AIMessage:
         """The message that goes out, under an id by which the middleware knows it again."""
@@ -169,7 +223,7 @@ class AgentModel(SteppedChatModel):
             assert candidate is not None, "the gate accepts candidates only"
             message = self._message(candidate, assessment)
         message = message.model_copy(update={"id": f"guardrail-{uuid4()}"})
-        outcome = self._outcome
+        outcome = self.outcome
         outcome.message_id, outcome.held, outcome.placeholder = message.id, None, None
         outcome.orders = {
             str(call["id"]): ToolCallOrder(
@@ -186,11 +240,6 @@ class AgentModel(SteppedChatModel):
         if assessment.verdict is not None:
             return with_verdict(message, assessment.verdict)
         return message.model_copy(update={"usage_metadata": total_usage(assessment.drawn.cost)})
-
-    @property
-    def _outcome(self) -> Outcome:
-        outcome: Outcome = self.outcome
-        return outcome
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 
@@ -279,3 +328,146 @@ class _Carrying(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return self.model._llm_type
+
+
+# -- LangChain's requests ----------------------------------------------------------------------------------------------
+# A decided message goes out through the model node, where every other middleware sees it: the node calls a model that
+# gives out the message. LangChain parses that model's answer in the agent's response format, so a message that a person
+# changed must still be readable in it.
+
+
+def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
+    """A request in the words of the gate.
+
+    Args:
+        request: The request.
+        collects: Whether the agent only collects, so that the gate reads the tools of the request.
+    """
+    return AgentStep(
+        model=request.model,
+        messages=(*([] if request.system_message is None else [request.system_message]), *request.messages),
+        tools=tuple(map(_tool_name, request.tools)),
+        answers=structured_names(request.response_format),
+        bindings=bindings_for(request.tools, tool_choice=request.tool_choice) if collects else Bindings(),
+        thread=this_thread(),
+    )
+
+
+def _tool_name(tool: Any) -> str:
+    if isinstance(tool, dict):
+        return str(tool.get("function", tool).get("name", tool.get("type")))
+    return str(getattr(tool, "name", None) or getattr(tool, "__name__", type(tool).__name__))  # a class or function
+
+
+def this_thread() -> str | None:
+    """Id of the LangGraph thread that runs here; None outside a graph, and in one without a checkpointer."""
+    try:
+        name = get_config().get("configurable", {}).get("thread_id")
+    except RuntimeError:
+        return None
+    return None if name is None else str(name)
+
+
+def has_checkpointer() -> bool:
+    """Whether the LangGraph run here, or the one around it, keeps checkpoints. True outside a graph, where none pauses.
+
+    LangGraph has no public way to ask for it from within a node.
+    """
+    try:
+        return bool(get_config().get("configurable", {}).get("__pregel_checkpointer"))
+    except RuntimeError:
+        return True
+
+
+def structured_names(response_format: Any) -> tuple[str, ...]:
+    """Names of the tools whose call is the structured answer."""
+    specs = getattr(response_format, "schema_specs", None)
+    if specs is not None:
+        return tuple(spec.name for spec in specs)
+    schema = getattr(response_format, "schema", response_format)
+    name = getattr(schema, "__name__", None) or (schema.get("title") if isinstance(schema, dict) else None)
+    return () if name is None else (str(name),)
+
+
+def _readable(response_format: Any, message: AIMessage) -> AIMessage:
+    """A decided message, in which a structured answer that no longer fits its schema after an edit becomes text.
+
+    LangChain would raise at such an answer, or ask the model again.
+    """
+    bad = [call for call in message.tool_calls if not _call_fits(response_format, call)]
+    if not bad:
+        return message
+    texts = [str(message.text), *(json.dumps(call["args"], ensure_ascii=False) for call in bad)]
+    left = [call for call in message.tool_calls if call not in bad]
+    return message.model_copy(update={"content": "\n".join(filter(None, texts)), "tool_calls": left})
+
+
+def _call_fits(response_format: Any, call: Any) -> bool:
+    if call["name"] not in structured_names(response_format):
+        return True
+    is_strategy = isinstance(response_format, ToolStrategy)
+    schema = getattr(response_format, "schema", response_format)
+    strategy = response_format if is_strategy else ToolStrategy(schema=schema)
+    try:
+        spec = next(spec for spec in strategy.schema_specs if spec.name == call["name"])
+        OutputToolBinding.from_schema_spec(spec).parse(call["args"])
+    except Exception:  # any error of the schema's own code
+        return False
+    return True
+
+
+def _fits(response_format: Any, message: AIMessage) -> bool:
+    """Whether LangChain can read a decided message in the agent's response format; otherwise it would always raise.
+
+    A person's own words, and a refusal, are not JSON of the schema. They go out as text, without structured response.
+    """
+    if response_format is None or message.tool_calls or isinstance(response_format, ToolStrategy):
+        return True
+    schema = getattr(response_format, "schema", response_format)
+    try:
+        ProviderStrategyBinding.from_schema_spec(ProviderStrategy(schema=schema).schema_spec).parse(message)
+    except Exception:  # any error of the schema's own code
+        return False
+    return True
+
+
+def replaying(request: ModelRequest[Any], frozen: FrozenMessage) -> tuple[ModelRequest[Any], AIMessage]:
+    """The request to a model that gives out a decided message, and the message, under an id that marks it.
+
+    Args:
+        request: The request to the agent's model.
+        frozen: The decided message.
+    """
+    model, response_format = request.model, request.response_format
+    # LangChain chooses by name and profile how it asks for a format, so the stand-in has those of the agent's model.
+    name, profile = name_of(model), model.profile
+    message = _readable(response_format, frozen.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"}))
+    request = request.override(model=DecidedModel(message=message, model_name=name, profile=profile))
+    return (request if _fits(response_format, message) else request.override(response_format=None)), message
+
+
+def name_of(model: BaseChatModel) -> str:
+    """The model's name where LangChain looks for it; never empty, or LangChain would look further."""
+    names = [getattr(model, field, None) for field in ("model_name", "model", "model_id")]
+    return next((name for name in names if name and isinstance(name, str)), "unnamed")
+
+
+class DecidedModel(BaseChatModel):
+    """Gives out one message that a person decided about; draws nothing."""
+
+    message: AIMessage
+    model_name: str = ""
+    """Name of the agent's model, see `name_of`."""
+    cache: Any = False
+    """No cache: it knows messages by the prompt, and people decide differently about the same prompt."""
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        return ChatResult(generations=[ChatGeneration(message=self.message)])
+
+    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[LanguageModelInput, AIMessage]:
+        """Return the model unchanged: the message is decided, so bound tools change nothing."""
+        return self
+
+    @property
+    def _llm_type(self) -> str:
+        return "guardrail_frozen"

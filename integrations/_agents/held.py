@@ -9,7 +9,6 @@ import base64
 import json
 import zlib
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any, Literal
 from uuid import uuid4
 
@@ -23,7 +22,7 @@ from guardrail.prompting import plain_turns, question_text
 from guardrail.types import Frozen
 from guardrail.verdict import Verdict
 
-from .calls import call_digest, conversation_digest
+from .calls import conversation_digest
 
 __all__ = [
     "HOLDING",
@@ -31,7 +30,6 @@ __all__ = [
     "FrozenMessage",
     "GuardState",
     "HeldMessage",
-    "Outcome",
     "ReviewTarget",
     "ToolCallOrder",
     "held_message",
@@ -308,37 +306,3 @@ def released_note(state: Mapping[str, Any]) -> GuardState | None:
 def last_question(state: Mapping[str, Any]) -> str | None:
     """Id of the last human message."""
     return next((message.id for message in reversed(state["messages"]) if message.type == "human"), None)
-
-
-@dataclass
-class Outcome:
-    """The message that a gated model let out last, or held back."""
-
-    holding_message: str = HOLDING
-    """Text of the placeholder."""
-    message_id: str | None = None
-    orders: dict[str, ToolCallOrder] = field(default_factory=dict)
-    """Orders about the calls of the message, by id."""
-    held: HeldMessage | None = None
-    placeholder: AIMessage | None = None
-    """Stands in the conversation while the message is held."""
-
-    def hold(self, held: HeldMessage) -> AIMessage:
-        """Hold a message back; the placeholder that stands for it."""
-        self.held, self.placeholder = held, held_message(held, self.holding_message)
-        return self.placeholder
-
-    def judged(self, message: AIMessage) -> bool:
-        """Whether a message is the one that the gated model let out."""
-        return message.id is not None and message.id == self.message_id
-
-    def note(self, messages: Sequence[BaseMessage]) -> GuardState:
-        """The note about the messages that go out; calls of other models than the gated one were not judged."""
-        if self.held is not None and self.placeholder is not None:
-            return GuardState(phase="held", placeholder=self.placeholder.id, held=self.held)
-        answers = [message for message in messages if isinstance(message, AIMessage)]
-        if not answers or self.judged(answers[0]):
-            return GuardState(phase="done", orders=self.orders)
-        calls = [call for message in answers for call in message.tool_calls]
-        orders = {str(call["id"]): ToolCallOrder(digest=call_digest(call), decision="not_gated") for call in calls}
-        return GuardState(phase="done", orders=orders)

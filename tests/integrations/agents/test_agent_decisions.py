@@ -30,7 +30,7 @@ from guardrail.bindings import bindings_for
 from guardrail.errors import AbstainedError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.chat_model import Guardrail
-from integrations._agents.model_requests import name_of
+from integrations._agents.agent_model import name_of
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, guarded_nodes
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of, calls, sending
