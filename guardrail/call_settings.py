@@ -221,7 +221,7 @@ def _omitted(model: BaseChatModel, settings: Mapping[str, Any]) -> frozenset[str
         if wrong is not None:
             raise UsageError(
                 f"this {type(model).__name__} takes no {wrong} other than 1, got {settings[wrong]:g}. Plan with "
-                'temperature=1, top_p=1, primary="sampled" (calibrate collect --temperature 1 --top-p 1 '
+                'temperature=1, top_p=1, primary="sampled" (calibrate collect --temperature 1 --set top_p=1 '
                 "--primary sampled)."
             )
         return frozenset({"temperature", "top_p"})

@@ -452,7 +452,7 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
         )
 
 
-SAMPLED = "calibrate collect --temperature 1 --top-p 1 --primary sampled"
+SAMPLED = "calibrate collect --temperature 1 --set top_p=1 --primary sampled"
 _WAYS_OUT = (
     (
         r"log_?prob",
@@ -460,7 +460,7 @@ _WAYS_OUT = (
         "(OpenRouter: extra_body={'provider': {'require_parameters': True}}), or use a score without them: "
         "calibrate collect --score graded_disagreement",
     ),
-    (r"temperature\W+and\W+top_p", "this model takes temperature or top_p, not both: calibrate collect --top-p 1"),
+    (r"temperature\W+and\W+top_p", "this model takes temperature or top_p, not both: calibrate collect --set top_p=1"),
     (
         r"temperature.*(support|only|default|deprecat|ignor|invalid)|(support|invalid|reject).*temperature",
         f"this model only takes temperature 1: {SAMPLED}; if it refuses the parameter itself, also make the model with "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import os
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Literal
@@ -14,112 +14,103 @@ from guardrail.models import resolve_model
 
 from ..data.batches import Batches
 from ..data.collect import DrawingEngine
-from ..data.formats import QUESTION_FORMATS, load_questions, parse_map
+from ..data.formats import load_questions, parse_map
 from ..ray_engine import collect_on_ray
 from ..scope import POOL_FACTOR
-from .frame.app import app
-from .frame.collecting import CallOptions, CollectOptions, PlanOptions, PromptOptions, ask
+from .frame.app import command
+from .frame.collecting import ask
 from .frame.files import keep_inputs
 from .frame.next_commands import listed
-from .frame.options import MODEL_HELP, AddressOption, check_engine, with_flags
+from .frame.options import (
+    FILES,
+    MODEL_HELP,
+    SCORES,
+    CallsOption,
+    ItemsOption,
+    MaxTokensOption,
+    PrimaryOption,
+    SamplesOption,
+    SetOption,
+    SystemOption,
+    TemperatureOption,
+    ToolsOption,
+)
+from .frame.settings import CollectSettings, load_settings
 from .frame.terminal import finish, print_line
 
 __all__ = ["collect"]
 
-
-@dataclass(frozen=True, slots=True)
-class _EngineOptions:
-    """Options of the engine: calls from this process, from several, or by a batch service."""
-
-    engine: Annotated[
-        Literal["live", "ray", "batch"],
-        typer.Option(
-            help="live: calls now; ray: calls now, from the processes of a Ray cluster; batch: the endpoint's "
-            "batch service, within 24 hours at a lower price."
-        ),
-    ] = "live"
-    address: AddressOption = None
-    export_only: Annotated[
-        bool, typer.Option("--export-only", help="With --engine batch: write the request files and stop.")
-    ] = False
-    results: Annotated[
-        list[Path] | None,
-        typer.Option(help="With --engine batch: results of exported files, e.g. of vllm run-batch. May be repeated."),
-    ] = None
-
-    def check(self) -> None:
-        """Refuse options without the engine that they belong to."""
-        if self.engine != "batch" and (self.export_only or self.results):
-            raise UsageError("--export-only and --results belong to --engine batch; live calls export nothing.")
-        check_engine(self.engine, self.address)
-
-    def batches(self, out: Path) -> Batches | None:
-        """The batch service's files next to the record file; None for another engine."""
-        if self.engine != "batch":
-            return None
-        return Batches(out, submit=not (self.export_only or self.results), results=self.results or ())
-
-    def collector(self, model: str, calls: CallOptions) -> DrawingEngine | None:
-        """What draws in other processes; None for another engine."""
-        if self.engine != "ray":
-            return None
-        # Each process loads the model itself: a chat model cannot be sent to another one.
-        load, most = partial(resolve_model, model), calls.max_concurrency or 0
-        address = self.address or "auto"
-        return partial(collect_on_ray, model=load, address=address, calls=most, size=calls.batch_size or 0)
+Engine = Literal["live", "ray", "batch", "export"]
 
 
-@app.command()
-@with_flags
+@command("collect")
 def collect(
     questions: Annotated[
-        Path,
-        typer.Argument(
-            help="Questions: .jsonl or .csv with question[, references, options, group]; or a published data set."
-        ),
+        Path, typer.Argument(help="Questions: .jsonl or .csv with question[, references, options, group].")
     ],
-    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)],
-    *,
+    model: Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP, metavar="MODEL")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file; resumed if it exists.")] = Path(
         "records.jsonl"
     ),
-    drawing: PlanOptions,
-    questions_format: Annotated[
-        str | None, typer.Option(help=f"{', '.join(QUESTION_FORMATS)}. Default: recognised.")
-    ] = None,
-    map: Annotated[
+    score: Annotated[
         list[str] | None,
-        typer.Option(
-            "--map", help="FIELD=COLUMN or FIELD=PATH of questions in another form: question, references, id, ..."
-        ),
+        typer.Option("--score", "-s", help="What will be computed; decides what is drawn.", rich_help_panel=SCORES),
     ] = None,
-    prompt: PromptOptions,
-    calls: CallOptions,
-    engine: _EngineOptions,
-    no_references: Annotated[
-        bool, typer.Option("--no-references", help="No longer needed: questions without references are asked, too.")
-    ] = False,
+    scorer: Annotated[
+        list[str] | None, typer.Option(help="A score of your own, MODULE:NAME.", rich_help_panel=SCORES)
+    ] = None,
+    items: ItemsOption = False,
+    calls: CallsOption = None,
+    n: SamplesOption = None,
+    temperature: TemperatureOption = None,
+    max_tokens: MaxTokensOption = None,
+    primary: PrimaryOption = None,
+    system: SystemOption = None,
+    tools: ToolsOption = None,
+    assigned: SetOption = None,
+    map: Annotated[
+        list[str] | None, typer.Option("--map", help="FIELD=COLUMN of questions.", rich_help_panel=FILES)
+    ] = None,
+    engine: Annotated[
+        Engine,
+        typer.Option(
+            help="live: calls now; ray: from the processes of a cluster; batch: the endpoint's batch service; export: "
+            "write its request files and stop.",
+            rich_help_panel=FILES,
+            metavar="ENGINE",
+        ),
+    ] = "live",
+    results: Annotated[
+        list[Path] | None, typer.Option(help="Results of exported requests.", rich_help_panel=FILES)
+    ] = None,
 ) -> None:
     """Ask the model every question: one primary answer and n samples each.
 
-    Every answer is on disk before the next is waited for. It can be stopped or killed at any time: the same command
-    goes on where it stopped, without loss or duplicate.
+    Example: calibrate collect questions.jsonl --model transformers:./weights
+    Example: calibrate collect q.jsonl -m openai:gpt-4o-mini -s semantic_entropy
 
-    Example: calibrate collect questions.jsonl --model transformers:./weights --out records.jsonl
+    Every answer is on disk before the next is waited for: the same command continues a collection that was stopped.
+    Options given several times: --score, --scorer, --map, --set, --results.
     """
-    keep_inputs([questions, drawing.tools, *(engine.results or ())], [out])
-    engine.check()
+    drawn = ("score", "scorer", "items", "calls", "n", "temperature", "max_tokens", "primary", "system", "tools")
+    values = locals()
+    settings = load_settings(CollectSettings, None, {name: values[name] for name in drawn}, assigned or ())
+    keep_inputs([questions, tools, *(results or ())], [out])
+    if engine in ("live", "ray") and results:
+        raise UsageError("--results belong to --engine batch. Add that, too.")
     columns = parse_map(map) if map else None
-    loaded = load_questions(questions, questions_format, columns=columns, require_references=False)
-    batches = engine.batches(out)
+    loaded = load_questions(questions, settings.questions_format, columns=columns, require_references=False)
+    batches = None
+    if engine in ("batch", "export"):
+        batches = Batches(out, submit=engine == "batch" and not results, results=results or ())
     collected = ask(
         loaded.questions,
         resolve_model(model),
         out,
-        CollectOptions(drawing, prompt, calls),
+        settings,
         name=questions.name,
         batches=batches,
-        engine=engine.collector(model, calls),
+        engine=_on_ray(model, settings) if engine == "ray" else None,
     )
     if batches is not None and collected.n_resumed + collected.n_drawn < collected.n_questions:
         print_line(
@@ -129,13 +120,24 @@ def collect(
         )
         return
     unknown = sum(not question.references for question in loaded.questions)
-    if unknown and not no_references:
+    if unknown:
         without = f"{unknown} of {len(loaded.questions)} questions have no reference. People can label their answers"
         print_line(
             f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of the "
             f"scores takes {POOL_FACTOR * 300 * 2} questions."
-            if not drawing.items
+            if not items
             else f"{without} item by item: score them, and `calibrate label --cut` asks about the certain items only."
         )
-    by_items = " --items" if drawing.items else ""
+    by_items = " --items" if items else ""
     finish([out], f"calibrate score {listed([out])}{by_items}")
+
+
+def _on_ray(model: str, settings: CollectSettings) -> DrawingEngine:
+    """What draws in the processes of a cluster; each of them loads the model, which cannot be sent to another one."""
+    return partial(
+        collect_on_ray,
+        model=partial(resolve_model, model),
+        address=os.environ.get("RAY_ADDRESS", "auto"),
+        calls=settings.max_concurrency or 0,
+        size=settings.batch_size or 0,
+    )

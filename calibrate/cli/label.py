@@ -73,24 +73,20 @@ class _RuleOptions:
             "a format, tool_call if tools are offered and a reference is a call, else stated."
         ),
     ] = None
-    threshold: Annotated[float | None, typer.Option(help="token_f1: smallest F1 that counts as right (0.5).")] = None
-    tolerance: Annotated[float | None, typer.Option(help="numeric: relative tolerance (1e-6).")] = None
     judge_model: Annotated[
         str | None, typer.Option(help="chat_judge: the model that judges, written as for `collect --model`.")
     ] = None
 
     @property
     def is_default(self) -> bool:
-        """Whether the user named no rule and none of its parameters."""
-        return (self.rule, self.threshold, self.tolerance, self.judge_model) == (None, None, None, None)
+        """Whether the user named no rule nor a judge."""
+        return (self.rule, self.judge_model) == (None, None)
 
     def label(self, file: RecordFile, first: int | None) -> RecordFile:
         """Label all records, or the ``first`` ones."""
         rule = rule_from(
             file,
             self.rule,
-            threshold=self.threshold,
-            tolerance=self.tolerance,
             judge_model=self.judge_model,
             cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
         )
@@ -304,7 +300,7 @@ def label(
 
     Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
 
-    Example: calibrate label records.jsonl --rule token_f1 --threshold 0.5
+    Example: calibrate label records.jsonl --rule "token_f1(threshold=0.5)"
 
     Example: calibrate label records.jsonl --interactive
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
@@ -38,7 +39,7 @@ from .frame.app import app
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
 from .frame.next_commands import listed, next_step
-from .frame.options import AddressOption, RecordsArgument, check_engine, with_flags
+from .frame.options import RecordsArgument, with_flags
 from .frame.terminal import console, finish, table
 from .frame.verdicts import print_advice
 
@@ -95,7 +96,6 @@ def score(
         Literal["local", "ray"],
         typer.Option(help="local: this process; ray: those of a Ray cluster (docs: Millions of records)."),
     ] = "local",
-    address: AddressOption = None,
     part_mib: Annotated[
         int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
     ] = PART_MIB,
@@ -133,13 +133,16 @@ def score(
     cache = verdicts or pair_cache(source)
     keep_inputs([*names, cache], [target])
     keep_inputs([source], [cache])
-    check_engine(engine, address)
     everything = len(names) < len(chosen)
     # SQLite corrupts files on a network disk, so on a cluster the user names a file on a disk of each node.
     kept_verdicts = cache if engine == "local" else verdicts
     choice = _Choice(names, everything, judge, similarity, entailment, kept_verdicts, scorer or ())
     with bar(console, "scoring", "records") as progress:
-        ray = None if engine == "local" else partial(score_on_ray, address=address or "auto", part_mib=part_mib)
+        ray = (
+            None
+            if engine == "local"
+            else partial(score_on_ray, address=os.environ.get("RAY_ADDRESS", "auto"), part_mib=part_mib)
+        )
         header, summary = score_file(source, target, choice, engine=ray, ranks=ranks_from, progress=progress)
     print_scores(header, summary)
     if choice.refused:

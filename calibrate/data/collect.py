@@ -47,8 +47,8 @@ CONCURRENCY = 16
 PROBE = 16
 """If most of the first questions fail, the rest would too: stop after this many."""
 FEW_ANSWERS = (
-    "If the model can give only a few answers (multiple choice, say), equal ones are no sign of a cache: --probe off "
-    "(probe='off' in Python, and for the guard) draws without this check. "
+    "If the model can give only a few answers (multiple choice, say), equal ones are no sign of a cache: "
+    "--set probe=off (probe='off' in Python, and for the guard) draws without this check. "
 )
 
 
@@ -434,5 +434,5 @@ def _refuse_identical(tally: _CollectTally, path: Path) -> None:
             f"none of {tally.comparable} questions has two different samples. The model or its server probably "
             "ignores the temperature, or a cache answers: every question would look certain, and a threshold would "
             f"accept everything. The records are in {path}. Fix the sampling and collect into another file; or, if "
-            "the model really is that sure, pass --allow-identical-samples."
+            "the model really is that sure, pass --set allow_identical_samples=true."
         )

@@ -369,7 +369,7 @@ def _own_model() -> None:
     title("6  Your model")
     CONSOLE.print(
         "  calibrate run --questions questions.jsonl --model transformers:PATH_OR_ID \\\n"
-        f"      --rule certified --alpha {ALPHA:g} --max-tokens 24 --stop $'\\n' --out results\n"
+        f"      --rule certified --alpha {ALPHA:g} --max-tokens 24 --set stop=$'\\n' --out results\n"
         "The questions are yours, with their references; README.md shows other models.",
         markup=False,
     )

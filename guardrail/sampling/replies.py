@@ -251,7 +251,7 @@ def only_ended(drawn: SampleSet, plan: SamplingPlan) -> SampleSet:
 
 _NO_END = (
     "the reply does not say why it ended (no finish_reason or the like), so it may be a part of an answer. If this "
-    'model never says it, calibrate with --cut-off measure (cut_off="measure"), where a part is an answer, too'
+    'model never says it, calibrate with --set cut_off=measure (cut_off="measure"), where a part is an answer, too'
 )
 
 

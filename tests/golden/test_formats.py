@@ -14,7 +14,7 @@ import pytest
 
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
-from calibrate.cli.run import load_config
+from calibrate.cli.frame.settings import RunSettings, load_settings
 from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import apply_labels, open_store, read_labels
 from calibrate.data.questions import Question, read_questions
@@ -307,7 +307,7 @@ def test_questions_are_read(name: str) -> None:
 
 
 def test_settings_and_tools_are_read() -> None:
-    settings = load_config(FOLDER / "run.yaml", {"alpha": 0.2})
+    settings = load_settings(RunSettings, FOLDER / "run.yaml", {"alpha": 0.2})
     assert (settings.model, settings.rule, settings.delta, settings.alpha) == ("openai:gpt", "certified", 0.1, 0.2)
     assert (settings.stop, settings.cluster_by_group, settings.template) == (("\n", "Q:"), True, "Q: {question}")
     bindings = read_bindings(FOLDER / "tools.json")

@@ -304,7 +304,7 @@ def test_an_endpoint_that_cannot_be_believed_fails(tmp_path: Path) -> None:
 def test_an_endpoint_with_few_answers_can_be_collected_without_a_probe(tmp_path: Path) -> None:
     questions = [Question(id=question, question=question) for question in MODEL.script]
     model, path = Stuck(script=MODEL.script), tmp_path / "r.jsonl"
-    with pytest.raises(GuardrailError, match=r"only a few answers .* --probe off"):
+    with pytest.raises(GuardrailError, match=r"only a few answers .* --set probe=off"):
         collect_records(questions, model, SamplingPlan(n=3), path)
     assert collect_records(questions, model, SamplingPlan(n=3), path, probe="off").n_drawn == len(questions)
     assert read_records(path).header.probe is None
@@ -319,8 +319,8 @@ def test_the_commands_collect_from_it_without_a_probe(tmp_path: Path) -> None:
     collect = ["collect", str(questions), "--model", "python:tests.guardrail.test_doctor:STUCK"]
     collect += ["--out", str(tmp_path / "r.jsonl")]
     refused = CliRunner().invoke(calibrate_app, collect, env={"COLUMNS": "200"})
-    assert (refused.exit_code, "--probe off" in refused.output) == (1, True), refused.output
-    collected = CliRunner().invoke(calibrate_app, [*collect, "--probe", "off"])
+    assert (refused.exit_code, "--set probe=off" in refused.output) == (1, True), refused.output
+    collected = CliRunner().invoke(calibrate_app, [*collect, "--set", "probe=off"])
     assert collected.exit_code == 0, collected.output
     assert read_records(tmp_path / "r.jsonl").header.probe is None
 
@@ -367,7 +367,7 @@ def test_a_model_that_refuses_temperature_0_is_named_with_the_way_out(tmp_path: 
     for check in ("endpoint", "sampling"):
         assert (findings[check].status, text in findings[check].detail) == ("fail", True)
         assert findings[check].fix.startswith(
-            "this model only takes temperature 1: calibrate collect --temperature 1 --to"
+            "this model only takes temperature 1: calibrate collect --temperature 1 --set to"
         )
 
     fixed = {"temperature": 1.0, "top_p": 1.0, "primary": "sampled"}
@@ -378,7 +378,7 @@ def test_a_model_that_refuses_temperature_0_is_named_with_the_way_out(tmp_path: 
 def test_other_refusals_have_their_own_way_out(tmp_path: Path) -> None:
     both = "`temperature` and `top_p` cannot both be specified for this model. Please use only one."
     refused: list[tuple[Exception, str]] = [
-        (BadRequestError(both), "this model takes temperature or top_p, not both: calibrate collect --top-p 1"),
+        (BadRequestError(both), "this model takes temperature or top_p, not both: calibrate collect --set top_p=1"),
         (TypeError("Client.chat() got an unexpected keyword argument 'max_tokens'"), "its client does not know it"),
     ]
     for error, way in refused:

@@ -291,7 +291,7 @@ def test_log_probabilities(provider: Provider, server: Server) -> None:
 @each_provider
 def test_a_model_that_takes_only_temperature_1(provider: Provider, server: Server) -> None:
     model = provider.make(server, profile={"temperature": False})
-    with pytest.raises(ValueError, match="calibrate collect --temperature 1 --top-p 1"):
+    with pytest.raises(ValueError, match="calibrate collect --temperature 1 --set top_p=1"):
         Guardrail(model=model, artifact=planned(model))
     guard = Guardrail(model=model, artifact=planned(model, FIXED))
     assert guard.assess(QUESTION).accepted

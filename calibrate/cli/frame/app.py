@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -13,13 +14,13 @@ import typer
 from pydantic import ValidationError
 from rich.markup import escape
 from rich.panel import Panel
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from guardrail.errors import GuardrailError, UsageError, show_details
 
 from .terminal import errors
 
-__all__ = ["COMMANDS", "app", "first_problem"]
+__all__ = ["COMMANDS", "app", "command", "first_problem"]
 
 
 COMMANDS = {
@@ -144,6 +145,55 @@ app = typer.Typer(
         "label, fit, report (seconds; the model is not called again)."
     ),
 )
+
+
+class _Command(TyperCommand):
+    """Help with the options under headings, its examples line by line, and the page of the documentation at the end."""
+
+    def format_help_text(self, ctx: Any, formatter: Any) -> None:
+        """Write the paragraphs of the help; a line with an example is a command to copy, and is never broken."""
+        for paragraph in inspect.cleandoc(self.help or "").split("\n\n"):
+            formatter.write("\n")
+            with formatter.indentation():
+                if not paragraph.startswith("Example:"):
+                    formatter.write_text(paragraph)
+                    continue
+                for line in paragraph.splitlines():
+                    formatter.write(f"  {line}\n")
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """Write the arguments, and the options by their heading."""
+        headings: dict[str, list[tuple[str, str]]] = {}
+        for parameter in self.get_params(ctx):
+            record = parameter.get_help_record(ctx)
+            if record is not None and parameter.name != "help":
+                usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
+                headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+        for heading, records in headings.items():
+            with formatter.section(heading):
+                formatter.write_dl(records)
+
+
+def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to `app` as the command of this name."""
+    return app.command(name, cls=_Command, epilog=f"Documentation: docs/{_PAGES[name]}")
+
+
+_PAGES = {
+    "plan": "calibrating.md#plan-how-many-questions-to-label",
+    "run": "calibrating.md#all-at-once",
+    "import": "data.md",
+    "identify": "data.md",
+    "collect": "calibrating.md#collect",
+    "score": "calibrating.md#score",
+    "sample": "label-where-it-matters.md",
+    "label": "calibrating.md#label",
+    "fit": "calibrating.md#fit",
+    "evaluate": "calibrating.md#evaluate",
+    "report": "calibrating.md#report",
+    "audit": "calibrating.md#audit",
+    "learn": "learning.md",
+}
 
 
 def _print_version(requested: bool) -> None:

@@ -14,7 +14,7 @@ from ...data.collect import BATCH_SIZE, CONCURRENCY
 from ...data.questions import Question
 from ...data.records import Record, read_records
 from ...scoring.scores import estimator_key, uses_models
-from .collecting import CallOptions
+from .settings import CollectSettings
 
 __all__ = ["SECONDS", "asking", "judging"]
 
@@ -28,7 +28,7 @@ def asking(
     parts: Sequence[tuple[Sequence[Question], Path]],
     plan: SamplingPlan,
     scorers: Sequence[Scorer],
-    options: CallOptions,
+    settings: CollectSettings,
     *,
     local: bool,
     price: float | None,
@@ -39,7 +39,7 @@ def asking(
         parts: Questions with the record file of their answers; those whose server failed are asked again.
         plan: The sampling plan.
         scorers: The scorers that the plan names.
-        options: Calls at once.
+        settings: Calls at once.
         local: Whether the model draws in batches by itself, instead of one call at a time.
         price: Price of one call of the model.
     """
@@ -58,7 +58,7 @@ def asking(
     if not n_left:
         lines = [f"1. Asking: no calls; the answers to all {n:,} questions are on file."]
     else:
-        at_once = (options.batch_size or BATCH_SIZE) if local else (options.max_concurrency or CONCURRENCY)
+        at_once = (settings.batch_size or BATCH_SIZE) if local else (settings.max_concurrency or CONCURRENCY)
         seconds = [
             cost.seconds for cost in (record.drawn.cost for record in on_file if record.drawn) if cost.seconds > 0
         ]

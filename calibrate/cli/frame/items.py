@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -90,9 +90,6 @@ class ScoreItems:
             "Default: those that the schema does not require. May be repeated."
         ),
     ] = None
-    schema: Annotated[
-        Path | None, typer.Option(help="With --items: JSON schema of the answers. Default: that of the plan.")
-    ] = None
 
     def spec_of(self, file: RecordFile) -> ItemsSpec:
         """The specification for the answers of a file.
@@ -105,21 +102,10 @@ class ScoreItems:
             file.records,
             file.header.plan.bindings,
             cap=self.cap,
-            schema=None if self.schema is None else _schema(self.schema),
             judges=judges,
             keys=dict(_assignments("--key-field", "FIELD", self.key_field)),
             optional=self.optional_field,
         )
-
-
-def _schema(path: Path) -> Mapping[str, Any]:
-    try:
-        schema = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path} is not a JSON schema: {error}") from error
-    if not isinstance(schema, dict):
-        raise UsageError(f"{path} is not a JSON schema: it is a {type(schema).__name__}, not an object.")
-    return schema
 
 
 def _assignments(flag: str, value: str, texts: Sequence[str] | None) -> Iterator[tuple[str, str]]:

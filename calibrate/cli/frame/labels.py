@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 from rich.markup import escape
 
@@ -37,8 +36,6 @@ def rule_from(
     file: RecordFile,
     name: str | None,
     *,
-    threshold: float | None = None,
-    tolerance: float | None = None,
     judge_model: str | None = None,
     cache: Path | None = None,
 ) -> CorrectnessRule:
@@ -47,8 +44,6 @@ def rule_from(
     Args:
         file: The records.
         name: Name of the rule, with parameters or without (`make_rule`).
-        threshold: Parameter of token_f1, and names that rule if ``name`` is None.
-        tolerance: Parameter of numeric.
         judge_model: The model of chat_judge, as a user writes it.
         cache: File that keeps the verdicts of chat_judge.
 
@@ -56,29 +51,21 @@ def rule_from(
         UsageError: An unknown rule, a parameter it does not have, or a judge without a model.
     """
     if judge_model is not None:
-        refuse_mixed(name, threshold=threshold, tolerance=tolerance)
+        refuse_mixed(name)
         return ChatLabelJudge(resolve_model(judge_model), cache)
-    params: dict[str, Any] = {"threshold": threshold, "tolerance": tolerance}
-    params = {key: value for key, value in params.items() if value is not None}
-    if name is not None and name.startswith("chat_judge("):
-        params["cache"] = cache
-    if name is None:  # token_f1 was the default, and settings from then give its threshold alone
-        default = default_rule(file.records, file.header.plan.bindings).spec.name
-        name = "token_f1" if threshold is not None else default
-    return make_rule(name, **params)
+    if name is None:
+        return default_rule(file.records, file.header.plan.bindings)
+    return make_rule(name, **({"cache": cache} if name.startswith("chat_judge(") else {}))
 
 
-def refuse_mixed(name: str | None, *, threshold: float | None, tolerance: float | None) -> None:
-    """Refuse a judge model together with another rule, or with another rule's parameters.
+def refuse_mixed(name: str | None) -> None:
+    """Refuse a judge model together with another rule.
 
     Raises:
         UsageError: Both are given.
     """
-    if name not in (None, "chat_judge") or (threshold, tolerance) != (None, None):
-        raise UsageError(
-            f"a judge model is for rule chat_judge alone, which has no other parameter; got rule {name}, threshold "
-            f"{threshold}, tolerance {tolerance}. Leave one of them out."
-        )
+    if name not in (None, "chat_judge"):
+        raise UsageError(f"a judge model is for rule chat_judge alone, got rule {name}. Leave one of them out.")
 
 
 def label_file(

@@ -11,26 +11,36 @@ from typing import Annotated, Any, cast, get_type_hints
 
 import typer
 
-from guardrail.errors import UsageError
-
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
 from ...scoring.scores import key_of
 from .terminal import print_line
 
 __all__ = [
+    "ASKING",
+    "FILES",
     "MODEL_HELP",
+    "PROMISE",
+    "SCORES",
     "USUAL",
+    "WHAT",
     "WITHOUT_FAILED_HELP",
-    "AddressOption",
+    "CallsOption",
     "CutOption",
     "EstimatorOption",
     "ItemsOption",
+    "MaxTokensOption",
     "MissingOption",
+    "OptionalModelOption",
+    "PrimaryOption",
     "RecordsArgument",
     "RespondOption",
+    "SamplesOption",
+    "SetOption",
+    "SystemOption",
+    "TemperatureOption",
+    "ToolsOption",
     "WithoutFailedOption",
-    "check_engine",
     "chosen_estimator",
     "declared",
     "flag",
@@ -44,19 +54,39 @@ WITHOUT_FAILED_HELP = (
 )
 WithoutFailedOption = Annotated[bool, typer.Option("--without-failed", help=WITHOUT_FAILED_HELP)]
 MODEL_HELP = (
-    "transformers:PATH_OR_ID (local weights), openai-compatible:MODEL@BASE_URL (an "
-    "endpoint), python:MODULE:NAME (a chat model, or a function that makes one, importable from here), "
-    "or a LangChain name such as openai:gpt-4o-mini."
+    "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME or as in LangChain, e.g. openai:gpt-4o-mini."
 )
 
 
+WHAT, ASKING, SCORES, PROMISE, FILES = "Questions and model", "Asking", "Scores and labels", "Promise", "Files"
+"""Headings of options in the help of commands."""
+
+OptionalModelOption = Annotated[
+    str | None, typer.Option("--model", "-m", help=f"{MODEL_HELP}", rich_help_panel=WHAT, metavar="MODEL")
+]
+CallsOption = Annotated[
+    float | None, typer.Option(help="Calls for each question: 1, 1.4, 3, 11.", rich_help_panel=ASKING)
+]
+SamplesOption = Annotated[
+    int | None, typer.Option("--n", help="Samples for each question (10).", rich_help_panel=ASKING)
+]
+TemperatureOption = Annotated[float | None, typer.Option(help="Of the samples, above 0 (0.7).", rich_help_panel=ASKING)]
+MaxTokensOption = Annotated[int | None, typer.Option(help="Longest answer, in tokens (256).", rich_help_panel=ASKING)]
+PrimaryOption = Annotated[
+    str | None,
+    typer.Option(help="The answer given: greedy, or sampled too.", rich_help_panel=ASKING, metavar="HOW"),
+]
+SystemOption = Annotated[str | None, typer.Option(help="System message.", rich_help_panel=ASKING)]
+ToolsOption = Annotated[
+    Path | None, typer.Option(help="JSON: tools, or tools and format.", rich_help_panel=ASKING, metavar="FILE")
+]
+SetOption = Annotated[
+    list[str] | None,
+    typer.Option("--set", help="A rare setting: seed=1, stop=END, ...", rich_help_panel=ASKING, metavar="NAME=VALUE"),
+]
 ItemsOption = Annotated[
     bool,
-    typer.Option(
-        "--items",
-        help="Work on the items of answers, each kept or held back on its own: the fields of JSON answers and of "
-        "tools' arguments (docs: Items).",
-    ),
+    typer.Option("--items", help="Keep or hold back each item (field of JSON).", rich_help_panel=SCORES),
 ]
 
 
@@ -69,25 +99,7 @@ CutOption = Annotated[
 ]
 
 
-AddressOption = Annotated[
-    str | None,
-    typer.Option(
-        help="With --engine ray: HOST:PORT of a Ray cluster. Default: auto, the one that this machine is part of."
-    ),
-]
-
-
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
-
-
-def check_engine(engine: str, address: str | None) -> None:
-    """Refuse an address without the engine that it belongs to.
-
-    Raises:
-        UsageError: An address is given with another engine.
-    """
-    if address is not None and engine != "ray":
-        raise UsageError(f"--address {address} belongs to --engine ray, which runs on a cluster. Add that, too.")
 
 
 USUAL = (

@@ -207,7 +207,7 @@ def _base(rows: Sequence[RawRow], numbers: Sequence[int]) -> int:
     if 0 not in numbers and 4 not in numbers:
         raise UsageError(
             f"in {len(numbers)} rows cop is never 0 or 4, so it may count from 1 (official files) or from 0 (the copy "
-            "on the hub). Say which: --questions-format medmcqa-1 or medmcqa-0."
+            "on the hub). Say which: --set questions_format=medmcqa-1 or medmcqa-0."
         )
     return 0 if 0 in numbers else 1
 

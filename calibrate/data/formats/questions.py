@@ -162,8 +162,8 @@ def _detect(path: Path) -> str:
         if matches(values):
             return name
     raise UsageError(
-        f"{path} is of no known format. Name it: --questions-format {'|'.join(_READERS)}; or rename it to .jsonl if it "
-        "holds one question a line."
+        f"{path} is of no known format. Name it: --set questions_format={'|'.join(_READERS)}; or rename it to .jsonl "
+        "if it holds one question a line."
     )
 
 

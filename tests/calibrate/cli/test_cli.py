@@ -15,7 +15,6 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.cli.frame.terminal import VisibleConsole, console, table
 from calibrate.cli.frame.verdicts import print_verdict
-from calibrate.cli.run import RunConfig
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
@@ -56,7 +55,7 @@ def questions(tmp_path: Path) -> Path:
 def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(tmp_path: Path) -> None:
     questions = fakes.write_questions(tmp_path / "q.jsonl", size=100)
     records, artifact = tmp_path / "r.jsonl", tmp_path / "a.json"
-    fixed = ("--temperature", "1", "--top-p", "1", "--primary", "sampled")
+    fixed = ("--temperature", "1", "--set", "top_p=1", "--primary", "sampled")
     run("collect", questions, "--model", MODEL, "--out", records, *fixed)
     assert read_records(records).header.plan.primary == "sampled"
     assert "primary" in run("collect", questions, "--model", MODEL, "--out", records, *fixed[:4], code=2)
@@ -66,7 +65,6 @@ def test_how_the_primary_answer_is_drawn_is_part_of_the_artifact(tmp_path: Path)
     plan = CalibrationArtifact.load(artifact).plan
     assert (plan.primary, plan.temperature, plan.top_p) == ("sampled", 1.0, 1.0)
     assert "1 sampled answer and 10 samples at temperature 1" in run("report", artifact)
-    assert "how the primary answer is drawn" in run("run", "--help").lower()
     assert "cold" in run("collect", questions, "--model", MODEL, "--primary", "cold", code=2)
 
 
@@ -161,10 +159,10 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
         out,
         "--alpha",
         "0.15",
-        "--splits",
-        "2",
+        "--set",
+        "splits=2",
     )
-    shown = run(*arguments, "--price", "0.0005")
+    shown = run(*arguments, "--set", "price=0.0005")
     forecast = (
         "1. Asking: 240 questions x 11 calls = 2,640 calls, 1.32 at 0.0005 a call; about 3 min if a call takes 1 s, "
         "which is assumed: nothing is timed yet."
@@ -185,7 +183,8 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert first.calibration.group is None  # groups are categories unless the user says otherwise
     page = (out / "report.html").read_text(encoding="utf-8")
     assert (
-        f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --rule acrc --splits 2" in page
+        f"calibrate run --questions {questions} --model {MODEL} --out {out} --alpha 0.15 --rule acrc --set splits=2"
+        in page
     )
     shown = run(*arguments)
     assert "1. Asking: no calls; the answers to all 240 questions are on file." in shown
@@ -230,11 +229,11 @@ def test_run_uses_a_question_that_is_asked_several_times_once_unless_told(tmp_pa
     rows = [json.loads(row) for row in questions.read_text(encoding="utf-8").splitlines()]
     again = [*rows, *({**row, "id": f"{row['id']}-again"} for row in rows[:10])]
     questions.write_text("".join(json.dumps(row) + "\n" for row in again), encoding="utf-8")
-    for flags, used in (((), 40), (("--count-repeats",), 50)):
+    for flags, used in (((), 40), (("--set", "count_repeats=true"), 50)):
         out = tmp_path / str(used)
         run(
             *("run", "--questions", questions, "--model", MODEL, "--out", out, "--alpha", "0.5", "--rule", "empirical"),
-            *("--score", "num_sets", "--correctness", "exact", "--test-fraction", "0", "--splits", "0", *flags),
+            *("--score", "num_sets", "--correctness", "exact", "--test-fraction", "0", "--set", "splits=0", *flags),
         )
         assert CalibrationArtifact.load(out / "artifact.json").data.n_used == used
 
@@ -254,7 +253,7 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
             "--out",
             out,
         ),
-        *("--alpha", "0.3", "--test-fraction", "0", "--splits", "0", "--n", "4"),
+        *("--alpha", "0.3", "--test-fraction", "0", "--set", "splits=0", "--n", "4"),
     )
     shown = run(*common, "--correctness", "exact")
     assert "11 primary answers were cut off at the plan's max_tokens" in shown
@@ -320,7 +319,6 @@ def test_a_rule_is_given_with_its_parameters_or_as_a_function(records_path: Path
     shown = run("label", records_path, "--rule", "token_f1(threshold=0.7)")
     assert "Rule token_f1 (threshold 0.7)" in shown
     assert "Read these: 'wrong' will mean wrong by this rule." in shown
-    assert "is given twice" in run("label", records_path, "--rule", "token_f1(threshold=0.7)", "--threshold", 1, code=2)
     own = "tests.calibrate.correctness.test_correctness:starts_alike"
     assert f"Rule python (function {own}" in run("label", records_path, "--rule", f"python:{own}")
     run("fit", "--rule", "acrc", records_path, "--alpha", "0.3", "-s", "semantic_entropy", "-o", tmp_path / "a.json")
@@ -461,7 +459,7 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
             "calibrate score RECORDS --score max_softmax",
         ),
         (("score", "RECORDS", "-s", "nonsense"), 2, "no score named 'nonsense'"),
-        (("label", "RECORDS", "--rule", "token_f1", "--threshold", "5"), 2, "threshold must be in (0, 1], got 5"),
+        (("label", "RECORDS", "--rule", "token_f1(threshold=5)"), 2, "threshold must be in (0, 1], got 5"),
         (("report", "missing.json"), 1, "missing.json: cannot be read"),
         (("collect", "RECORDS", "--model", MODEL), 1, ":1: field 'question'"),
         (("collect", "QUESTIONS", "--model", "gpt"), 2, "names no provider"),
@@ -469,7 +467,7 @@ def test_cluster_by_group_uses_one_question_each(records_path: Path, tmp_path: P
         (("collect", "QUESTIONS", "--model", "python:tests.calibrate.fakes:nothing"), 2, "has no 'nothing'"),
         (("collect", "QUESTIONS", "--model", "python:tests.calibrate.fakes:SIZE"), 2, "is a int"),
         (("collect", "QUESTIONS", "--model", MODEL, "--temperature", "0"), 2, "temperature must be above 0"),
-        (("collect", "QUESTIONS", "--model", MODEL, "--template", "x"), 2, "exactly once"),
+        (("collect", "QUESTIONS", "--model", MODEL, "--set", "template=x"), 2, "exactly once"),
         (("collect", "QUESTIONS", "--model", MODEL, "-s", "max_softmax"), 2, "no option labels"),
     ],
 )
@@ -573,8 +571,6 @@ def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch
 def test_help_teaches(command: str) -> None:
     shown = run(command, "--help")
     assert f"Example: calibrate {command}" in shown
-    if command == "run":
-        assert all("--" + name.replace("_", "-") in shown for name in RunConfig.model_fields)
 
 
 def test_help_lists_the_commands_in_order() -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.frame.collecting import CallOptions
 from calibrate.cli.frame.forecast import asking, judging
+from calibrate.cli.frame.settings import CollectSettings
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
@@ -48,28 +48,28 @@ def path(tmp_path: Path) -> Path:
 
 
 def test_answers_on_file_cost_nothing_and_say_how_long_the_others_take(path: Path) -> None:
-    (line,) = asking([(QUESTIONS, path)], PLAN, [], CallOptions(), local=False, price=0.5)
+    (line,) = asking([(QUESTIONS, path)], PLAN, [], CollectSettings(), local=False, price=0.5)
     # 30 left, 4 calls each; 16 calls at once are 4 questions beside each other: 30 * 6 s / 4 = 45 s.
     assert "30 questions (10 of 40 are on file) x 4 calls = 120 calls, 60.00 at 0.5 a call; about 1 min" in line
     assert "by the time of the 10 on file" in line
     assert "assumed" not in line
-    (line,) = asking([(QUESTIONS, path)], PLAN, [], CallOptions(max_concurrency=4), local=False, price=None)
+    (line,) = asking([(QUESTIONS, path)], PLAN, [], CollectSettings(max_concurrency=4), local=False, price=None)
     assert "about 3 min" in line  # one question after the other: 180 s
-    (line,) = asking([(QUESTIONS[:10], path)], PLAN, [], CallOptions(), local=False, price=1.0)
+    (line,) = asking([(QUESTIONS[:10], path)], PLAN, [], CollectSettings(), local=False, price=1.0)
     assert line == "1. Asking: no calls; the answers to all 10 questions are on file."
 
 
 def test_the_time_of_a_call_is_called_an_assumption(tmp_path: Path) -> None:
     parts = [(QUESTIONS, tmp_path / "none.jsonl")]
-    (line,) = asking(parts, PLAN, [], CallOptions(max_concurrency=2), local=False, price=None)
+    (line,) = asking(parts, PLAN, [], CollectSettings(max_concurrency=2), local=False, price=None)
     assert "about 2 min if a call takes 1 s, which is assumed: nothing is timed yet." in line  # 160 s / 2
-    (line,) = asking(parts, PLAN, [], CallOptions(), local=True, price=None)
+    (line,) = asking(parts, PLAN, [], CollectSettings(), local=True, price=None)
     assert "about 3 min if an answer takes 1 s, which is assumed" in line  # local weights: one after the other
 
 
 def test_a_scorer_is_not_a_call_of_the_model(tmp_path: Path) -> None:
     plan = plan_for([rated.estimator, free.estimator])
-    shown = asking([(QUESTIONS, tmp_path / "none")], plan, [rated, free], CallOptions(), local=False, price=0.5)
+    shown = asking([(QUESTIONS, tmp_path / "none")], plan, [rated, free], CollectSettings(), local=False, price=0.5)
     assert "40 questions x 1 call = 40 calls, 20.00 at 0.5 a call" in shown[0]
     assert shown[1] == (
         "   Scorer rated: one score a question, 2 calls each by its own account = 80 calls, which the price leaves out."
@@ -79,7 +79,7 @@ def test_a_scorer_is_not_a_call_of_the_model(tmp_path: Path) -> None:
 
 def test_questions_about_the_answer_are_calls() -> None:
     plan = plan_for([make_estimator("p_true")], n=3)
-    (line,) = asking([(QUESTIONS, Path("none"))], plan, [], CallOptions(), local=False, price=None)
+    (line,) = asking([(QUESTIONS, Path("none"))], plan, [], CollectSettings(), local=False, price=None)
     assert "x 5 calls, 1 of them a question about the answers = 200 calls" in line
 
 

@@ -234,11 +234,13 @@ def test_bad_flags_are_refused(tmp_path: Path, arguments: tuple[str, ...], fragm
 def test_a_published_question_set_is_collected(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(Path(__file__).parents[3])
     source, out = document(tmp_path / "coqa.json", COQA), tmp_path / "r.jsonl"
-    common = ("--model", "python:tests.calibrate.fakes:model", "--allow-identical-samples")
-    shown = run("collect", source, *common, "--questions-format", "coqa", "--out", out)
+    common = ("--model", "python:tests.calibrate.fakes:model", "--set", "allow_identical_samples=true")
+    shown = run("collect", source, *common, "--set", "questions_format=coqa", "--out", out)
     assert "3 of 3 questions are on file." in shown
     assert {record.group for record in read_records(out).records} == {"3dr23u6we5exclen4th8uq9rb42tel"}
-    assert "no question format named 'quac'" in run("collect", source, *common, "--questions-format", "quac", code=2)
+    assert "no question format named 'quac'" in run(
+        "collect", source, *common, "--set", "questions_format=quac", code=2
+    )
 
 
 def test_help_teaches() -> None:

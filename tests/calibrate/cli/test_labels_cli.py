@@ -371,7 +371,7 @@ def test_a_run_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     rows = [{**row, "references": [str(row["references"][0]).split()[0]]} for row in fakes.faq_rows(80)]
     questions.write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = ("--model", "python:tests.calibrate.fakes:faq", "--n", 4)
-    command = ("run", "--questions", questions, *model, "--out", out, "--splits", 0, "--correctness", "exact")
+    command = ("run", "--questions", questions, *model, "--out", out, "--set", "splits=0", "--correctness", "exact")
     assert "look broken" in run(*command, code=2)
     assert not (out / "artifact.json").exists()
     assert not (out / "test-records.jsonl").exists()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import shlex
+from inspect import signature
 from pathlib import Path
 
 import pytest
 
-from calibrate.cli.run import load_config
+from calibrate.cli.frame.settings import CollectSettings, RunSettings, load_settings
+from calibrate.cli.run import run
 from guardrail.errors import UsageError
 from guardrail.types import MAX_TOKENS
 
@@ -22,10 +25,43 @@ def yaml_file(tmp_path: Path, text: str) -> Path:
 def test_flags_override_yaml(tmp_path: Path) -> None:
     text = "questions: q.jsonl\nmodel: python:a:b\nalpha: 0.2\nstop: ['END']\nstop_token_ids: [7]\n"
     path = yaml_file(tmp_path, text)
-    config = load_config(path, {"alpha": 0.05, "rule": None, "n": 5})
+    config = load_settings(RunSettings, path, {"alpha": 0.05, "rule": None, "n": 5})
     assert (config.alpha, config.rule, config.n, config.stop) == (0.05, "certified", 5, ("END",))
     flags = {"questions": "q.jsonl", "model": "python:a:b", "alpha": 0.05, "n": 5, "stop": ["END"]}
-    assert config == load_config(None, {**flags, "stop_token_ids": [7]})
+    assert config == load_settings(RunSettings, None, flags, ["stop_token_ids=7"])
+
+
+def test_rare_settings_are_assigned_and_a_flag_wins(tmp_path: Path) -> None:
+    path = yaml_file(tmp_path, "questions: q.jsonl\nmodel: python:a:b\nseed: 1\nn: 3\n")
+    assigned = ["seed=2", "n=4", 'stop=["\\n", "Q:"]', "template=Q: {question}", "probe=off", "trust_labels=true"]
+    config = load_settings(RunSettings, path, {"n": 5}, assigned)
+    assert (config.seed, config.n, config.stop) == (2, 5, ("\n", "Q:"))
+    assert (config.template, config.probe, config.trust_labels) == ("Q: {question}", "off", True)
+    for wrong, fragment in (
+        ("seed", "must be NAME=VALUE"),
+        ("sead=1", "Did you mean 'seed'?"),
+        ("seed=x", "seed: got"),
+    ):
+        with pytest.raises(UsageError) as caught:
+            load_settings(CollectSettings, None, {}, [wrong])
+        assert fragment in str(caught.value)
+
+
+def test_the_command_that_repeats_a_run_gives_the_same_settings(tmp_path: Path) -> None:
+    text = "questions: q q.jsonl\nmodel: python:a:b\nstop: ['END']\nsystem: Be brief.\nfield_judge: ['/a=numeric']\n"
+    config = load_settings(RunSettings, yaml_file(tmp_path, text + "items: true\nsplits: 0\n"), {})
+    words = shlex.split(config.as_flags(("questions", "model", "system", "items"), ()))
+    flags: dict[str, object] = {"items": "--items" in words}
+    assigned = [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+    for name in ("questions", "model", "system"):
+        flags[name] = words[words.index(f"--{name}") + 1]
+    assert load_settings(RunSettings, None, flags, assigned) == config
+
+
+def test_every_setting_is_a_flag_or_has_a_line_in_the_docs() -> None:
+    page = (ROOT / "docs" / "calibrating.md").read_text(encoding="utf-8")
+    rare = set(RunSettings.model_fields) - signature(run).parameters.keys()
+    assert [name for name in sorted(rare) if f"|`{name}`|" not in page] == []
 
 
 @pytest.mark.parametrize(
@@ -42,16 +78,16 @@ def test_flags_override_yaml(tmp_path: Path) -> None:
 )
 def test_bad_settings(tmp_path: Path, text: str, fragment: str) -> None:
     with pytest.raises(UsageError) as caught:
-        load_config(yaml_file(tmp_path, text), {})
+        load_settings(RunSettings, yaml_file(tmp_path, text), {})
     assert fragment in str(caught.value)
 
 
 def test_missing_file() -> None:
     with pytest.raises(UsageError, match="no settings file"):
-        load_config("missing.yaml", {})
+        load_settings(RunSettings, Path("missing.yaml"), {})
 
 
 def test_the_longest_answer_is_256_tokens_and_the_readme_says_so() -> None:
-    settings = load_config(None, {"questions": "q.jsonl", "model": "python:a:b"})
+    settings = load_settings(RunSettings, None, {"questions": "q.jsonl", "model": "python:a:b"})
     assert settings.max_tokens == MAX_TOKENS == 256  # plans take the same constant
     assert "Answers may be 256 tokens long (`--max-tokens`)" in (ROOT / "README.md").read_text(encoding="utf-8")

@@ -109,7 +109,7 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
 
 def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:
     asked = ["run", "--questions", str(questions), "--model", f"python:{HERE}:MODEL", "--scorer", f"{HERE}:rank"]
-    settings = ["--correctness", "exact", "--rule", "certified", "--splits", "0", "--out", str(tmp_path / "out")]
+    settings = ["--correctness", "exact", "--rule", "certified", "--set", "splits=0", "--out", str(tmp_path / "out")]
     result = called(*asked, *settings)
     assert result.exit_code == 0, result.output
     artifact = CalibrationArtifact.load(tmp_path / "out" / "artifact.json")

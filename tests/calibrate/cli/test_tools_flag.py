@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from calibrate.cli.frame.collecting import PlanOptions
+from calibrate.cli.frame.settings import CollectSettings
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
@@ -24,7 +24,7 @@ def look_up(city: str) -> str:
 
 
 def plan(tools: Path | None) -> SamplingPlan:
-    return PlanOptions(n=2, max_tokens=8, tools=tools).plan(QUESTIONS)
+    return CollectSettings(n=2, max_tokens=8, tools=tools).plan(QUESTIONS)
 
 
 def test_tools_are_in_the_records_and_another_collection_without_them_is_refused(tmp_path: Path) -> None:

@@ -65,9 +65,9 @@ FLAGS = {
 
 
 def test_a_cut_name_is_noticed() -> None:
-    assert cut_names(
-        "--questions-for\u2026  <path>\n-m, --model <str>", iter(["--questions-format", "--model", "-m"])
-    ) == ["--questions-format"]
+    assert cut_names("--test-frac\u2026  <path>\n-m, --model <str>", iter(["--test-fraction", "--model", "-m"])) == [
+        "--test-fraction"
+    ]
 
 
 LONG = "shrubbery"

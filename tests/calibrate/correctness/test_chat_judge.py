@@ -210,7 +210,7 @@ def test_run_takes_a_judge_and_refuses_a_mixture_before_asking(tmp_path: Path, m
     monkeypatch.chdir(Path(__file__).parents[3])
     questions, out = fakes.write_questions(tmp_path / "q.jsonl"), tmp_path / "out"
     spec = "python:tests.calibrate.correctness.test_chat_judge:judge_by_letter"
-    common = ("run", "--questions", questions, "--out", out, "--splits", "0", "--judge-model", spec)
+    common = ("run", "--questions", questions, "--out", out, "--set", "splits=0", "--judge-model", spec)
     shown = run(*common, "--model", "python:no.such:model", "--correctness", "exact", code=2)
     assert "is for rule chat_judge alone" in shown
     model = "python:tests.calibrate.fakes:model"

@@ -297,15 +297,15 @@ def test_the_command_line_says_what_to_do_with_exported_requests(service: Servic
     ]
     (tmp_path / "q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     model = f"openai-compatible:towns@{model_of(service).base_url}"
-    command = ["collect", str(tmp_path / "q.jsonl"), "-m", model, "-o", str(tmp_path / "r.jsonl"), "--engine", "batch"]
-    shown = CliRunner().invoke(app, [*command, "--export-only"])
+    command = ["collect", str(tmp_path / "q.jsonl"), "-m", model, "-o", str(tmp_path / "r.jsonl"), "--engine"]
+    shown = CliRunner().invoke(app, [*command, "export"])
     assert shown.exit_code == 0, shown.output
     assert "--results" in shown.output
     [exported] = (tmp_path / "r.jsonl.batches").glob("*.requests.jsonl")
     results = tmp_path / "out.jsonl"
     results.write_bytes(b"".join(result_line(json.loads(line)) for line in exported.read_bytes().splitlines()))
-    shown = CliRunner().invoke(app, [*command, "--results", str(results)])
+    shown = CliRunner().invoke(app, [*command, "batch", "--results", str(results)])
     assert shown.exit_code == 0, shown.output
     assert "12 of 12 questions are on file" in shown.output
-    refused = CliRunner().invoke(app, [*command[:-2], "--export-only"])
+    refused = CliRunner().invoke(app, [*command, "live", "--results", str(results)])
     assert refused.exit_code

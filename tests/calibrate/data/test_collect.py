@@ -88,7 +88,7 @@ def test_kill_minus_nine_loses_and_repeats_nothing(tmp_path: Path, kill_after: i
     asked_questions = fakes.write_questions(tmp_path / "q.jsonl", size=24)
     path = tmp_path / "r.jsonl"
     command = [
-        *(sys.executable, "-m", "calibrate", "collect", str(asked_questions), "--n", "3", "--max-concurrency", "5"),
+        *(sys.executable, "-m", "calibrate", "collect", str(asked_questions), "--n", "3", "--set", "max_concurrency=5"),
         *("--model", "python:tests.calibrate.fakes:model", "--out", str(path)),
     ]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}

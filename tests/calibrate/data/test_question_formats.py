@@ -227,7 +227,7 @@ def test_folders_that_cannot_be_read_are_refused(tmp_path: Path) -> None:
 
 
 def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match=r"of no known format\. Name it: --questions-format coqa"):
+    with pytest.raises(UsageError, match=r"of no known format\. Name it: --set questions_format=coqa"):
         load_questions(document(tmp_path / "x.json", {"data": []}))
     (tmp_path / "torn.json").write_text('{"data": [')
     with pytest.raises(RecordError, match=r"torn\.json:1: not JSON"):

@@ -217,7 +217,7 @@ class Unchanged(ScriptedChat):
 def test_a_model_that_never_says_why_it_ended_is_answered_where_a_part_counts_as_an_answer() -> None:
     """Otherwise no answer of a class without finish reasons could ever be given out; the reason names this way out."""
     assert guarded_with({}, cut_off="measure").accepted
-    assert "--cut-off measure" in guarded_with({}).uncertainty.detail
+    assert "--set cut_off=measure" in guarded_with({}).uncertainty.detail
     assert not guarded_with({"finish_reason": "error"}, cut_off="measure").accepted
 
 

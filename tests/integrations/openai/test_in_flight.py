@@ -99,7 +99,7 @@ async def test_a_question_in_a_thread_of_a_loop_does_not_wait_for_the_loop(endpo
 
 
 def test_the_limit_of_a_collection_holds(endpoint: Counting, tmp_path: Path) -> None:
-    """``calibrate collect --max-concurrency`` was ignored for endpoints."""
+    """``calibrate collect max_concurrency`` was ignored for endpoints."""
     questions = [Question(id=text, question=text) for text in QUESTIONS]
     plan = SamplingPlan(n=5, cut_off="abstain")
     collect_records(questions, chat(endpoint), plan, tmp_path / "r.jsonl", max_concurrency=MOST, probe="off")
