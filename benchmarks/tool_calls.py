@@ -3,7 +3,7 @@
 FILE is `intercode-sql-agents.jsonl`: for each question a proposed SQL call with what the database returned, and the
 first calls of five other agents. Right means that the call returned the reference result. A threshold is fitted by a
 rule on a random half of the questions and used on the other half, many times; questions whose score cannot be measured
-abstain. Prints the tables of docs/tool-calls.md.
+abstain. The figures of docs/results.md are from its tables.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The Python block of docs/tool-calls.md runs, and its table is what the benchmark prints."""
+"""The Python block of docs/tool-calls.md runs, and the figures of docs/results.md are what the benchmark prints."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ import pytest
 from guardrail.judges import canonical_calls
 from guardrail.types import ToolCall
 
-PAGE = (Path(__file__).parents[3] / "docs" / "tool-calls.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).parents[3] / "docs"
+PAGE = (DOCS / "tool-calls.md").read_text(encoding="utf-8")
+RESULTS = (DOCS / "results.md").read_text(encoding="utf-8")
 DATA = Path(__file__).parents[4] / "shared" / "data" / "intercode-sql-agents.jsonl"
 
 
@@ -48,7 +50,7 @@ def test_the_scores_behind_the_table(capsys: pytest.CaptureFixture[str]) -> None
     same = np.isclose(u, expected, equal_nan=True)
     assert same.mean() > 0.99  # white space around a result aside
     value, low, high = ranked(u, wrong)
-    assert f"{value:.3f} ({low:.3f} to {high:.3f})" in PAGE
+    assert f"{value:.3f} ({low:.3f} to {high:.3f})" in RESULTS
 
 
 def text(sample: Any) -> str:
