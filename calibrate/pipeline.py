@@ -39,7 +39,7 @@ from .rules import Rule
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
-from .scoring.scores import Scored, arrays, refuse_failed
+from .scoring.scores import Scored, arrays, refuse_failed, unmeasured_among
 from .spec_syntax import estimator_flags
 
 __all__ = [
@@ -186,6 +186,8 @@ def fit_artifact(
         error=array("b", scored.error.tobytes()),
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
+    u, wrong, clusters = _units(used, scored, estimator, clusters=calibration.group is not None)
+    outcome = fit(u, wrong, alpha=alpha, rule=rule, delta=delta, groups=clusters, **(options or {}))
     return CalibrationArtifact(
         created=now(),
         model=header.model,
@@ -194,7 +196,7 @@ def fit_artifact(
         estimator=spec,
         correctness=header.correctness,
         data=_fingerprint(file, used, usable, scored, n_failed, choice),
-        outcome=_fit(calibration, alpha, rule, delta, options or {}).model_copy(update={"scope": scope}),
+        outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
         packages=package_versions(),
     )
@@ -277,21 +279,20 @@ def asked_with(records: Sequence[Record], estimator: str) -> int:
     table = table_of(records)
     measured = ~np.isnan(table.scores(estimator))
     n_measured, n_labelled = (int(np.count_nonzero(mask)) for mask in (measured, table.usable(estimator)))
-    return round(n_labelled * len(table) / n_measured) if n_measured else len(table)
+    if not n_measured:
+        return len(table)
+    return n_labelled + unmeasured_among(n_labelled, n_measured - n_labelled, len(table) - n_measured)
 
 
 def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
-    outcome = artifact.outcome
-    # The outcome stores the rate only; times n it is a whole number but for rounding.
-    wrong, n = round(outcome.n * outcome.diagnostics.base_error), outcome.n
-    measured = artifact.data.measured * outcome.scope.measured
+    outcome, error = artifact.outcome, artifact.calibration.error
     return GateCounts.count(
-        n=n,
+        n=len(error),
         n_accepted=outcome.n_accepted,
         n_errors=outcome.n_errors,
-        n_correct=n - wrong,
-        n_asked=round(n / measured) if measured else n,
+        n_correct=len(error) - sum(error),
+        n_asked=round(outcome.n / outcome.scope.measured),
     )
 
 
@@ -384,22 +385,20 @@ def _cut(outcome: Feasible | Infeasible) -> float:
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
 
 
-def _fit(
-    scores: CalibrationScores,
-    alpha: float | Literal["smallest"],
-    rule: str | Rule,
-    delta: float | None,
-    options: Mapping[str, Any],
-) -> Feasible | Infeasible:
-    return fit(
-        np.asarray(scores.uncertainty),
-        np.asarray(scores.error),
-        alpha=alpha,
-        rule=rule,
-        delta=delta,
-        groups=scores.group,
-        **options,
-    )
+def _units(
+    used: RecordTable, scored: Scored, key: str, *, clusters: bool
+) -> tuple[NDArray[np.float64], NDArray[np.int8], list[str] | None]:
+    """Scores, labels and clusters as a rule reads them.
+
+    What could not be measured is a unit that no threshold accepts, and it is among the n of the walk. Where only a part
+    of the questions is labelled, the first unmeasured ones of the file stand for those of that part.
+    """
+    n = scored.n_unmeasured_among
+    u, wrong = np.append(scored.uncertainty, np.full(n, np.inf)), np.append(scored.error, np.zeros(n, dtype=np.int8))
+    if not clusters or scored.group is None:
+        return u, wrong, None
+    unmeasured = used.take(np.isnan(used.scores(key)))
+    return u, wrong, [*scored.group, *(str(group) for group in unmeasured.groups[:n])]
 
 
 def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:

@@ -29,7 +29,7 @@ from .rules.counts import items
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.apart import refuse_overlap
 from .scoring.metrics import fisher_exact, ks_two_sample
-from .scoring.scores import Scored, arrays, refuse_failed
+from .scoring.scores import Scored, arrays, refuse_failed, unmeasured_among
 
 __all__ = [
     "NAME",
@@ -204,7 +204,12 @@ def artifact_with_people(
         "n_failed": n_failed,
         "n_unlabelled": len(pool.ids) + pool.n_unlabelled - artifact.data.n_used,
     }
-    data, outcome = artifact.data.model_copy(update=asked), outcome.model_copy(update={"options": options})
+    unmeasured = unmeasured_among(outcome.n, len(pool.ids) + pool.n_unlabelled - outcome.n, pool.n_unmeasured)
+    n = outcome.n + unmeasured
+    most = outcome.diagnostics.max_acceptance * outcome.n / n
+    figures = outcome.diagnostics.model_copy(update={"max_acceptance": most})
+    outcome = outcome.model_copy(update={"options": options, "n": n, "diagnostics": figures})
+    data = artifact.data.model_copy(update=asked)
     return artifact.model_copy(update={"outcome": outcome, "data": data}), sample
 
 

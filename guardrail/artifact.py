@@ -93,7 +93,7 @@ class DataFingerprint(Frozen):
     n_used: int
     """Questions with a score and a label: those the rule was fitted on."""
     n_unmeasured: int
-    """Questions whose uncertainty could not be measured. They always abstain and are left out of the fit."""
+    """Questions whose uncertainty could not be measured. They always abstain, and they are among the n of the fit."""
     n_failed: int = 0
     """Questions among ``n_unmeasured`` without a score because a server, a rate limit or a time-out failed, which says
     nothing about the question."""
@@ -270,7 +270,7 @@ class CalibrationArtifact(Persisted):
         Questions that could not be measured are among those asked; what nobody labelled is taken to be like the rest.
         """
         scope = self.outcome.scope
-        return scope.of_measured(self.outcome.acceptance) * self.data.measured * scope.measured
+        return scope.of_measured(self.outcome.acceptance) * scope.measured
 
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.

@@ -45,7 +45,7 @@ class Terms:
         rule: Name of the rule.
         certifies: Whether it is a certificate.
         confidence: 1 - delta of a certificate.
-        acceptance: Share of the measured questions that it answers; 0 if it finds no threshold.
+        acceptance: Share of all questions asked that it answers; 0 if it finds no threshold.
         n_accepted: Calibration questions that it answers.
         n_errors: Wrong answers among them.
         interval: 95 % interval of their error rate, if there is one.
@@ -75,10 +75,6 @@ class Asked:
     failed: float = 0.0
     most_failed: float = MOST_FAILED
     calls: bool = False
-
-    def share(self, of_measured: float) -> str:
-        """A share of the measured questions as one of all questions asked, in words."""
-        return percent(of_measured * self.measured)
 
     @property
     def failures(self) -> str:
@@ -154,7 +150,7 @@ def promises(artifact: Artifact) -> tuple[str, ...]:
         outcome.rule,
         outcome.certifies,
         confidence(artifact),
-        outcome.scope.of_measured(outcome.acceptance),
+        artifact.acceptance,
         outcome.n_accepted,
         outcome.n_errors,
         outcome.interval if isinstance(outcome, Feasible) else None,
@@ -289,12 +285,12 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
     elif terms.rule == AVERAGE:
         promise = "on average over calibrations, not a certificate"
         # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
-        promise += "." if terms.acceptance == 1 else f": {OFTEN_ABOVE} {target} wrong."
+        promise += "." if terms.n_accepted == n else f": {OFTEN_ABOVE} {target} wrong."
     else:
         promise = "not a certificate."
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
-    share = of.share(terms.acceptance)
+    share = percent(terms.acceptance)
     answers = f"lets {share} of calls through" if of.calls else f"answers {share} of questions"
     return (
         f"Rule {terms.rule}, {promise} It {answers}; at calibration "

@@ -55,7 +55,8 @@ class Diagnostics(Frozen):
     auroc: float | None
     """P(a wrong answer is less certain than a correct one), ties counting half; None if there is only one class."""
     max_acceptance: float
-    """The largest share any rule could accept at this alpha: min(1, (1 - mu) / (1 - alpha))."""
+    """The largest share any rule could accept at this alpha: min(1, (1 - mu) / (1 - alpha)) of the measured items, as
+    a share of all."""
 
 
 class Hint(Frozen):
@@ -84,7 +85,7 @@ class _OutcomeBase(Frozen):
     options: dict[str, Any] = Field(default_factory=dict)
     """Options the rule was called with, resolved (e.g. the k_min that was used)."""
     n: int
-    """Calibration items."""
+    """Calibration items, those included that could not be measured."""
     guarantee: str
     """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
@@ -107,7 +108,7 @@ class _OutcomeBase(Frozen):
         diagnostics = self.diagnostics
         area = "-" if diagnostics.auroc is None else f"{diagnostics.auroc:.3f}"
         wrong = percent(diagnostics.base_error)
-        return "without a gate", f"{wrong} of {self.n} answers wrong; AUROC of the score {area}"
+        return "without a gate", f"{wrong} of the answers wrong; AUROC of the score {area}"
 
 
 class Feasible(_OutcomeBase):
@@ -169,7 +170,7 @@ class Feasible(_OutcomeBase):
 
     @property
     def acceptance(self) -> float:
-        """Share of the items accepted that it was fitted on; what could not be measured is not among these."""
+        """Share of the items accepted that it was fitted on, those included that could not be measured."""
         return self.n_accepted / self.n
 
     @property

@@ -361,7 +361,7 @@ class LabelledItems:
         spec: The way they were measured.
         correctness: The rule of the labels.
         n_records: Records looked at.
-        n_unmeasured: Answers that could not be measured. They abstain and are left out.
+        n_unmeasured: Answers that could not be measured. They abstain, and are not among ``records``.
         n_unlabelled: Measured answers without labels.
     """
 

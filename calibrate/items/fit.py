@@ -23,7 +23,7 @@ from ..data.split import Groups, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from ..rules.certificate import interval
-from ..scoring.scores import refuse_failed
+from ..scoring.scores import refuse_failed, unmeasured_among
 from .answers import LabelledItems, labelled_items, stored_spec
 from .figures import item_figures
 from .rules import fit_items, rule_named
@@ -83,7 +83,8 @@ def fit_items_artifact(
     stored_spec(file)
     n_failed = refuse_failed(used, ITEMS, allowed=without_failed)
     data = labelled_items(file, used, cap=cap)
-    found = fit_items(data.items, chosen, alpha, delta)
+    unmeasured = unmeasured_among(data.items.n, data.n_unlabelled, data.n_unmeasured)
+    found = fit_items(data.items.with_unmeasured(unmeasured), chosen, alpha, delta)
     threshold = found.threshold if isinstance(found, rules.Feasible) else None
     figures = item_figures(data.items, threshold, data.columns)
     uncertainty = data.columns.uncertainty.tolist()
@@ -131,7 +132,7 @@ def _outcome(
         "rule": gate.rule,
         "alpha": gate.alpha,
         "delta": gate.delta,
-        "n": figures.answers,
+        "n": found.n,
         "guarantee": gate.promise,
         "certifies": True,
         "diagnostics": Diagnostics(base_error=everything, auroc=None, max_acceptance=1.0),

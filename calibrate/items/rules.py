@@ -113,6 +113,18 @@ class AnswerItems:
         names = tuple(self.ids[i] for i in chosen)
         return AnswerItems(names, self.size[chosen], self.uncertainty[flat], self.wrong[flat], self.cap)
 
+    def with_unmeasured(self, number: int) -> AnswerItems:
+        """With as many answers more that could not be measured: nothing of them is ever kept, and they are among n."""
+        names = tuple(f"unmeasured {i}" for i in range(number))
+        ones, inf = np.ones(number, dtype=np.int64), np.full(number, np.inf)
+        return AnswerItems(
+            self.ids + names,
+            np.append(self.size, ones),
+            np.append(self.uncertainty, inf),
+            np.append(self.wrong, 0 * ones),
+            self.cap,
+        )
+
     def counts(self, threshold: float | None) -> tuple[Ints, Ints]:
         """K and W of each answer at a threshold, shape (n,); None keeps nothing."""
         kept = np.isfinite(self.uncertainty) & (self.uncertainty <= (-np.inf if threshold is None else threshold))

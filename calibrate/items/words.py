@@ -91,7 +91,7 @@ def facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
         ("rule", f"{gate.rule} at alpha = {gate.alpha:g}, delta = {gate.delta:g}"),
         ("threshold", "none" if gate.threshold is None else f"{gate.threshold:.6g}"),
         ("labels", artifact.correctness.name),
-        ("answers not measured", f"{gate.n_unmeasured_answers}, left out"),
+        ("answers not measured", f"{gate.n_unmeasured_answers}, held back"),
         ("items not measured", f"{gate.n_unmeasured_items}, held back"),
         ("undecided labels", f"{gate.n_undecided}, counted as wrong"),
     ]

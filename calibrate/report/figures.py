@@ -88,7 +88,7 @@ def risk_coverage(
             bbox={"fc": colour.paper, "ec": "none", "alpha": 0.8, "pad": 1},
             zorder=5,
         )
-        _mark(axes, colour, outcome, "o", "threshold in use")
+        _mark(axes, colour, outcome, items.error.size, "o", "threshold in use")
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         if test is not None:
@@ -195,10 +195,10 @@ def _edges(scores: NDArray[np.float64], *, discrete: bool) -> NDArray[np.float64
     return edges
 
 
-def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, shape: str, label: str) -> None:
+def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, n: int, shape: str, label: str) -> None:
     if not isinstance(outcome, Feasible):
         return
-    x, y = 100 * outcome.acceptance, 100 * outcome.error_rate
+    x, y = 100 * outcome.n_accepted / n, 100 * outcome.error_rate
     filled = shape == "o"
     if filled:
         axes.plot([x, x], [0, y], color=colour.ink, lw=1, ls=(0, (1, 2)))

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
-from guardrail.describe import answer_if, asked, promises, stops_nothing, unguardable, warning
+from guardrail.describe import answer_if, promises, stops_nothing, unguardable, warning
 from guardrail.notebook import percent
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -197,7 +197,7 @@ def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -
 
 def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
     """The verdict in a few sentences, on all evidence; see `standing`."""
-    outcome = artifact.outcome
+    outcome, n = artifact.outcome, len(artifact.calibration.error)
     model = artifact.model.model
     status = standing(artifact, test).status
     if test is not None and status == "refuted":
@@ -208,15 +208,15 @@ def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
         return " ".join(filter(None, (open_gate, unguardable(artifact))))
     if isinstance(outcome, Infeasible):
         return (
-            f"No safe threshold was found: on {outcome.n} questions, no cut of {artifact.estimator.name} was shown to "
+            f"No safe threshold was found: on {n} questions, no cut of {artifact.estimator.name} was shown to "
             f"keep the errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on "
             "everything."
         )
-    of_what = f"the {outcome.n} calibration questions"
+    of_what = f"the {n} calibration questions"
     if missing := artifact.data.n_unmeasured:
-        of_what = f"all questions ({outcome.n_accepted} of {outcome.n}; {missing} more could not be measured)"
+        of_what = f"all questions ({outcome.n_accepted} of {n}; {missing} more could not be measured)"
     if outcome.scope.leaves_out:
-        of_what = f"all questions ({outcome.n_accepted} of {outcome.n} that were labelled within the scope)"
+        of_what = f"all questions ({outcome.n_accepted} of {n} that were labelled within the scope)"
     share, end = percent(artifact.acceptance), " It hands the other questions over."
     where = f"{_its_noun(artifact)} is {_sure_end(artifact)}"
     start = f'The model "{model}" may answer by itself where {where}: {share} of {of_what}.'
@@ -260,6 +260,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     """The facts that the artifact binds, as labelled rows."""
     outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
     judge, similarity = artifact.estimator.judge, artifact.estimator.similarity
+    n, of = len(artifact.calibration.error), outcome.scope
     rows = [
         ("model", _identity(artifact)),
         ("asked", _plan(artifact)),
@@ -278,7 +279,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         low, high = outcome.interval
         rows += [
             ("threshold", answer_if(artifact)),
-            ("accepted", f"{outcome.n_accepted} of {outcome.n} ({percent(artifact.acceptance)} of all questions)"),
+            ("accepted", f"{outcome.n_accepted} of {n} ({percent(artifact.acceptance)} of all questions)"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
             ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
@@ -289,7 +290,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("promise", promise(artifact)),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
-        ("most any rule accepts", asked(artifact).share(diagnostics.max_acceptance)),
+        ("most any rule accepts", percent(of.of_measured(diagnostics.max_acceptance) * of.measured)),
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
         ("digest", artifact.digest),
     ]

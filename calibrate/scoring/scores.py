@@ -89,6 +89,20 @@ class Scored:
         """Share of the records that could be measured."""
         return 1 - self.n_unmeasured / self.n_records
 
+    @property
+    def n_unmeasured_among(self) -> int:
+        """Unmeasured records among those that the items stand for: see `unmeasured_among`."""
+        return unmeasured_among(len(self.ids), self.n_unlabelled, self.n_unmeasured)
+
+
+def unmeasured_among(n_used: int, n_unlabelled: int, n_unmeasured: int) -> int:
+    """The part of the unmeasured questions that belongs to the labelled ones.
+
+    All of them, where every measured question has a label; of a random part that was labelled, the same share. Nobody
+    labels a question without a score, so labels do not tell.
+    """
+    return round(n_unmeasured * n_used / (n_used + n_unlabelled))
+
 
 def default_estimator(*, options: bool) -> str:
     """The estimator used when none is named: predictive entropy over options, semantic entropy for open answers."""

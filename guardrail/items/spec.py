@@ -196,7 +196,7 @@ class ItemsThreshold(Frozen):
     threshold: float | None
     """An item is kept iff its uncertainty is at most this; None keeps nothing."""
     n_unmeasured_answers: Count = 0
-    """Answers that could not be split or had no samples. They abstain and are left out of the fit."""
+    """Answers that could not be split or had no samples. They abstain, and are among the n of the fit."""
     n_unmeasured_items: Count = 0
     """Items of the other answers that could not be measured. They are held back and stay in the fit."""
     n_undecided: Count = 0

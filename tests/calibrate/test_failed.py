@@ -95,6 +95,38 @@ def test_what_the_question_itself_caused_is_a_result_and_stops_no_fit(labelled: 
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (0, 60)
 
 
+def test_questions_without_a_score_count_where_the_walk_begins_and_in_every_share(labelled: RecordFile) -> None:
+    """Dropped, the surest 25 % would be of the easy questions only, and "answers X %" would be of those.
+
+    140 of 240 questions have no score. At alpha .2, delta .1 the tests begin at 60 accepted of 240 and 25 of 100. The
+    right answers among the surest 30 of the 100 measured: too few of 240, a certificate of 100.
+    """
+    file = unmeasured(labelled, Unmeasured.REFUSED, range(100, 240))
+    records = [
+        record.model_copy(
+            update={
+                "correct": place < 30,
+                "scores": {KEY: Uncertainty(value=float(place), estimator=KEY, unit="nats")}
+                if place < 100
+                else record.scores,
+            }
+        )
+        for place, record in enumerate(file.records)
+    ]
+    outcome = fit_artifact(replace(file, records=table_of(records)), estimator=KEY, alpha=0.2).outcome
+    assert (outcome.n, outcome.n_accepted) == (240, 0)
+    alone = fit_artifact(replace(file, records=table_of(records[:100])), estimator=KEY, alpha=0.2)
+    assert (alone.outcome.n, alone.outcome.n_accepted >= 30) == (100, True)
+    # Half of the measured questions have a label, so half of the others belong to them: 50 + 70.
+    half = [
+        record.model_copy(update={"correct": None, "label_detail": ""}) if i % 2 else record
+        for i, record in enumerate(records[:100])
+    ]
+    part = fit_artifact(replace(file, records=table_of([*half, *records[100:]])), estimator=KEY, alpha=0.4)
+    assert part.outcome.n == 120
+    assert part.acceptance == part.outcome.n_accepted / 120
+
+
 def test_columns_of_large_files_know_what_failed(
     failed: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
