@@ -9,6 +9,7 @@ verdicts.
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import json
 import logging
@@ -314,33 +315,9 @@ class GuardedModel(Model):
         await self._note(input, answer, output_schema)
         return to_response(answer.message, answer.calls)
 
-    async def stream_response(
-        self,
-        system_instructions: str | None,
-        input: str | list[TResponseInputItem],
-        model_settings: ModelSettings,
-        tools: list[Tool],
-        output_schema: AgentOutputSchemaBase | None,
-        handoffs: list[Handoff],
-        tracing: ModelTracing,
-        *,
-        previous_response_id: str | None = None,
-        conversation_id: str | None = None,
-        prompt: Any = None,
-    ) -> AsyncIterator[TResponseStreamEvent]:
+    async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The events of `get_response`, after the verdict."""
-        response = await self.get_response(
-            system_instructions,
-            input,
-            model_settings,
-            tools,
-            output_schema,
-            handoffs,
-            tracing,
-            previous_response_id=previous_response_id,
-            conversation_id=conversation_id,
-            prompt=prompt,
-        )
+        response = await self.get_response(*args, **kwargs)
         for event in stream_events(response, self._gate.guard.artifact.model.model):
             yield event
 
@@ -385,7 +362,7 @@ class GuardedModel(Model):
 
     async def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
         context = data.context
-        verdict = await self._gate.verdicts.aget(context.tool_call_id)
+        verdict = await asyncio.to_thread(self._gate.verdicts.get, context.tool_call_id)
         info = None if verdict is None else _flat(verdict)
         try:
             arguments = arguments_of(context.tool_arguments)

@@ -8,6 +8,7 @@ agent = Agent(GuardedModel(model, "calibration.json"))
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
@@ -241,54 +242,26 @@ class GuardedModel(WrapperModel):
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
+        _capability: GuardCapability | None = None,
         **guard_options: Any,
     ) -> None:
-        if is_reviewed(on_abstain):
+        if is_reviewed(on_abstain) and _capability is None:
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
-        self._set_up(
+        self._asks = _capability is not None and _capability._asks
+        self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
+        collecting = {} if _capability is None else _capability._collecting
+        self._gate = FrameworkGuard(
+            self._chat,
             artifact,
-            calibrated_settings,
             tools=tools,
             exempt=exempt,
             judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
             guard_options=guard_options,
+            **collecting,
         )
-
-    def _set_up(
-        self,
-        artifact: CalibrationArtifact | str | Path | None,
-        calibrated_settings: Mapping[str, Any] | None,
-        *,
-        asks: bool = False,
-        **options: Any,
-    ) -> None:
-        self._asks = asks
-        self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
-        self._gate = FrameworkGuard(self._chat, artifact, **options)
-
-    @classmethod
-    def _reviewed(cls, model: Model, capability: GuardCapability) -> GuardedModel:
-        """The model of a capability, under any of its ``on_abstain``."""
-        guarded = cls.__new__(cls)
-        WrapperModel.__init__(guarded, model)
-        guarded._set_up(
-            capability.artifact,
-            capability.calibrated_settings,
-            tools=capability.tools,
-            exempt=capability.exempt,
-            judge=capability.judge,
-            on_abstain=capability.on_abstain,
-            verdicts=capability.verdicts,
-            guard_options=capability.guard_options,
-            allowed_decisions=capability.allowed_decisions,
-            records=capability.records,
-            plan=capability.plan,
-            asks=capability._asks,
-        )
-        return guarded
 
     @property
     def guard(self) -> Guardrail:
@@ -468,7 +441,21 @@ class GuardCapability(AbstractCapability[Any]):
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """Return the guarded model, which is kept for the models used last."""
-        return self._wrapped.get(id(model), lambda: GuardedModel._reviewed(model, self))
+        return self._wrapped.get(id(model), lambda: self._guarded(model))
+
+    def _guarded(self, model: Model) -> GuardedModel:
+        return GuardedModel(
+            model,
+            self.artifact,
+            tools=self.tools,
+            exempt=self.exempt,
+            judge=self.judge,
+            on_abstain=self.on_abstain,
+            calibrated_settings=self.calibrated_settings,
+            verdicts=self.verdicts,
+            _capability=self,
+            **self.guard_options,
+        )
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -513,6 +500,11 @@ class GuardCapability(AbstractCapability[Any]):
         return _JudgedToolset(toolset, self)
 
     @property
+    def _collecting(self) -> dict[str, Any]:
+        """What only a guard takes behind which people decide."""
+        return {"allowed_decisions": self.allowed_decisions, "records": self.records, "plan": self.plan}
+
+    @property
     def _asks(self) -> bool:
         """Whether a person is asked about held-back calls and answers."""
         return self.held == "approve" and is_reviewed(self.on_abstain)
@@ -542,7 +534,7 @@ class GuardCapability(AbstractCapability[Any]):
         if ruling in ("run", "run_edited"):
             return arguments if ruling == "run_edited" else None
         if ruling == "ask" and self._asks:
-            verdict = await self.verdicts.aget(call_id)
+            verdict = await asyncio.to_thread(self.verdicts.get, call_id)
             raise ApprovalRequired(metadata={"guardrail": None if verdict is None else verdict.to_metadata()})
         raise _not_run()
 

@@ -71,7 +71,7 @@ class CallReviews:
             approved: Whether the framework says that a person approved the call.
             proposed: Arguments of the call in the history, where a person may have edited an approved call.
         """
-        row = None if call_id is None else await self.verdicts.afind(call_id)
+        row = None if call_id is None else await asyncio.to_thread(self.verdicts.find, call_id)
         if row is None:
             # A store in memory may have forgotten the verdict, or another process had it. A complete store would know
             # it, and a person's edit, which expires with it: without the edit the call would run as proposed.
@@ -89,7 +89,7 @@ class CallReviews:
 
     async def held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> HeldMessage | None:
         """The held-back message of this very call; None for a call that this guard does not hold back."""
-        row = await self.verdicts.afind(call_id)
+        row = await asyncio.to_thread(self.verdicts.find, call_id)
         if row is None or row[1] is None or row[1].passes or not is_of_call(row[0], name, arguments):
             return None
         verdict: Verdict = row[1].model_copy(update={"samples": ()})
@@ -138,11 +138,11 @@ class CallReviews:
         if content is None:
             await asyncio.to_thread(self.verdicts.delete, f"{GIVEN}{call_id}")
         else:
-            await self.verdicts.aput(f"{GIVEN}{call_id}", canonical_json(dict(content)), None)
+            await asyncio.to_thread(self.verdicts.put, f"{GIVEN}{call_id}", canonical_json(dict(content)), None)
 
     async def noted(self, call_id: str) -> dict[str, Any] | None:
         """The arguments or the decision that `note` stored for a call, if any."""
-        row = await self.verdicts.afind(f"{GIVEN}{call_id}")
+        row = await asyncio.to_thread(self.verdicts.find, f"{GIVEN}{call_id}")
         return None if row is None else arguments_of(row[0])
 
     async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:

@@ -227,9 +227,8 @@ class FrameworkGuard:
             subject = call_subject(call["name"], call["args"])
             if judgement.fallback is not None:
                 subject = CHOSEN + subject
-            await self.verdicts.aput(
-                str(call["id"]), subject, self._verdict_on(call["name"], judgement, answers), conversation
-            )
+            own = self._verdict_on(call["name"], judgement, answers)
+            await asyncio.to_thread(self.verdicts.put, str(call["id"]), subject, own, conversation)
         verdict, cost = judgement.verdict, judgement.assessment.drawn.cost
         if verdict is None:
             metadata = {**message.response_metadata, "guardrail": None}
@@ -298,7 +297,7 @@ class FrameworkGuard:
             raise AbstainedError(verdict, frozen.text)
         for call in message.tool_calls:
             subject = CHOSEN + call_subject(call["name"], call["args"])
-            await self.verdicts.aput(str(call["id"]), subject, verdict)
+            await asyncio.to_thread(self.verdicts.put, str(call["id"]), subject, verdict)
         return Answer(message, verdict, 0)
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
@@ -309,7 +308,8 @@ class FrameworkGuard:
             content: The text, or the object made of it.
             answer: Result of the request.
         """
-        await self.verdicts.aput(answer_key(asked, content, abstention=answer.abstained), "", answer.verdict)
+        key = answer_key(asked, content, abstention=answer.abstained)
+        await asyncio.to_thread(self.verdicts.put, key, "", answer.verdict)
 
     async def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
         """Whether an answer with this content went out as an answer in this conversation, and the verdict on it.

@@ -6,7 +6,6 @@ calls.
 
 from __future__ import annotations
 
-import asyncio
 import math
 import sqlite3
 import threading
@@ -141,20 +140,6 @@ class VerdictStore:
         """Delete verdicts stored more than ``older_than`` seconds ago; return their number."""
         with self._connected() as db, db:
             return self._delete_before(db, self._clock() - older_than)
-
-    async def aput(
-        self, key: str, subject: str, verdict: Verdict | None, conversation: Conversation | None = None
-    ) -> None:
-        """`put` without blocking the event loop."""
-        await asyncio.to_thread(self.put, key, subject, verdict, conversation)
-
-    async def aget(self, key: str, subject: str | None = None) -> Verdict | None:
-        """`get` without blocking the event loop."""
-        return await asyncio.to_thread(self.get, key, subject)
-
-    async def afind(self, key: str) -> tuple[str, Verdict | None] | None:
-        """`find` without blocking the event loop."""
-        return await asyncio.to_thread(self.find, key)
 
     def close(self) -> None:
         """Close the database in memory. A file is open during an operation only."""
