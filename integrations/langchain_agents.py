@@ -38,12 +38,11 @@ from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack, Outcome, has_checkpointer, replaying, step_of
 from ._agents.artifact_set import ArtifactSet, load_tools
-from ._agents.calls import call_digest, same_call
+from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
 from ._agents.gates import AgentGate
 from ._agents.held import (
-    HOLDING,
     GuardState,
     ToolCallOrder,
     last_question,
@@ -124,7 +123,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         unjudged: What happens to a message from another model than the guarded one (a fallback took over): "hold" it
             like one that could not be measured, or "pass" it.
         allowed_decisions: What a person may decide.
-        holding_message: What the conversation shows while a person decides.
         judge: The judge object, for artifacts whose judge cannot be made by name; several as a mapping by name. Where
             no tool has an artifact, a `ToolCallJudge` says which calls a person is shown as one: the arguments that
             matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
@@ -160,7 +158,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         abstain_message: Wording = ABSTENTION,
         unjudged: Literal["hold", "pass"] = "hold",
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
-        holding_message: str = HOLDING,
         judge: Any = None,
         similarity: Any = None,
         entailment: Any = None,
@@ -206,7 +203,6 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         )
         self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged
-        self._holding = holding_message
 
     # -- the model call ----------------------------------------------------------------------------------------------
 
@@ -245,7 +241,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             )
         step = step_of(request, collects=self._gate.artifacts.collects_only)
         gates = self._gate.admit(step, pass_others=self._unjudged == "pass")
-        outcome = Outcome(self._holding)
+        outcome = Outcome()
         if gates is not None:
             model = AgentModel(gates=gates, step=step, outcome=outcome, profile=step.model.profile)
             request = request.override(model=model)
@@ -346,7 +342,7 @@ def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrde
         return ToolCallOrder(digest="", decision="exempt")
     note = unpack(request.state.get("guardrail"))
     order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
-    if order is None or not order.digest or order.digest != call_digest(judged):
+    if order is None or not is_of_call(order.digest, judged["name"], judged["args"]):
         refusal = (
             f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
             "or did not come from the guarded model."

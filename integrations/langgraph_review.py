@@ -235,7 +235,7 @@ class ReviewBridge(BaseBridge):
     approval or edit lapses, too, if the message in the checkpoint differs from the decided one.
 
     A new message in the thread leaves an interrupt behind. Its item is then closed ("cancelled" in the trail), or, if a
-    decision came first, the trail says that it was not carried out; see `drop_stale`.
+    decision came first, the trail says that it was not carried out.
 
     Example:
         >>> bridge = ReviewBridge(ReviewStore("reviews.db"))        # doctest: +SKIP
@@ -249,7 +249,7 @@ class ReviewBridge(BaseBridge):
         callback: URL that the decision is posted to.
         metadata: Stored with each item.
         candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
-        on_stale: Called with every item that `drop_stale` finds, also from `enqueue` and `resume`.
+        on_stale: Called with every item whose interrupt was left behind.
         lease: Seconds for which one `resume` has a thread for itself. Let it be longer than the longest run of the
             graph: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
     """
@@ -286,28 +286,10 @@ class ReviewBridge(BaseBridge):
         """`resume` for async checkpointers."""
         return await arun(self._resume(graph, config, run_with))
 
-    def drop_stale(self, graph: Any, config: Any) -> list[Item]:
-        """Close the items of the thread's interrupts that were left behind. `enqueue` and `resume` do so, too.
-
-        Searches the last 50 checkpoints.
-
-        Returns:
-            The items closed now: undecided ones, and decided ones whose decision is not carried out.
-        """
-        return run(self._drop_stale(graph, config))
-
-    async def adrop_stale(self, graph: Any, config: Any) -> list[Item]:
-        """`drop_stale` for async checkpointers."""
-        return await arun(self._drop_stale(graph, config))
-
     def _enqueue(self, graph: Any, config: Any) -> Steps[list[Item]]:
         waiting = self._open((yield _state(graph, config)), config)
         self._drop(_ids((yield _past(graph, config))), waiting)
         return [item for _, _, item in waiting]
-
-    def _drop_stale(self, graph: Any, config: Any) -> Steps[list[Item]]:
-        waiting = self._open((yield _state(graph, config)), config)
-        return self._drop(_ids((yield _past(graph, config))), waiting)
 
     def _resume(self, graph: Any, config: Any, run_with: Mapping[str, Any]) -> Steps[dict[str, Any] | None]:
         state = yield _state(graph, config)

@@ -126,8 +126,6 @@ class AgentsModelChat(FrameworkChat):
     """The SDK's model, e.g. ``OpenAIChatCompletionsModel(model=..., openai_client=...)``."""
     calibrated_settings: Any = Field(default_factory=ModelSettings)
     """Settings of every call in addition to the artifact's plan, e.g. ``ModelSettings(verbosity="low")``."""
-    name_of_model: str | None = None
-    """Name of the model; default: ``model.model``, or its class."""
 
     @property
     def _llm_type(self) -> str:
@@ -135,9 +133,9 @@ class AgentsModelChat(FrameworkChat):
 
     @property
     def model_label(self) -> str:
-        """Name of the model."""
+        """Name of the model: its ``model``, or its class."""
         own = getattr(self.model, "model", None)
-        return self.name_of_model or (own if isinstance(own, str) else type(self.model).__name__)
+        return own if isinstance(own, str) else type(self.model).__name__
 
     def guardrail_identity(self) -> ModelIdentity:
         """Provider, name, and a digest of the settings that may change answers as revision.

@@ -38,9 +38,8 @@ from guardrail.types import Bindings, Sample
 from guardrail.verdict import Verdict
 
 from .artifact_set import ANSWER
-from .calls import call_digest
 from .gates import AgentStep, Judgement, ModelGates
-from .held import HOLDING, Conversation, FrozenMessage, GuardState, HeldMessage, ToolCallOrder, held_message
+from .held import Conversation, FrozenMessage, GuardState, HeldMessage, ToolCallOrder, held_message
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ModelRequest
@@ -83,8 +82,6 @@ class HeldBack(GraphBubbleUp):
 class Outcome:
     """The message that a gated model let out last, or held back."""
 
-    holding_message: str = HOLDING
-    """Text of the placeholder."""
     message_id: str | None = None
     orders: dict[str, ToolCallOrder] = field(default_factory=dict)
     """Orders about the calls of the message, by id."""
@@ -94,7 +91,7 @@ class Outcome:
 
     def hold(self, held: HeldMessage) -> AIMessage:
         """Hold a message back; the placeholder that stands for it."""
-        self.held, self.placeholder = held, held_message(held, self.holding_message)
+        self.held, self.placeholder = held, held_message(held)
         return self.placeholder
 
     def judged(self, message: AIMessage) -> bool:
@@ -109,7 +106,7 @@ class Outcome:
         if not answers or self.judged(answers[0]):
             return GuardState(phase="done", orders=self.orders)
         calls = [call for message in answers for call in message.tool_calls]
-        orders = {str(call["id"]): ToolCallOrder(digest=call_digest(call), decision="not_gated") for call in calls}
+        orders = {str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls}
         return GuardState(phase="done", orders=orders)
 
 
@@ -226,10 +223,7 @@ class AgentModel(SteppedChatModel):
         outcome = self.outcome
         outcome.message_id, outcome.held, outcome.placeholder = message.id, None, None
         outcome.orders = {
-            str(call["id"]): ToolCallOrder(
-                digest=call_digest(call),
-                decision="accepted" if call["name"] in assessment.by_name else "exempt",
-            )
+            str(call["id"]): ToolCallOrder.of(call, "accepted" if call["name"] in assessment.by_name else "exempt")
             for call in message.tool_calls
         }
         return message

@@ -19,7 +19,6 @@ __all__ = [
     "CHOSEN",
     "answer_key",
     "arguments_of",
-    "call_digest",
     "call_subject",
     "conversation_digest",
     "is_of_call",
@@ -32,30 +31,14 @@ CHOSEN = "chosen:"
 """Prefix of the subject of a call that a person or another model gave on the abstention path: it may run."""
 
 
-# Two forms of the digest are stored, so both stay: notes in the state of a graph hold 16 digits over name and
-# arguments; verdict stores hold 32 digits over the arguments and the name as text, because the Agents SDK calls a
-# tool's `needs_approval` with the arguments alone.
-
-
-def call_digest(call: Mapping[str, Any]) -> str:
-    """Sixteen hex digits of a call's name and arguments; empty, which equals no other, if they are not plain JSON."""
-    if json_fault([call["name"], call["args"]]) is not None:
-        return ""
-    return sha256_hex(canonical_calls([ToolCall(name=str(call["name"]), arguments=dict(call["args"]))]), 16)
-
-
-def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
-    """Whether two calls have the same name and arguments; False where either is empty or not plain JSON."""
-    return bool(a and b and call_digest(a)) and call_digest(a) == call_digest(b)
-
-
-def _arguments_digest(arguments: Mapping[str, Any]) -> str:
-    return sha256_hex(canonical_calls([ToolCall(name="", arguments=dict(arguments))]), 32)
-
-
 def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
-    """Return the subject of a stored verdict: a digest of the call's arguments, and its tool."""
-    return f"{_arguments_digest(arguments)}:{name}"
+    """Identity of a judged call, stored with its verdict: a digest of the arguments, and the tool.
+
+    Empty, which is no call's, if they are not plain JSON.
+    """
+    if json_fault([name, arguments]) is not None:
+        return ""
+    return f"{sha256_hex(canonical_calls([ToolCall(name='', arguments=dict(arguments))]), 32)}:{name}"
 
 
 def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> bool:
@@ -67,7 +50,12 @@ def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> 
         arguments: Its arguments.
     """
     digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
-    return digest == _arguments_digest(arguments) and name in (None, tool)
+    return bool(digest) and name in (None, tool) and call_subject(tool, arguments) == f"{digest}:{tool}"
+
+
+def same_call(a: Mapping[str, Any], b: Mapping[str, Any]) -> bool:
+    """Whether two calls have the same name and arguments; False where either is empty or not plain JSON."""
+    return bool(a and b) and is_of_call(call_subject(a["name"], a["args"]), b["name"], b["args"])
 
 
 def arguments_of(text: object) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from guardrail.errors import UsageError
 from guardrail.plain_json import json_fault, text_fault
 from guardrail.verdict import Verdict
 
-from .calls import arguments_of, call_digest, same_call
+from .calls import arguments_of, same_call
 from .held import FrozenMessage, HeldMessage, ToolCallOrder
 
 __all__ = [
@@ -248,28 +248,25 @@ def tools_of(request: Mapping[str, Any]) -> list[str]:
 
 def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
     """Order about a call after a person's decision."""
-    digest = call_digest(call)
     if decision["type"] == "edit":
         edited = {"name": call["name"], "args": decision["edited_action"]["args"]}
         if same_call(call, edited):  # only the text beside it, or another call of the message, was changed
-            return ToolCallOrder(digest=digest, decision="approve")
-        return ToolCallOrder(digest=digest, decision="edit", args=edited["args"])
+            return ToolCallOrder.of(call, "approve")
+        return ToolCallOrder.of(call, "edit", args=edited["args"])
     if decision["type"] == "approve":
-        return ToolCallOrder(digest=digest, decision="approve")
+        return ToolCallOrder.of(call, "approve")
     message = decision.get("message")
     if decision["type"] == "respond":
-        return ToolCallOrder(digest=digest, decision="respond", message=message)
+        return ToolCallOrder.of(call, "respond", message=message)
     if decision["type"] == "lapse":
-        return ToolCallOrder(
-            digest=digest, decision="reject", message=f"This call of {call['name']} was not run: {message}"
-        )
+        return ToolCallOrder.of(call, "reject", message=f"This call of {call['name']} was not run: {message}")
     # The person's words stand last: they may end without a full stop.
     reason = f" The reason: {message}" if message else ""
     refusal = (
         f"A person rejected this call of {call['name']}; it was not run. Do not call it again unless the user asks for "
         f"it.{reason}"
     )
-    return ToolCallOrder(digest=digest, decision="reject", message=refusal)
+    return ToolCallOrder.of(call, "reject", message=refusal)
 
 
 def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
@@ -331,7 +328,7 @@ def released(
     for call in held.message.tool_calls:
         target, decision = decided.get(call["id"], (None, None))
         if decision is None:
-            orders[str(call["id"])] = ToolCallOrder(digest=call_digest(call), decision="exempt")
+            orders[str(call["id"])] = ToolCallOrder.of(call, "exempt")
         elif target is not None and target.is_answer:
             calls += _structured(call, decision)
             continue

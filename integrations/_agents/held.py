@@ -22,7 +22,7 @@ from guardrail.prompting import plain_turns, question_text
 from guardrail.types import Frozen
 from guardrail.verdict import Verdict
 
-from .calls import conversation_digest
+from .calls import call_subject, conversation_digest
 
 __all__ = [
     "HOLDING",
@@ -195,17 +195,25 @@ class HeldMessage(Frozen):
         return "answer" if self.judged[0].call_id is None else "tool_call"
 
 
+Ordered = Literal["accepted", "exempt", "not_gated", "approve", "edit", "reject", "respond"]
+
+
 class ToolCallOrder(Frozen):
     """Order to the tool node about one call."""
 
     digest: str
     """Digest of the call as it was judged: another call under the same id is not run."""
-    decision: Literal["accepted", "exempt", "not_gated", "approve", "edit", "reject", "respond"]
+    decision: Ordered
     """Decision of the gate or of the person."""
     args: dict[str, Any] | None = None
     """Arguments that replace the call's, after an edit."""
     message: str | None = None
     """Text that the model reads instead of a result, after a rejection or a response."""
+
+    @classmethod
+    def of(cls, call: Mapping[str, Any], decision: Ordered, **more: Any) -> ToolCallOrder:
+        """The order about a call as it was judged."""
+        return cls(digest=call_subject(call["name"], call["args"]), decision=decision, **more)
 
 
 class GuardState(Frozen):
@@ -261,10 +269,10 @@ def lean(verdict: Verdict) -> Verdict:
     return verdict.model_copy(update={"samples": ()})
 
 
-def held_message(held: HeldMessage, text: str = HOLDING) -> AIMessage:
+def held_message(held: HeldMessage) -> AIMessage:
     """Placeholder in the conversation while a person decides: no answer, no calls, the verdict in the metadata."""
     metadata = {**held.message.metadata, "guardrail_held": True}
-    return AIMessage(content=text, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
+    return AIMessage(content=HOLDING, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
 
 
 def pack(note: GuardState) -> str:

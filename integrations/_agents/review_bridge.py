@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.verdict import Verdict
 
-from .calls import call_digest
+from .calls import call_subject
 from .decisions import checked, tools_of
 
 __all__ = ["CHANGED", "ENDED", "TOO_LATE", "BaseBridge", "content_digest", "lapsed", "request_digest"]
@@ -175,7 +175,9 @@ def request_digest(request: Mapping[str, Any]) -> str:
 
 
 def _digest(kind: str, text: str, calls: Sequence[Mapping[str, Any]], fixed: Sequence[int]) -> str:
-    return sha256_hex(canonical_json([kind, text, [call_digest(call) for call in calls], list(fixed)]))
+    return sha256_hex(
+        canonical_json([kind, text, [call_subject(call["name"], call["args"]) for call in calls], list(fixed)])
+    )
 
 
 def _fixed(request: Mapping[str, Any]) -> tuple[int, ...]:

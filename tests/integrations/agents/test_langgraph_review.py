@@ -562,7 +562,7 @@ def test_the_stored_verdict_says_what_was_judged(store: Any) -> None:
 NEVER_MIND = {("never mind", 0): ["As you like."]}
 
 
-@pytest.mark.parametrize("by", ["enqueue", "resume", "drop_stale"])
+@pytest.mark.parametrize("by", ["enqueue", "resume"])
 @pytest.mark.parametrize("is_async", [False, True])
 async def test_a_new_message_closes_the_item(store: Any, by: str, is_async: bool) -> None:
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
@@ -572,14 +572,13 @@ async def test_a_new_message_closes_the_item(store: Any, by: str, is_async: bool
     outcome = getattr(bridge, f"a{by}" if is_async else by)(agent, CONFIG)
     outcome = await outcome if is_async else outcome
     closed = store.item(item.id)
-    assert outcome == {"enqueue": [], "resume": None, "drop_stale": [closed]}[by]
+    assert outcome == {"enqueue": [], "resume": None}[by]
     assert stale == [closed]
     assert closed.state == "expired"
     trail = store.trail(item.id)
     assert [event.what for event in trail] == ["enqueued", "cancelled", "expired"]
     assert "a new message came" in trail[1].detail["reason"]
     assert store.claim("ann") is None
-    assert bridge.drop_stale(agent, CONFIG) == []
 
 
 def test_a_decision_that_came_after_the_new_message_is_noted_and_told_once(
@@ -604,7 +603,7 @@ def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
     decide(store, action="approve")
     bridge.resume(agent, CONFIG)
     agent.invoke({"messages": "never mind"}, CONFIG)
-    assert bridge.drop_stale(agent, CONFIG) == []
+    assert bridge.enqueue(agent, CONFIG) == []
     assert [event.what for event in store.trail(item.id)][-2:] == ["handed_over", "carried_out"]
 
 
