@@ -69,7 +69,7 @@ def markdown(page: Page, command: str) -> str:
 
 def _opening(page: Page, command: str) -> str:
     alphas = "/".join(f"{alpha:g}" for alpha in ALPHAS)
-    return f"""# Estimators on recorded outputs of real models
+    return f"""# Scores on recorded outputs of real models
 
 This page is generated. Do not edit it; run
 

@@ -59,7 +59,7 @@ FAULTS = {
         f"{HERE}::test_an_answer_like_two_others_is_in_one_cluster",
     ],
     "one-way entailment called equivalence": [
-        "integrations/local/test_transformers_judges.py::test_one_way_entailment_is_not_equivalence",
+        "integrations/local/test_transformers_judges.py::test_the_verdict_is_entailment_both_ways_with_the_question_on_both_sides",
     ],
     "cluster probability above 1": [
         "guardrail/uncertainty/test_estimators.py::test_cluster_probabilities_are_renormalised_and_do_not_underflow",

@@ -835,9 +835,7 @@ def test_metrics_count_and_name_nothing_of_a_user(serve: Serve, endpoint: Held) 
     served.http.get("/marker-of-a-user")
     page = served.http.get("/metrics").text
     for outcome, reason in (("accepted", "within_threshold"), ("abstained", "above_threshold")):
-        labels = (
-            f'estimator="discrete_semantic_entropy",mode="guard",model="support",outcome="{outcome}",reason="{reason}"'
-        )
+        labels = f'mode="guard",model="support",outcome="{outcome}",reason="{reason}",score="discrete_semantic_entropy"'
         assert f"guardrail_decisions_total{{{labels}}} 1.0" in page
     assert 'guardrail_model_calls_total{model="support"} 10.0' in page
     assert 'guardrail_http_requests_total{route="other",status="4xx"} 1.0' in page
