@@ -32,14 +32,13 @@ from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
-from .evaluation.planning import labels_needed
 from .items.documents import import_document_rows
 from .items.page import write_items_report
 from .items.records import RecordItems
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
-from .report.sentences import fits_line, unread, verdict_text
+from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
 
@@ -300,9 +299,9 @@ class Records:
 
     def _warn(self, artifact: CalibrationArtifact, key: str) -> None:
         """Log what `calibrate fit` prints in yellow and red."""
-        text = verdict_text(artifact)
-        red = text.paragraphs[: 1 if artifact.outcome.n_accepted else 2] if text.verdict.colour == "red" else ()
-        for line in (labels_needed(artifact), fits_line(artifact), unread(key, unread_answers(self.file, key)), *red):
+        text = verdict_text(artifact, unread=unread(key, unread_answers(self.file, key)))
+        nothing = () if artifact.outcome.n_accepted else text.lines
+        for line in (*nothing, fits_line(artifact), *text.warnings[:MOST_WARNINGS]):
             if line is not None:
                 log.warning("calibrate: %s", line)
 

@@ -11,13 +11,14 @@ from dataclasses import dataclass
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact
 from .notebook import percent
-from .outcome import AVERAGE, CERTIFIED, Feasible
+from .outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, InfeasibleReason
 
 __all__ = [
     "Asked",
     "Terms",
     "answer_if",
     "asked",
+    "caveats",
     "confidence",
     "describe",
     "not_covered",
@@ -25,6 +26,7 @@ __all__ = [
     "promises",
     "reversed_score",
     "stops_nothing",
+    "summary",
     "target_text",
     "together",
     "unguardable",
@@ -33,6 +35,8 @@ __all__ = [
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
+PROVISIONAL = 200
+"""Labels below which a fit is called provisional: a second one may answer far more or far less."""
 REVERSED = 0.4
 """AUROC below which a score is called reversed."""
 
@@ -145,8 +149,12 @@ def promises(artifact: Artifact) -> tuple[str, ...]:
         )
     if artifact.items is not None:
         return tuple(_promises_of_items(artifact))
+    return (promise_line(artifact.alpha, len(artifact.calibration.error), _terms(artifact), asked(artifact)),)
+
+
+def _terms(artifact: CalibrationArtifact) -> Terms:
     outcome = artifact.outcome
-    terms = Terms(
+    return Terms(
         outcome.rule,
         outcome.certifies,
         confidence(artifact),
@@ -155,7 +163,6 @@ def promises(artifact: Artifact) -> tuple[str, ...]:
         outcome.n_errors,
         outcome.interval if isinstance(outcome, Feasible) else None,
     )
-    return (promise_line(artifact.alpha, len(artifact.calibration.error), terms, asked(artifact)),)
 
 
 def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
@@ -247,15 +254,80 @@ def unguardable(artifact: CalibrationArtifact) -> str | None:
     if not name.startswith("imported:"):
         return None
     return (
-        f"No guard can use this artifact: {name} came with an imported file, and a guard cannot compute it for a new "
-        "question. Use it for evaluation, or compare new scores with the threshold where they are made. For a guard, "
-        "write the score as a @scorer and fit on it: `calibrate score --scorer MODULE:NAME` (docs/scores.md). Or "
-        "import the sampled answers as well, and fit on a score that `calibrate score` computes."
+        f"No guard can use this artifact: it cannot compute {name} for a new question. Write the score as a @scorer "
+        "(`calibrate score --scorer MODULE:NAME`, docs/scores.md), or compare new scores with the threshold yourself."
     )
 
 
 def _short(artifact: Artifact) -> str | None:
     return repr(artifact) if isinstance(artifact, CalibrationArtifact) else None
+
+
+# -- What a fit leads with ---------------------------------------------------------------------------------------------
+
+
+def summary(artifact: CalibrationArtifact, needed: str | None = None) -> tuple[str, ...]:
+    """The lines that a fit leads with: threshold, promise, share answered, error rate without the gate.
+
+    Without a threshold: what cannot be promised, what could be, and the labels that would do.
+
+    Args:
+        artifact: An artifact of whole answers.
+        needed: Labels that would do, in one sentence, where there is no threshold.
+    """
+    outcome, labels = artifact.outcome, len(artifact.calibration.error)
+    n = outcome.scope.n_asked or artifact.data.n_questions
+    without = "of everything within the scope" if outcome.scope.leaves_out else "without the gate"
+    last = f"{without} {percent(outcome.diagnostics.base_error)} are wrong"
+    if isinstance(outcome, Infeasible):
+        return (
+            answer_if(artifact),
+            f"{percent(outcome.alpha)} wrong answers cannot be promised on these {labels} labels by rule "
+            f"{outcome.rule}",
+            *_way_to_a_threshold(outcome, needed),
+            last,
+        )
+    of, wrong = asked(artifact), percent(outcome.error_rate)
+    share = f"{percent(artifact.acceptance)} of all {n:,}"
+    answers = f"lets {share} calls through" if of.calls else f"answers {share} questions"
+    few = f" (provisional: {labels} labels)" if labels < PROVISIONAL else ""
+    return (
+        answer_if(artifact),
+        _kept(artifact.alpha, labels, _terms(artifact), of),
+        f"{answers}; {wrong} of these {'calls' if of.calls else 'answers'} were wrong here{few}",
+        last,
+    )
+
+
+def _way_to_a_threshold(outcome: Infeasible, needed: str | None) -> Iterator[str]:
+    hint = outcome.hint
+    own_remedy = (InfeasibleReason.TOO_FEW_ITEMS, InfeasibleReason.TIE_BLOCK_TOO_LARGE)
+    if hint is None or outcome.reason in own_remedy:
+        yield outcome.detail
+    if hint is not None:
+        yield (
+            f"of the {hint.n_accepted} most certain answers {hint.n_errors} were wrong: for these "
+            f"{percent(hint.bound)} can be promised (--alpha smallest)"
+        )
+    if outcome.rule == CERTIFIED:
+        more = "" if needed is None else f"{needed[0].lower()}{needed[1:].rstrip('.')}; "
+        yield f"{more}--rule {AVERAGE} needs fewer labels and certifies nothing"
+
+
+def caveats(artifact: CalibrationArtifact) -> list[str]:
+    """`not_covered` in full, a sentence each."""
+    alpha = percent(artifact.outcome.alpha)
+    return [
+        f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
+        "Not for other questions: it holds for questions like the calibration questions. When topics, users or wording "
+        "change, measure again.",
+        "Not for another model, prompt, sampling or score: the artifact refuses what it can notice; a provider "
+        "that changes a model behind its name it cannot.",
+        f"Not more than the label rule sees: 'wrong' means wrong by {artifact.correctness.name}; a rule that "
+        "errs moves the true rate.",
+        "Not for the best of several tries: alpha and rule chosen after looking at results weaken every stated "
+        "confidence.",
+    ]
 
 
 # -- Promises ----------------------------------------------------------------------------------------------------------
@@ -276,26 +348,30 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
             f"Rule {terms.rule} found no threshold for {target} wrong {'calls' if of.calls else 'answers'} on {n} "
             f"labels, so {'no call is let through' if of.calls else 'nothing is answered'}.{of.failures}"
         )
-    if terms.certifies:
-        # The one certificate that does not count every answer once.
-        kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
-        given = "calls let through" if of.calls else "answers given"
-        certain = f"at most {target} of the {given} are wrong, with {percent(terms.confidence)} confidence"
-        promise = f"a certificate: {certain}{kind}."
-    elif terms.rule == AVERAGE:
-        promise = "on average over calibrations, not a certificate"
-        # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
-        promise += "." if terms.n_accepted == n else f": {OFTEN_ABOVE} {target} wrong."
-    else:
-        promise = "not a certificate."
+    kind = "a certificate: " if terms.certifies else ""
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     share = percent(terms.acceptance)
     answers = f"lets {share} of calls through" if of.calls else f"answers {share} of questions"
     return (
-        f"Rule {terms.rule}, {promise} It {answers}; at calibration "
+        f"Rule {terms.rule}, {kind}{_kept(alpha, n, terms, of)}. It {answers}; at calibration "
         f"{wrong} of these {'calls' if of.calls else 'answers'} were wrong{interval}.{of.failures}"
     )
+
+
+def _kept(alpha: float, n: int, terms: Terms, of: Asked) -> str:
+    """What the rule of a threshold keeps, without a full stop."""
+    target = percent(alpha)
+    if terms.certifies:
+        # The one certificate that does not count every answer once.
+        kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
+        given = "calls let through" if of.calls else "answers given"
+        return f"at most {target} of the {given} are wrong, with {percent(terms.confidence)} confidence{kind}"
+    if terms.rule != AVERAGE:
+        return "not a certificate"
+    # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
+    above = "" if terms.n_accepted == n else f": {OFTEN_ABOVE} {target} wrong"
+    return f"on average over calibrations, not a certificate{above}"
 
 
 def target_text(alpha: float, *, certifies: bool) -> str:

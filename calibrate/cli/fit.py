@@ -20,14 +20,12 @@ from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
 from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
+from ..evaluation.label_checks import suspicious, unread_answers
 from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted, counted_router
 from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
-from ..report.sentences import (
-    auroc_of,
-    verdict_text,
-)
+from ..report.sentences import auroc_of, second_look, unread, verdict_text
 from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
@@ -45,10 +43,8 @@ from .frame.verdicts import (
     conclude,
     print_choice,
     print_fits,
-    print_labels_needed,
     print_ranked,
-    print_second_look,
-    print_unread,
+    print_unwritten,
     print_verdict,
 )
 
@@ -270,10 +266,10 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
 
 
 def _counted(artifact: CalibrationArtifact, sources: Sequence[Path], key: str) -> CalibrationArtifact:
-    """The artifact with the fits on these labels counted, and said if there are several."""
+    """The artifact with the fits on these labels counted."""
     ledger = Ledger(sources)
     artifact = counted(artifact, ledger, key)
-    print_fits(artifact, ledger)
+    print_unwritten(ledger)
     return artifact
 
 
@@ -444,10 +440,9 @@ def fit(
     fitted.artifact.save(out)
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
-    print_unread(file, fitted.key)
     print_ranked(fitted.artifact.estimator)
     warn_unlike(files, fitted.key)
-    _present(fitted, testing.test or (), out)
+    _present(fitted, file, testing.test or (), out)
 
 
 def _target(text: str) -> float | Literal["smallest"]:
@@ -505,7 +500,7 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
     return AUTO
 
 
-def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
+def _present(fitted: _Fitted, file: RecordFile, test_files: Sequence[Path], out: Path) -> None:
     """Test the artifact on what the fit left out, and print the verdict and the next command.
 
     Raises:
@@ -514,16 +509,24 @@ def _present(fitted: _Fitted, test_files: Sequence[Path], out: Path) -> None:
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
     audited = None if test is None else audit(artifact, test.records, key, repeats=fitted.repeats)
     tests = test_files if test is None or fitted.beside is None else [test.path]
-    text = verdict_text(artifact, audited, fresh_command(artifact, key, tests, out), listed(fitted.sources))
-    print_verdict(text)
-    print_labels_needed(artifact)
+    report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     interval = auroc_of(artifact)
-    if interval is None or interval.verdict != "reversed":  # of a reversed score every label looks suspicious
-        print_second_look(fitted.part, key)
+    reversed_score = interval is not None and interval.verdict == "reversed"
+    text = verdict_text(
+        artifact,
+        audited,
+        fresh_command(artifact, key, tests, out),
+        listed(fitted.sources),
+        unread=unread(key, unread_answers(file, key)),
+        # Of a reversed score every label looks suspicious.
+        doubtful=None if reversed_score else second_look(suspicious(fitted.part, key), report),
+    )
+    print_verdict(text)
+    if artifact.calibration.group is not None:
+        print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None:
         _print_share(test.header.scope)
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
-    report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
 
 

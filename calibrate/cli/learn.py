@@ -43,7 +43,7 @@ from .frame.files import keep_inputs, opened_store
 from .frame.items import print_items
 from .frame.options import MODEL_HELP, MissingOption, RespondOption
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_fits, print_verdict
+from .frame.verdicts import print_fits, print_unwritten, print_verdict
 
 __all__ = ["learn"]
 
@@ -213,10 +213,11 @@ def _learn_answers(
     ledger = Ledger([out.parent / "reviews.db" if database is None else database])
     learned = learn_from(pool, loaded, name=f"reviews of {artifact.name}", ledger=ledger, **options)
     _print_sample(learned)
-    print_fits(learned.artifact, ledger)
     if learned.artifact.items is None:
+        print_unwritten(ledger)
         print_verdict(verdict_text(learned.artifact))
     else:
+        print_fits(learned.artifact, ledger)
         print_items(learned.artifact)
     _print_comparison(loaded, learned)
     guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"

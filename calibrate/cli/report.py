@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from guardrail.describe import promises
+from guardrail.describe import not_covered, promises
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
@@ -28,7 +28,7 @@ from .frame.items import report_by_items, say_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
 from .frame.routes import print_router
-from .frame.terminal import console, finish, print_line
+from .frame.terminal import console, finish, print_line, print_words
 from .frame.verdicts import conclude, print_facts, print_verdict
 
 __all__ = ["report"]
@@ -141,8 +141,9 @@ def _say(artifact: Artifact, *, as_json: bool) -> None:
         say_items(artifact)
         return
     text = sentences.verdict_text(artifact)
-    print_verdict(text)
-    print_facts(sentences.facts(artifact), sentences.caveats(artifact))
+    print_verdict(text, most=None)
+    print_words(not_covered(artifact))
+    print_facts(sentences.facts(artifact))
     first, *others = text.steps or ("Nothing needs doing.",)
     finish([], first)
     for step in others:

@@ -27,13 +27,13 @@ from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
-from ..evaluation.label_checks import judge_to_look_at, merged_pairs
+from ..evaluation.label_checks import judge_to_look_at, merged_pairs, unread_answers
 from ..fitting import Target
 from ..items.rules import rule_named
 from ..ledger import Ledger, counted
 from ..pipeline import fit_artifact
 from ..report import compare_rules, write_report
-from ..report.sentences import verdict_text
+from ..report.sentences import unread, verdict_text
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
@@ -79,10 +79,8 @@ from .frame.terminal import console, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
-    print_fits,
-    print_labels_needed,
     print_ranked,
-    print_unread,
+    print_unwritten,
     print_verdict,
 )
 
@@ -187,11 +185,11 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     audited = None if test is None else audit(artifact, test.records, key, repeats=repeats)
     tested = [] if test is None else [test.path]
     alone = fresh_command(artifact, key, tested, artifact_path)
-    text = verdict_text(artifact, audited, alone, listed([records.path]))
-    print_unread(records, key)
+    text = verdict_text(
+        artifact, audited, alone, listed([records.path]), unread=unread(key, unread_answers(records, key))
+    )
     print_ranked(artifact.estimator)
     print_verdict(text)
-    print_labels_needed(artifact)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone, judge)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
@@ -263,7 +261,7 @@ def _fitted(
     )
     ledger = Ledger([_records_path(settings)])
     artifact = counted(artifact, ledger, key)
-    print_fits(artifact, ledger)
+    print_unwritten(ledger)
     return artifact
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
-from guardrail.describe import answer_if, promises, stops_nothing, unguardable, warning
+from guardrail.describe import answer_if, asked, stops_nothing, summary, unguardable, warning
 from guardrail.notebook import percent
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -15,18 +15,19 @@ from guardrail.specs import EstimatorSpec
 from ..data.records import GIVEN
 from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
+from ..evaluation.planning import labels_needed
 from ..fitting import FRESH_LABELS, USEFUL_AUROC
 from ..pipeline import GateCounts
 from ..rules import certifies
 
 __all__ = [
+    "MOST_WARNINGS",
     "ArtifactVerdict",
     "Row",
     "VerdictText",
     "advice",
     "audited",
     "auroc_of",
-    "caveats",
     "cut_off_answers",
     "describe_auroc",
     "describe_spec",
@@ -42,13 +43,15 @@ __all__ = [
     "shifted",
     "slots_argument",
     "standing",
-    "threshold_in_use",
     "unread",
     "verdict_text",
+    "warnings",
 ]
 
 Row = tuple[str, str]
 """A label and its value."""
+MOST_WARNINGS = 2
+"""Warnings that a fit shows at once; the report has the others."""
 ALONE = "calibrate fit NEW_RECORDS --alpha ALPHA"
 """The command that calibrates on new questions alone, where the names of the files are unknown."""
 
@@ -93,25 +96,25 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
 
 @dataclass(frozen=True, slots=True)
 class VerdictText:
-    """The sentences and tables that a fit or a test prints about an artifact.
+    """The lines that a fit or a test prints about an artifact.
 
     Attributes:
         verdict: The verdict.
-        in_use: See `threshold_in_use`.
-        paragraphs: Its reasons, the headline first.
-        promises: The promise in use (`guardrail.describe.promises`).
+        lines: `guardrail.describe.summary`.
+        fits: See `fits_line`.
+        tested: The results on the test part, and what they say about the promise.
+        warnings: Warnings, the gravest first, each with its remedy.
         steps: Next steps, most useful first.
-        opening: A line about the questions that comes before the verdict, if there is one.
-        parts: Counts of the gate on both parts, calibration first; empty without a test part.
+        at_run_time: The reason why no guard can use the artifact, with a remedy; None if guards can.
     """
 
     verdict: ArtifactVerdict
-    in_use: str
-    paragraphs: tuple[str, ...]
-    promises: tuple[str, ...]
+    lines: tuple[str, ...]
+    fits: str | None
+    tested: tuple[str, ...]
+    warnings: tuple[str, ...]
     steps: tuple[str, ...]
-    opening: str | None
-    parts: tuple[tuple[str, GateCounts], ...]
+    at_run_time: str | None
 
     @property
     def speaks_against(self) -> bool:
@@ -120,54 +123,58 @@ class VerdictText:
 
 
 def verdict_text(
-    artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE, records: str = "RECORDS"
+    artifact: CalibrationArtifact,
+    test: Audit | None = None,
+    alone: str = ALONE,
+    records: str = "RECORDS",
+    unread: str | None = None,
+    doubtful: str | None = None,
 ) -> VerdictText:
-    """Put together all sentences and tables about an artifact; see `standing` and `next_steps`.
+    """Put together all lines about an artifact; see `standing` and `next_steps`.
 
     Args:
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
         alone: The command that calibrates on those questions alone.
         records: The record files, as a shell takes them.
+        unread: See `unread`.
+        doubtful: See `second_look`.
     """
-    verdict, steps = standing(artifact, test), next_steps(artifact, test, alone)
-    opening = None
-    if artifact.calibration.group is not None:
-        opening = f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used."
+    tested = () if test is None else (held_out(artifact, test.held_out), *audited(test))
     return VerdictText(
-        verdict=verdict,
-        in_use=threshold_in_use(artifact),
-        paragraphs=tuple(_paragraphs(artifact, test, verdict, steps, records)),
-        promises=promises(artifact),
-        steps=tuple(steps),
-        opening=opening,
-        parts=() if test is None else (("calibration", test.at_calibration), ("test", test.held_out)),
+        verdict=standing(artifact, test),
+        lines=summary(artifact, labels_needed(artifact)),
+        fits=fits_line(artifact),
+        tested=tested,
+        warnings=tuple(warnings(artifact, records, unread, doubtful)),
+        steps=tuple(next_steps(artifact, test, alone)),
+        at_run_time=unguardable(artifact),
     )
 
 
-def _paragraphs(
-    artifact: CalibrationArtifact, test: Audit | None, verdict: ArtifactVerdict, steps: list[str], records: str
+def warnings(
+    artifact: CalibrationArtifact, records: str = "RECORDS", unread: str | None = None, doubtful: str | None = None
 ) -> list[str]:
-    on_test = [] if test is None else [held_out(artifact, test.held_out)]
-    audit = [] if test is None else audited(test)
-    if isinstance(artifact.outcome, Infeasible) and verdict.status == "abstains":
-        body = [f"Why: {artifact.outcome.detail}", *on_test]
-    elif verdict.status == "answers":
-        body = [promise(artifact), *on_test, *audit]
-    else:
-        # Where the test part speaks against the gate, the steps hold commands and stand below, where no box cuts them.
-        body = [*audit[1:], *on_test, *(steps[:2] if verdict.status == "abstains" else ())]
-    also = (
-        *(selected_of(artifact), ranking(artifact), cut_off_answers(artifact), undecided_answers(artifact, records)),
+    """Warnings about a fit, the gravest first, each with its remedy.
+
+    Args:
+        artifact: The artifact.
+        records: The record files, as a shell takes them.
+        unread: See `unread`.
+        doubtful: See `second_look`.
+    """
+    useless = warning(artifact)
+    found = (
+        None if useless is None else f"{useless} Fit with a smaller --alpha, or use no gate.",
+        ranking(artifact),
+        asked(artifact).failures.strip() or None,
+        unread,
+        cut_off_answers(artifact),
+        undecided_answers(artifact, records),
         unnamed_model(artifact, records),
+        doubtful,
     )
-    body += [warning for warning in also if warning is not None and warning not in body]
-    return [headline(artifact, test), *body]
-
-
-def selected_of(artifact: CalibrationArtifact) -> str | None:
-    """The fits on these labels where nothing is accepted, so that no promise says them; None otherwise."""
-    return None if artifact.outcome.n_accepted else fits_line(artifact)
+    return [text for text in found if text is not None]
 
 
 def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
@@ -298,8 +305,6 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         rows.insert(8 + (artifact.data.choice is not None), ("left out", _left_out(artifact)))
     if artifact.data.n_cut_off:
         rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
-    if (useless := unguardable(artifact)) is not None:
-        rows.append(("at run time", useless))
     return rows
 
 
@@ -364,11 +369,6 @@ def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
     if n_shown:
         return f"{n_shown} labelled questions of the record file were not fitted on. They are the test part here."
     return None
-
-
-def threshold_in_use(artifact: CalibrationArtifact) -> str:
-    """The line about the threshold that every fit prints."""
-    return f"Threshold in use: {answer_if(artifact)}."
 
 
 def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
@@ -454,16 +454,23 @@ def unread(key: str, counts: tuple[int, int] | None) -> str | None:
     )
 
 
-def second_look(suspicious: Suspicious) -> str | None:
-    """The number of labels that contradict an extreme score, in one sentence; None if none does."""
+def second_look(suspicious: Suspicious, report: str = "") -> str | None:
+    """The number of labels that contradict an extreme score, in one sentence; None if none does.
+
+    Args:
+        suspicious: These labels.
+        report: The command whose report lists them; "" where they stand beside the sentence.
+    """
+    says = {1: "1 says"}
     kinds = []
-    if suspicious.n_wrong:
-        kinds.append(f"{suspicious.n_wrong} say wrong though the model was very certain")
-    if suspicious.n_right:
-        kinds.append(f"{suspicious.n_right} say right though it was very uncertain")
+    if n := suspicious.n_wrong:
+        kinds.append(f"{says.get(n, f'{n} say')} wrong though the model was very certain")
+    if n := suspicious.n_right:
+        kinds.append(f"{says.get(n, f'{n} say')} right though it was very uncertain")
     if not kinds:
         return None
-    return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold."
+    listed = f" See them: {report}" if report else ""
+    return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold.{listed}"
 
 
 def audited(audit: Audit) -> list[str]:
@@ -579,22 +586,6 @@ def advice(audit: Audit, alone: str = ALONE) -> list[str]:
     if audit.cause == "chance" and audit.rule == AVERAGE:
         steps.insert(0, "Use rule certified (--rule certified), which accepts less and fails with probability delta.")
     return steps
-
-
-def caveats(artifact: CalibrationArtifact) -> list[str]:
-    """The limits of the guarantee."""
-    alpha = percent(artifact.outcome.alpha)
-    return [
-        f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
-        "Not for other questions: it holds for questions like the calibration questions. When topics, users or wording "
-        "change, measure again.",
-        "Not for another model, prompt, sampling or score: the artifact refuses what it can notice; a provider "
-        "that changes a model behind its name it cannot.",
-        f"Not more than the label rule sees: 'wrong' means wrong by {artifact.correctness.name}; a rule that "
-        "errs moves the true rate.",
-        "Not for the best of several tries: alpha and rule chosen after looking at results weaken every stated "
-        "confidence.",
-    ]
 
 
 def _identity(artifact: CalibrationArtifact) -> str:

@@ -400,8 +400,8 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     assert "calibrate: This gate stops nothing: its threshold accepts each of the 60" in logged()
     records.fit(alpha=0.02, rule="certified")
     shown = logged()
-    assert "calibrate: No safe threshold was found" in shown
-    assert "calibrate: Why: Even without a single error 60 items are too few" in shown
+    assert "calibrate: answer nothing: no threshold was found" in shown
+    assert "calibrate: Even without a single error 60 items are too few" in shown
     records.fit(alpha=0.2, rule="acrc", estimator=KEY)
     shown = logged()
     assert "fits have used these labels" in shown

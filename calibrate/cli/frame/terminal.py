@@ -17,7 +17,7 @@ from rich.text import Text
 
 from guardrail.plain_json import visible
 
-__all__ = ["VisibleConsole", "console", "errors", "finish", "print_line", "shortened", "table"]
+__all__ = ["VisibleConsole", "console", "errors", "finish", "print_line", "print_words", "shortened", "table"]
 
 
 class VisibleConsole(Console):
@@ -99,6 +99,11 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
 def print_line(text: str, style: str | None = None) -> None:
     """Print a line of plain text, without reading markup in it."""
     console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+
+
+def print_words(text: str, style: str | None = None) -> None:
+    """Print a sentence: a terminal breaks it between words; in a pipe it stays one line."""
+    console.print(escape(text), style=style, highlight=False, soft_wrap=not console.is_terminal)
 
 
 def finish(written: Iterable[Path | str], following: str) -> None:

@@ -1,4 +1,4 @@
-"""The verdict on an artifact, printed: panel, tables, warnings, and the end of the command."""
+"""What was fitted, printed: four lines, warnings, tables, and the end of the command."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from pathlib import Path
 
 import typer
 from rich.markup import escape
-from rich.panel import Panel
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact
@@ -16,15 +15,11 @@ from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.registry import advice
 
-from ...data.records import Record, RecordFile
 from ...evaluation.choice import Chosen
-from ...evaluation.label_checks import suspicious, unread_answers
-from ...evaluation.planning import labels_needed
 from ...ledger import Ledger
-from ...pipeline import GateCounts
 from ...report.content import estimator_rows
-from ...report.sentences import VerdictText, fits_line, second_look, unread
-from .terminal import console, finish, print_line, shortened, table
+from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line
+from .terminal import console, finish, print_line, print_words, table
 
 __all__ = [
     "conclude",
@@ -32,90 +27,61 @@ __all__ = [
     "print_choice",
     "print_facts",
     "print_fits",
-    "print_labels_needed",
     "print_ranked",
-    "print_second_look",
-    "print_unread",
+    "print_unwritten",
     "print_verdict",
 ]
 
 
-def print_verdict(text: VerdictText) -> None:
-    """Print the verdict in a panel, and a table of both parts."""
-    if text.opening is not None:
-        print_line(text.opening)
-    verdict, (headline, *reasons) = text.verdict, map(escape, text.paragraphs)
-    body = "\n\n".join([f"[bold red]{headline}[/]" if verdict.colour == "red" else headline, *reasons])
-    console.print(Panel(body, title=verdict.title, title_align="left", border_style=verdict.colour))
-    print_line(text.in_use, "bold")
-    for line in text.promises:
-        print_line(line)
-    if text.parts:
-        heads = ("part", "questions", "wrong, no gate", "answered", "wrong among answered")
-        console.print(table("", heads, [(name, *_counted(counts)) for name, counts in text.parts]))
+GAP = "    "
+"""Between threshold and promise on one line."""
 
 
-def print_facts(facts: Iterable[tuple[str, str]], caveats: Iterable[str]) -> None:
-    """Print what was calibrated, and what the promise does not cover."""
+def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> None:
+    """Print what was fitted in four lines, the test part, and the gravest warnings; ``most`` of None prints all."""
+    condition, promise, *others = text.lines
+    # On one line where it fits, so that nobody reads the threshold without the promise.
+    together = f"{condition}{GAP}{promise}"
+    head = [together] if len(together) <= console.width else [condition, promise]
+    strong = "bold red" if text.verdict.status == "abstains" else "bold"
+    for line, style in [(head[0], strong), *((line, None) for line in (*head[1:], *others))]:
+        print_words(line, style)
+    if text.fits is not None:
+        print_words(text.fits, "yellow")
+    tested = (f"{text.verdict.title}.", *text.tested) if text.speaks_against else text.tested
+    for line in tested:
+        print_words(line, "bold red" if text.speaks_against else None)
+    for place, line in enumerate(text.warnings[:most]):
+        print_words(f"Warning: {line}", "red" if place == 0 and text.verdict.colour == "red" else "yellow")
+    if most is not None and len(text.warnings) > most:
+        print_words(f"The report has {len(text.warnings) - most} more.")
+
+
+def print_facts(facts: Iterable[tuple[str, str]], caveats: Sequence[str] = ()) -> None:
+    """Print what was calibrated, and what the promise does not cover, if that is not said already."""
     rows = Table(show_header=False, box=None, padding=(0, 2, 0, 0))
     rows.add_column(style="bold", overflow="fold", max_width=24)
     rows.add_column(overflow="fold")
     for name, value in facts:
         rows.add_row(escape(name), escape(value))
     console.print(rows, highlight=False)
-    console.print("\n[bold]What this does not promise[/bold]")
+    if caveats:
+        console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats:
-        print_line(f"- {caveat}")
-
-
-def _counted(counts: GateCounts) -> list[str]:
-    wrong = counts.n - counts.n_correct
-    shares = [(wrong, counts.n), (counts.n_accepted, counts.n_asked), (counts.n_errors, counts.n_accepted)]
-    return [str(counts.n), *(f"{percent(k / n)} ({k})" if n else "-" for k, n in shares)]
+        print_words(f"- {caveat}")
 
 
 def print_fits(artifact: CalibrationArtifact | CascadeArtifact, ledger: Ledger) -> None:
     """Print what several fits on the same labels do to the promise, if there were several."""
     if (text := fits_line(artifact)) is not None:
-        print_line(text, "yellow")
+        print_words(text, "yellow")
+    print_unwritten(ledger)
+
+
+def print_unwritten(ledger: Ledger) -> None:
+    """Print that this fit will not be counted, if it cannot be."""
     if ledger.unwritten is not None:
         print_line(f"{ledger.unwritten} cannot be written, so later fits will not count this one.", "yellow")
-
-
-def print_labels_needed(artifact: CalibrationArtifact) -> None:
-    """Print how many labels would do where a certificate found no threshold."""
-    if (text := labels_needed(artifact)) is not None:
-        print_line(f"{text} (--rule acrc needs fewer and certifies nothing.)")
-
-
-def print_second_look(records: Sequence[Record], key: str, most: int = 3) -> None:
-    """Print how many labels contradict an extreme score, and the first few.
-
-    Scores and grades alone show nothing to compare: then ids and questions are printed, which the user's files know.
-    """
-    contradicting = suspicious(records, key)
-    text = second_look(contradicting)
-    if text is None:
-        return
-    print_line(f"Have a second look: {text[0].lower()}{text[1:]}", "yellow")
-    for kind, some in (("wrong", contradicting.wrong), ("right", contradicting.right)):
-        for record in some[:most]:
-            answer, against = record.shown_answer, " / ".join(record.references)
-            parts = [f"answered {shortened(answer)}"] if answer else []
-            parts += [f"reference {shortened(against)}"] if against else []
-            nothing = f"asked {shortened(record.question)}, neither answer nor reference on file"
-            print_line(f"  {record.id}, labelled {kind}: {', '.join(parts) or nothing}")
-    looked = (*contradicting.wrong[:most], *contradicting.right[:most])
-    if not any(record.shown_answer for record in looked):
-        print_line("  These records have no answers: look them up where the answers were graded.")
-    elif not any(record.references for record in looked):
-        print_line("  These records have no references: judge the answers by what you know of the questions.")
-
-
-def print_unread(file: RecordFile, key: str) -> None:
-    """Print how many answers agree with none of their samples, where the score does not read the answer."""
-    if (text := unread(key, unread_answers(file, key))) is not None:
-        print_line(text, "yellow")
 
 
 def print_ranked(spec: EstimatorSpec) -> None:
@@ -157,5 +123,7 @@ def conclude(written: Sequence[Path], text: VerdictText, otherwise: str) -> None
     finish(written, first)
     for other in others:
         print_line(f"      {other}")
+    if text.at_run_time is not None:
+        print_words(text.at_run_time)
     if text.verdict.status == "refuted":
         raise typer.Exit(1)

@@ -250,7 +250,7 @@ def test_too_few_labels_are_not_also_said_to_be_useless() -> None:
     """Twenty labels cannot certify 10 % even without an error: they are no pilot that shows what more would do."""
     artifact = without_threshold(np.arange(20) / 20, np.array([1, 1, 1, 0] * 5))
     assert labels_needed(artifact) is None
-    shown = " ".join([*verdict_text(artifact).paragraphs, *promises(artifact)])
+    shown = " ".join([*verdict_text(artifact).lines, *verdict_text(artifact).warnings, *promises(artifact)])
     assert "are too few" in shown
     assert "the labels are too few to show whether discrete_semantic_entropy ranks this model's errors" in shown
     assert "another score" not in shown
