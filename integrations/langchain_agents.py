@@ -28,16 +28,13 @@ from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolM
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
-from guardrail.guard.abstention import ABSTENTION, OnAbstain, Wording, worded
-from guardrail.guard.observers import Observer
-from guardrail.monitor import SafetySwitch
+from guardrail.guard.abstention import OnAbstain, worded
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import Scorer
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack, Outcome, has_checkpointer, replaying, step_of
-from ._agents.artifact_set import ArtifactSet, load_tools
+from ._agents.artifact_set import ArtifactSet, GateSettings, load_tools
 from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
@@ -119,26 +116,18 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             a retry of the same step gets it again, without another draw, unless nothing could be measured.
             A Runnable (a stronger model) gets the messages and the tools and answers in place. Any other callable gets
             the `Verdict` and returns a text, an AIMessage, or None for the message.
-        abstain_message: Text of an abstention; see `Guardrail`.
         unjudged: What happens to a message from another model than the guarded one (a fallback took over): "hold" it
             like one that could not be measured, or "pass" it.
         allowed_decisions: What a person may decide.
-        judge: The judge object, for artifacts whose judge cannot be made by name; several as a mapping by name. Where
-            no tool has an artifact, a `ToolCallJudge` says which calls a person is shown as one: the arguments that
-            matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
-        similarity: The similarity object, for artifacts whose similarity cannot be made by name.
-        entailment: The entailment model object, for artifacts whose entailment model cannot be made by name.
-        scorer: The scorer, or several, for artifacts that were calibrated with one; each finds its own by name.
         calibrated_settings: Call settings the artifacts' answers were collected with, e.g. {"reasoning_effort": "low"}.
             Settings that only concern transport pass anyway; any other is refused.
-        probe: "auto" or "off"; see `Guardrail`.
-        switch: Holds accepted messages back after a monitor's alarm; see `Guardrail`.
-        on_verdict: Called with every verdict and its messages; see `Guardrail`.
-        max_concurrency: Calls in flight at once for one step (default 16; an endpoint's has its own limit).
-        remember_slots: Slots of the prompt whose content makes another question; see `Guardrail`.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
             gets the agent's.
+        **settings: Settings of `Guardrail`: abstain_message, judge, similarity, entailment, scorer, probe, switch,
+            on_verdict, max_concurrency, remember, remember_slots. Several judges are a mapping by name, several scorers
+            a list. Where no tool has an artifact, a `ToolCallJudge` says which calls a person is shown as one: the
+            arguments that matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
 
     Raises:
         UsageError: Nothing is gated, or a tool is gated and exempt at once; or a tool collects where no person decides.
@@ -155,21 +144,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,  # a path, or "collect"
         exempt: Sequence[str] = (),
         on_abstain: Literal["review"] | OnAbstain = REVIEW,
-        abstain_message: Wording = ABSTENTION,
         unjudged: Literal["hold", "pass"] = "hold",
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
-        judge: Any = None,
-        similarity: Any = None,
-        entailment: Any = None,
-        scorer: Scorer | Sequence[Scorer] | None = None,
         calibrated_settings: Mapping[str, Any] | None = None,
-        probe: Literal["auto", "off"] = "auto",
-        switch: SafetySwitch | None = None,
-        on_verdict: Observer | Sequence[Observer] | None = None,
-        max_concurrency: int | None = None,
-        remember_slots: tuple[str, ...] | None = None,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
+        **settings: Any,
     ) -> None:
         super().__init__()
         self.tools = []
@@ -179,27 +159,14 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             )
         gated = load_tools({} if tools is None else tools, exempt)
         refuse_unreviewed(gated, reviewed=on_abstain == REVIEW)
+        own = GateSettings.of(settings)
         self._gate = AgentGate(
-            ArtifactSet.of(
-                artifact,
-                gated,
-                exempt=exempt,
-                judge=judge,
-                similarity=similarity,
-                entailment=entailment,
-                scorer=scorer,
-                plan=plan,
-            ),
+            ArtifactSet.of(artifact, gated, own, exempt=exempt, plan=plan),
+            own,
             on_abstain=on_abstain,
             reviewed=on_abstain == REVIEW,
-            abstain_message=abstain_message,
-            settings=calibrated_settings,
-            probe=probe,
-            switch=switch,
-            on_verdict=on_verdict,
-            max_concurrency=max_concurrency,
+            calibrated_settings=calibrated_settings,
             records=records,
-            slots=remember_slots,
         )
         self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged
@@ -305,7 +272,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         return self.after_model(state, runtime)
 
     def _refusal(self, verdict: Verdict) -> str:
-        return worded(self._gate.abstain_message, verdict)
+        return worded(self._gate.settings.abstain_message, verdict)
 
     # -- the tools ---------------------------------------------------------------------------------------------------
 

@@ -168,7 +168,7 @@ class AgentModel(SteppedChatModel):
     ) -> tuple[AgentStep, Form]:
         """The step as LangChain sends it, and the form the caller can read; refuses settings of no calibration."""
         self.gates.artifacts.check_messages(messages)
-        plan, settings = self.gates.artifacts.plan, self.gates.agent.settings
+        plan, settings = self.gates.artifacts.plan, self.gates.agent.calibrated_settings
         call = {name: value for name, value in kwargs.items() if value is not None}
         own = {name: call.pop(name) for name in list(call) if name in TRANSPORT}
         for name in list(call):

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.decision import Gate
 from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
+from guardrail.guard.abstention import ABSTENTION, Wording
+from guardrail.guard.observers import Observer
 from guardrail.items.gate import gate_of, judges_among
+from guardrail.monitor import SafetySwitch
+from guardrail.sampling.draws import Draws
 from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
@@ -21,7 +25,7 @@ from guardrail.uncertainty import Scorer
 
 from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
 
-__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "common_plan", "load", "load_tools"]
+__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "GateSettings", "common_plan", "load", "load_tools"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
@@ -95,6 +99,39 @@ def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
     return merged
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GateSettings:
+    """Settings of `Guardrail` that the gate of an agent takes under the same names; see there."""
+
+    abstain_message: Wording = ABSTENTION
+    judge: Any = None
+    """A judge object, or several by name."""
+    similarity: object = None
+    entailment: object = None
+    scorer: Scorer | Sequence[Scorer] | None = None
+    """A scorer, or several; each artifact finds its own by name."""
+    probe: Literal["auto", "off"] = "auto"
+    switch: SafetySwitch | None = None
+    on_verdict: Observer | Sequence[Observer] | None = None
+    max_concurrency: int | None = None
+    remember: Draws | float | None = None
+    remember_slots: tuple[str, ...] | None = None
+    turns: Literal["refuse", "mark"] | None = None
+    """None does not look at turns."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> GateSettings:
+        """The settings that a caller gave as keywords.
+
+        Raises:
+            UsageError: There is no such setting.
+        """
+        known = [each.name for each in fields(cls)]
+        for name in given:
+            refuse_unknown(name, known, "the keywords of an agent's guard", "a setting")
+        return cls(**given)
+
+
 @dataclass(frozen=True)
 class ArtifactSet:
     """The artifacts of one agent.
@@ -126,12 +163,9 @@ class ArtifactSet:
         cls,
         artifact: CalibrationArtifact | str | Path | None,
         tools: Mapping[str, Gated],
+        settings: GateSettings,
         *,
         exempt: Collection[str],
-        judge: Any = None,
-        similarity: object = None,
-        entailment: object = None,
-        scorer: Scorer | Sequence[Scorer] | None = None,
         plan: SamplingPlan | None = None,
         model: ModelIdentity | None = None,
     ) -> ArtifactSet:
@@ -140,15 +174,13 @@ class ArtifactSet:
         Args:
             artifact: Judges final answers: an artifact or its file. None lets answers pass.
             tools: Artifact or "collect" by tool name, see `load_tools`.
+            settings: Settings of the guard.
             exempt: Tools whose calls pass.
-            judge: A judge object, or several by name.
-            similarity: A similarity object.
-            entailment: An entailment model object.
-            scorer: A scorer, or several.
             plan: As ``collect_plan``.
             model: The agent's model, if it is known already; see `for_request`.
         """
         answer = None if artifact is None else load(artifact)
+        judge, scorer = settings.judge, settings.scorer
         judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
         # The first request of an agent that only collects brings the system prompt and the tools, see `for_request`.
         identity = model or ModelIdentity(provider="unknown", model="unknown")
@@ -157,6 +189,7 @@ class ArtifactSet:
         gated = with_collected(answer, tools, stand_in)
         scorers = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
         by_name = {each.follow_up: each for each in scorers}
+        similarity, entailment = settings.similarity, settings.entailment
         return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan, by_name)
 
     def __post_init__(self) -> None:

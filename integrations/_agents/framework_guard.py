@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
-from guardrail.sampling.draws import Draws
 from guardrail.sampling.effects import arun
 from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import identify
@@ -30,7 +29,7 @@ from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
 from .._openai.lru import LRU
-from .artifact_set import ANY_TOOL, ArtifactSet, load, load_tools
+from .artifact_set import ANY_TOOL, ArtifactSet, GateSettings, load, load_tools
 from .call_reviews import APPROVED, REFUSED, CallReviews
 from .calls import ANSWER_TOOL, CHOSEN, answer_key, call_subject, conversation_digest
 from .collecting import RECORDS, refuse_unreviewed
@@ -150,18 +149,10 @@ class FrameworkGuard:
         self.exempt = frozenset(exempt)
 
         def make() -> tuple[AgentGate, Guardrail, object]:
-            artifacts = ArtifactSet.of(
-                answer,
-                gated,
-                exempt=self.exempt,
-                judge=judge,
-                similarity=options.get("similarity"),
-                entailment=options.get("entailment"),
-                scorer=scorer,
-                plan=plan,
-                model=self._running,
-            )
-            return *_gate_of(model, artifacts, judge, options, records, self.holds), (judge, scorer, options)
+            similarity, entailment = options.get("similarity"), options.get("entailment")
+            settings = GateSettings(judge=judge, scorer=scorer, similarity=similarity, entailment=entailment)
+            artifacts = ArtifactSet.of(answer, gated, settings, exempt=self.exempt, plan=plan, model=self._running)
+            return *_gate_of(model, artifacts, settings, options, records, self.holds), (judge, scorer, options)
 
         self._gate, self.guard, _ = _shared.get(
             (
@@ -327,6 +318,10 @@ class FrameworkGuard:
         return answer is not None and abstention is None, None if row is None else row[1]
 
 
+CHECKED = ("abstain_message", "probe", "switch", "on_verdict", "max_concurrency", "remember", "remember_slots", "turns")
+"""Settings that `Guardrail` checks."""
+
+
 def _token(value: object) -> object:
     """Key of a setting in the cache: a plain value or a list of such itself, any other object by its id."""
     if isinstance(value, list | tuple):
@@ -337,31 +332,19 @@ def _token(value: object) -> object:
 def _gate_of(
     model: BaseChatModel,
     artifacts: ArtifactSet,
-    judge: Any,
+    settings: GateSettings,
     options: Mapping[str, Any],
     records: str | Path,
     holds: bool,
 ) -> tuple[AgentGate, Guardrail]:
     """The gate of an agent, and the guard of its first artifact, which checks the settings of both."""
     first = artifacts.artifacts[0]
-    spec = first.estimator.judge
+    spec, judge = first.estimator.judge, settings.judge
     own = judge.get(spec.name) if spec is not None and isinstance(judge, Mapping) else judge
     scorer = artifacts.scorers.get(scorer_of(first.plan) or "")
     guard = Guardrail(model=model, artifact=first, scorer=scorer, **({} if own is None else {"judge": own}), **options)
-    gate = AgentGate(
-        artifacts,
-        on_abstain=guard.on_abstain,
-        reviewed=holds,
-        abstain_message=guard.abstain_message,
-        probe=guard.probe,
-        switch=guard.switch,
-        on_verdict=guard.on_verdict,
-        max_concurrency=guard.max_concurrency,
-        records=records,
-        draws=guard.remember if isinstance(guard.remember, Draws) else Draws(guard.remember),
-        slots=guard.remember_slots,
-        turns=guard.turns,
-    )
+    settings = replace(settings, **{name: getattr(guard, name) for name in CHECKED})
+    gate = AgentGate(artifacts, settings, on_abstain=guard.on_abstain, reviewed=holds, records=records)
     artifacts.check_model(identify(model))
     for artifact in artifacts.artifacts:
         gate.observers.admit(artifact)

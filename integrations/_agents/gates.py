@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
@@ -21,11 +21,11 @@ from langchain_core.messages import AIMessage, BaseMessage
 
 from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UnreadableReplyError
-from guardrail.guard.abstention import ABSTENTION, Abstention, Form, Wording, take_path
+from guardrail.guard.abstention import Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
-from guardrail.guard.observers import Observer, Observers, as_observers
+from guardrail.guard.observers import Observers, as_observers
 from guardrail.items.gate import undivided
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
@@ -40,7 +40,7 @@ from guardrail.types import Bindings, Sample, SampleSet, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 from .._openai.lru import LRU
-from .artifact_set import ArtifactSet
+from .artifact_set import ArtifactSet, GateSettings
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
 from .held import Conversation, HeldMessage, lean
 
@@ -108,18 +108,11 @@ class AgentGate:
 
     Args:
         artifacts: The artifacts of the agent.
+        settings: Settings of the guard.
         on_abstain: The abstention path, as for `Guardrail`; "review" where a person decides.
-        abstain_message: Text of an abstention.
         reviewed: Whether a person decides about held-back messages.
-        settings: Call settings that the artifacts' answers were collected with.
-        probe: As for `Guardrail`.
-        switch: As for `Guardrail`.
-        on_verdict: As for `Guardrail`.
-        max_concurrency: Calls in flight at once for one step (default 16; an endpoint's has its own limit).
+        calibrated_settings: Call settings that the artifacts' answers were collected with.
         records: Record file for samples of tools that collect.
-        draws: Remembers draws and verdicts; default: those of the last minutes.
-        slots: As `Guardrail.remember_slots`.
-        turns: "refuse" or "mark" conversations with turns that no artifact knows; None does not look at turns.
 
     Raises:
         UsageError: A tool that collects where no person decides.
@@ -128,37 +121,28 @@ class AgentGate:
     def __init__(
         self,
         artifacts: ArtifactSet,
+        settings: GateSettings,
         *,
         on_abstain: Any,
         reviewed: bool,
-        abstain_message: Wording = ABSTENTION,
-        settings: Mapping[str, Any] | None = None,
-        probe: Literal["auto", "off"] = "auto",
-        switch: SafetySwitch | None = None,
-        on_verdict: Observer | Sequence[Observer] | None = None,
-        max_concurrency: int | None = None,
+        calibrated_settings: Mapping[str, Any] | None = None,
         records: str | Path = RECORDS,
-        draws: Draws | None = None,
-        slots: tuple[str, ...] | None = None,
-        turns: Literal["refuse", "mark"] | None = None,
     ) -> None:
         # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
-        if isinstance(switch, SafetySwitch):
+        if isinstance(settings.switch, SafetySwitch):
             for artifact in artifacts.artifacts:
-                switch.check(artifact.threshold)
-        self.observers = Observers(switch, as_observers(on_verdict))
+                settings.switch.check(artifact.threshold)
+        self.observers = Observers(settings.switch, as_observers(settings.on_verdict))
         self.artifacts = artifacts
+        self.settings = settings
         self.on_abstain: Any = on_abstain
-        self.abstain_message = abstain_message
         self.reviewed = reviewed
-        self.settings = dict(settings or {})
-        self.probe = probe
-        self.max_concurrency = max_concurrency
+        self.calibrated_settings = dict(calibrated_settings or {})
         self.records = Path(records)
-        self.draws = draws or Draws()
+        remember = settings.remember
+        self.draws = remember if isinstance(remember, Draws) else Draws() if remember is None else Draws(remember)
         named = [name for artifact in artifacts.artifacts for name in artifact.prompt.slots]
-        self.slots = check_slots(slots, named) if self.draws.seconds > 0 else ()
-        self.turns = turns
+        self.slots = check_slots(settings.remember_slots, named) if self.draws.seconds > 0 else ()
         self._gates: LRU[ModelGates] = LRU(MODELS)
 
     def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGates | None:
@@ -233,7 +217,9 @@ class AgentGate:
     ) -> Steps[AIMessage]:
         """Take this agent's abstention path."""
         bound = self.artifacts.plan.bindings
-        abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
+        abstention = Abstention(
+            verdict, messages, self.on_abstain, self.settings.abstain_message, callbacks, bound, form
+        )
         return (yield from take_path(abstention))
 
 
@@ -264,7 +250,7 @@ class ModelGates:
         Raises:
             UsageError: The record file holds records of another model, plan or prompt.
         """
-        trust = EndpointTrust(model, artifacts.plan, enabled=agent.probe == "auto")
+        trust = EndpointTrust(model, artifacts.plan, enabled=agent.settings.probe == "auto")
         records = None
         if artifacts.collects:
             if not agent.records.exists():  # once: later processes go on with this file
@@ -311,8 +297,8 @@ class ModelGates:
     def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool, whole: bool) -> Steps[Assessment]:
         self.artifacts.check_messages(step.messages)
         turns = None
-        if self.agent.turns is not None:
-            turns = self.artifacts.unknown_turns(step.messages, refuse=self.agent.turns == "refuse")
+        if self.agent.settings.turns is not None:
+            turns = self.artifacts.unknown_turns(step.messages, refuse=self.agent.settings.turns == "refuse")
         question = self.artifacts.artifacts[0].prompt.question_of(step.messages)
         assessor = self.assessor(step, storable=storable)
         if whole:
@@ -341,7 +327,7 @@ class ModelGates:
             sampler=Sampler(
                 step.model,
                 plan,
-                max_concurrency=self.agent.max_concurrency,
+                max_concurrency=self.agent.settings.max_concurrency,
                 scoring=Scoring(artifacts.scorers, artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,

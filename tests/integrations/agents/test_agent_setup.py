@@ -57,6 +57,7 @@ def test_a_misspelt_name_of_a_tool_is_refused_at_the_first_step(gate: Any) -> No
 @pytest.mark.parametrize(
     ("options", "message"),
     [
+        ({"tools": {"*": "collect"}, "prob": "off"}, "name 'prob', which is not a setting. Did you mean 'probe'"),
         ({"tools": ["transfer"]}, r"tools= must be a mapping by tool name, such as .*, got \['transfer'\]"),
         ({"tools": {len: "collect"}}, "tools= must be a mapping by tool name"),
         ({"tools": {"transfer": "collect"}, "exempt": "balance"}, "exempt= must be a list of tool names"),
