@@ -1,4 +1,4 @@
-"""A review page with an item, for tests of the page over HTTP and in a browser."""
+"""A review page with an item, for tests of the page in process, over HTTP and in a browser."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.testclient import TestClient
 
 from guardrail.review import Candidate, CandidateSet, Content
 from guardrail.review.web.app import server_of
 
-__all__ = ["HOSTILE", "REVIEWERS", "held_back", "served"]
+__all__ = ["HOSTILE", "REVIEWERS", "held_back", "in_process", "served"]
 
 REVIEWERS = "ann:reviewer:ann-token-0123456789ab,bob:reviewer:bob-token-0123456789ab,eve:admin:eve-token-0123456789ab"
 HOSTILE = (
@@ -52,6 +53,11 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
         **changes,
     }
     return Content.model_validate(values)
+
+
+def in_process(app: Starlette) -> TestClient:
+    """Return a client that calls the application without a server and follows no redirect."""
+    return TestClient(app, base_url="http://127.0.0.1", follow_redirects=False)
 
 
 @contextmanager

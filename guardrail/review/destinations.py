@@ -17,7 +17,7 @@ from sqlalchemy import Row, String, and_, cast, delete, exists, func, insert, li
 from sqlalchemy.engine import Connection
 
 from ..errors import UsageError
-from ..plain_json import sha256_hex
+from ..plain_json import sha256_hex, visible
 from . import tables
 from .database import Database
 from .item import Item, Kind
@@ -56,7 +56,8 @@ class Destination:
         events: Events that are sent. Default: all as JSON; to a chat those that people must act on (created and alarm).
         kinds: Kinds of items; by default no audits, which may come by the hundred.
         page: Address of the review page, for links; None for messages without.
-        questions: Whether a chat also gets the question. By default texts stay on the page.
+        questions: Whether a chat also gets the question, and all arguments of a tool call. By default texts stay on the
+            page, and a chat gets the tool and the arguments that are numbers, such as the amount.
     """
 
     url: str = field(repr=False)
@@ -96,7 +97,7 @@ class Destination:
         )
         if self.format == "json":
             return {**_facts(identity, event, line, item), "link": link}
-        title, facts = _said(event, line, item)
+        title, facts = _said(event, line, item, texts=self.questions)
         question = item.content.question[:_LONGEST_QUESTION] if self.questions and item is not None else ""
         return (_slack if self.format == "slack" else _teams)(title, facts, question, link)
 
@@ -113,7 +114,7 @@ def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -
     )
 
 
-def _said(event: EventType, line: Row[Any], item: Item | None) -> tuple[str, dict[str, str]]:
+def _said(event: EventType, line: Row[Any], item: Item | None, *, texts: bool) -> tuple[str, dict[str, str]]:
     """Title and facts for people."""
     if item is None:
         detail = json.loads(line.detail)
@@ -122,6 +123,8 @@ def _said(event: EventType, line: Row[Any], item: Item | None) -> tuple[str, dic
     if item.content.to_label:
         kind = "An answer to label"
     facts = {"Ticket": item.id}
+    if called := item.content.calls_in_words(texts=texts):
+        facts = {"Call": visible(called, one_line=True), **facts}
     if event == "review.decided" and item.decision is not None:
         return f"{kind} was decided: {item.decision.action} by {item.decision.reviewer}", facts
     if event == "review.expired":

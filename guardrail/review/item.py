@@ -48,6 +48,10 @@ Edits = Literal["any", "text", "arguments"]
 (for calls that wait in a LangGraph state, which cannot hold every number)."""
 
 
+_LONGEST_VALUE = 60
+"""Characters of an argument in a line about its call."""
+
+
 class Candidate(Frozen):
     """The answer that would be returned to the user: a text, tool calls, or both."""
 
@@ -107,6 +111,28 @@ class Content(Frozen):
         """Whether a person labels the answer for a calibration: nobody waits, and nothing may hint at its score."""
         return self.kind == "audit" and self.verdict is None
 
+    @property
+    def has_agent(self) -> bool:
+        """Whether an agent waits to run the call, so that it can be told why the call is rejected."""
+        return self.kind == "tool_call" and self.edits == "arguments"
+
+    @property
+    def blind(self) -> bool:
+        """Whether the decision is a label: of an audit, for a calibration, or of a call whose samples are collected.
+
+        Until it is made nothing may hint at the score, or labels lean towards it.
+        """
+        return self.kind == "audit" or (self.verdict is not None and self.verdict.get("record") is not None)
+
+    def calls_in_words(self, *, texts: bool = True) -> str:
+        """The candidate's tool calls in one line, such as ``refund: order A-17, amount 40``; empty without calls.
+
+        Args:
+            texts: Whether to name all arguments; otherwise only those that are numbers.
+        """
+        calls = () if self.candidate is None else self.candidate.tool_calls
+        return "; ".join(_in_words(call, texts) for call in calls)
+
     def why_not(self, edited: Candidate) -> str | None:
         """Why the caller cannot carry out this edit; None if it can."""
         ours = () if self.candidate is None else self.candidate.tool_calls
@@ -146,6 +172,15 @@ class Content(Frozen):
             ) from error
 
 
+def _in_words(call: ToolCall, texts: bool) -> str:
+    named = []
+    for name, value in call.arguments.items():
+        if texts or (isinstance(value, int | float) and not isinstance(value, bool)):
+            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            named.append(f"{name} {shown if len(shown) <= _LONGEST_VALUE else shown[:_LONGEST_VALUE] + '…'}")
+    return f"{call.name}: {', '.join(named)}" if named else call.name
+
+
 class ItemDecision(Frozen):
     """The decision of a person about one item that was held back."""
 
@@ -169,7 +204,8 @@ class Decision(Frozen):
     action: Action
     """approve, edit, reject or respond."""
     text: str | None = None
-    """The answer that the reviewer wrote; required for "respond", and only allowed there."""
+    """For "respond" the answer that the reviewer wrote; it is required. For "reject" of an agent's call the words that
+    the agent gets as the reason; the agent is told that the call was not run. Other decisions take no text."""
     candidate: Candidate | None = None
     """The edited candidate; required for "edit", and only allowed there."""
     note: str = ""
@@ -184,9 +220,11 @@ class Decision(Frozen):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
-        if (self.action == "respond") != bool(self.text and self.text.strip()):
+        written = bool(self.text and self.text.strip())
+        if written != (self.action == "respond") and not (written and self.action == "reject"):
             raise ValueError(
-                'text is the reviewer\'s own answer: action "respond" requires it, other actions do not take it'
+                'text is the reviewer\'s own answer, or the reason of a rejected call: action "respond" requires it, '
+                '"reject" of an agent\'s call may have it, other actions do not take it'
             )
         if (self.action == "edit") != (self.candidate is not None):
             raise ValueError('candidate is the edited answer: action "edit" requires it, other actions do not take it')

@@ -354,6 +354,8 @@ class ReviewStore:
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
+            if decision.action == "reject" and decision.text and not there.content.has_agent:
+                raise UsageError("the reason of a rejection goes to an agent, and no agent waits here. Write a note.")
             if decision.items and not decision.follows_from(there.content):
                 raise UsageError("the decision is not the one that follows from those about its items (by_items).")
             if there.content.items and not decision.items and decision.action == "edit":

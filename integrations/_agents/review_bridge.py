@@ -105,7 +105,7 @@ def _response_of(decision: Decision, request: Mapping[str, Any]) -> list[dict[st
     if decision.action == "respond":
         return [{"type": "respond", "message": decision.text}] * n
     if decision.action == "reject":
-        return [{"type": "reject"}] * n
+        return [{"type": "reject", "message": decision.text} if decision.text else {"type": "reject"}] * n
     if decision.action == "approve" or decision.candidate is None:
         return [{"type": "approve"}] * n
     edited = decision.candidate

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -27,7 +27,7 @@ from ..item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..limits import LONGEST_NAME
 from ..store import ReviewStore
 from .accounts import Account
-from .items import LARGEST_DECISION, edit_of
+from .pages import LARGEST_DECISION, edit_of
 from .site import UNAVAILABLE, PageError, Site, described, unavailable
 
 __all__ = ["Api"]
@@ -35,6 +35,7 @@ __all__ = ["Api"]
 RUNNING = 60.0
 """Seconds after which the lease of a request that has not ended ends."""
 Reply = tuple[int, dict[str, Any]]
+Handler = Callable[[Request, Account, bytes], Reply]
 
 
 class _DecisionBody(BaseModel):
@@ -87,21 +88,23 @@ class Api:
     def routes(self) -> list[Route]:
         """Paths and their handlers."""
         return [
-            Route("/api/items/{item}", partial(self._serve, self.show)),
-            Route("/api/items/{item}/decide", partial(self._serve, self.decide), methods=["POST"]),
+            Route("/api/items/{item}", partial(self._serve, self.show, 0)),
+            Route("/api/items/{item}/decide", partial(self._serve, self.decide, LARGEST_DECISION), methods=["POST"]),
         ]
 
-    async def _serve(self, handler: Callable[[Request, Account], Awaitable[Response]], request: Request) -> Response:
+    async def _serve(self, handler: Handler, most: int, request: Request) -> Response:
         try:
             scheme, _, token = request.headers.get("authorization", "").partition(" ")
             if scheme.lower() != "bearer":
                 raise _unauthorized("Send Authorization: Bearer with the token of a system.")
-            account = await self._site.account_of(token.strip())
+            account = await run_in_threadpool(self._site.accounts.by_token, token.strip())
             if account is None:
                 raise _unauthorized("This token is not valid.")
             if account.role != "system":
                 raise PageError(403, "For systems", 'The API takes tokens of the role "system" only.')
-            return await handler(request, account)
+            body = await self._body(request, most) if most else b""
+            status, content = await run_in_threadpool(handler, request, account, body)
+            return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'} if "version" in content else None)
         except PageError as problem:
             return _problem(problem.status, problem.title, problem.text, problem.headers)
         except (SQLAlchemyError, StoreUnavailableError) as error:
@@ -111,23 +114,25 @@ class Api:
         except ClientDisconnect:
             return Response(status_code=400)
 
-    async def show(self, request: Request, _: Account) -> Response:
-        """One item with its content, state and version."""
-        return _response((200, _shown(await run_in_threadpool(self._store.item, request.path_params["item"]))))
+    async def _body(self, request: Request, most: int) -> bytes:
+        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
+            raise PageError(415, "Not JSON", "Send the decision as application/json.")
+        self._site.check_length(request, most)
+        return await request.body()
 
-    async def decide(self, request: Request, account: Account) -> Response:
+    def show(self, request: Request, _: Account, __: bytes) -> Reply:
+        """One item with its content, state and version."""
+        return 200, _shown(self._store.item(request.path_params["item"]))
+
+    def decide(self, request: Request, account: Account, body: bytes) -> Reply:
         """Decide an item.
 
         A request that is sent again changes nothing: the same decision gets the decided item again, 409 another one.
 
         ``If-Match``: the item's version; 412 if the version has changed.
         """
-        if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
-            raise PageError(415, "Not JSON", "Send the decision as application/json.")
-        self._site.check_length(request, LARGEST_DECISION)
-        body = await request.body()
-        item, match = request.path_params["item"], request.headers.get("if-match", "*").strip()
-        return _response(await run_in_threadpool(self._decided, item, account.name, body, match))
+        match = request.headers.get("if-match", "*").strip()
+        return self._decided(request.path_params["item"], account.name, body, match)
 
     def _decided(self, ticket: str, system: str, body: bytes, match: str) -> Reply:
         item = self._store.item(ticket)
@@ -184,9 +189,8 @@ def _standing(item: Item, decision: Decision) -> Reply:
 
 def _shown(item: Item) -> dict[str, Any]:
     shown = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
-    if item.content.to_label and item.decision is None:
-        # Whoever labels must not see how sure the model is, or the labels lean towards the score.
-        shown["content"] |= {"alternatives": [], "candidate_set": None}
+    if item.content.blind and item.decision is None:
+        shown["content"] |= {"alternatives": [], "candidate_set": None, "verdict": None}
         for each in shown["content"].get("items", ()):
             each |= {"uncertainty": None, "detail": ""}
     return {"ticket": item.id, "version": _version(item), **shown}
@@ -206,8 +210,3 @@ def _failed(error: Exception) -> tuple[int, str, str]:
 
 def _problem(status: int, title: str, text: str, headers: dict[str, str] | None = None) -> Response:
     return JSONResponse({"error": title, "detail": text}, status, headers)
-
-
-def _response(reply: Reply) -> Response:
-    status, content = reply
-    return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'} if "version" in content else None)

@@ -12,12 +12,11 @@ from pathlib import Path
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData, MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import JSONResponse, RedirectResponse, Response
+from starlette.responses import JSONResponse, Response
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,10 +27,9 @@ from ..limits import check_seconds
 from ..store import LEASE, ReviewStore
 from .accounts import Accounts
 from .api import Api
-from .items import ItemPages
-from .monitors import MonitorPages
+from .pages import Pages
 from .sessions import Sessions
-from .site import LARGEST_FORM, UNAVAILABLE, Site, SiteCall
+from .site import UNAVAILABLE, Site, SiteCall
 
 __all__ = ["review_app", "server_of"]
 
@@ -73,14 +71,12 @@ def review_app(
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    keys = ExpiringKeys(store.database)
-    site = Site(accounts, Sessions(secret), keys, https=https)
-    sign_in = _SignIn(site)
+    site = Site(accounts, Sessions(secret), ExpiringKeys(store.database), https=https)
 
-    async def health(_: Request) -> Response:
+    def health(_: Request) -> Response:
         """For a load balancer: whether the store takes writes."""
         try:
-            await run_in_threadpool(store.check)
+            store.check()
         except (SQLAlchemyError, StoreUnavailableError):
             return JSONResponse({"status": "the database is not available"}, 503, UNAVAILABLE)
         return JSONResponse({"status": "ok"})
@@ -91,9 +87,7 @@ def review_app(
 
     routes = [
         Route("/health", health),
-        *sign_in.routes(),
-        *ItemPages(site, store, lease).routes(),
-        *MonitorPages(site, store).routes(),
+        *Pages(site, store, lease).routes(),
         *Api(site, store).routes(),
         Mount("/static", StaticFiles(directory=Path(str(files("guardrail.review.web") / "static")))),
     ]
@@ -112,36 +106,6 @@ def server_of(app: Starlette) -> uvicorn.Server:
         app, ws="none", log_level="error", access_log=False, server_header=False, limit_concurrency=_CONNECTIONS
     )
     return uvicorn.Server(config)
-
-
-class _SignIn:
-    def __init__(self, site: Site) -> None:
-        self._site = site
-
-    def routes(self) -> list[Route]:
-        return [
-            Route("/sign-in", self._site.open(self.page)),
-            Route("/sign-in", self._site.open(self.enter, form=LARGEST_FORM), methods=["POST"]),
-            Route("/sign-out", self._site.closed(self.leave, form=LARGEST_FORM), methods=["POST"]),
-        ]
-
-    async def page(self, call: SiteCall) -> Response:
-        return self._site.page(call, "sign_in.html", problem="")
-
-    async def enter(self, call: SiteCall) -> Response:
-        account = await self._site.account_of(call.field("token").strip())
-        if account is None or account.role == "system":
-            problem = "This token is not valid here. Ask your administrator for a token."
-            return self._site.page(call, "sign_in.html", 403, problem=problem)
-        response = RedirectResponse("/", 303)
-        self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))
-        return response
-
-    async def leave(self, call: SiteCall) -> Response:
-        await self._site.end(call.session)
-        response = RedirectResponse("/sign-in", 303)
-        self._site.remember(response, self._site.sessions.begin())
-        return response
 
 
 class _SecurityHeaders:

@@ -76,8 +76,8 @@ def choices_of(content: Content) -> Choices:
     * These cannot be chosen: an empty text; a text with a character that could not be read or stored (U+FFFD), unless
       it is the candidate; the same answer a second time; a decision that the item does not allow; and an answer that
       the caller cannot use. A caller that waits for a text cannot use tool calls, a caller that waits for tool calls
-      cannot use a text, and an agent accepts changed arguments but not other tools. In an audit nobody waits, so every
-      answer can be chosen.
+      cannot use a text, and an agent accepts changed arguments but not other tools.
+    * No answer can be chosen if the decision is a label (`Content.blind`): the list appears after it.
     """
     listed_before: set[str] = set()  # of both lists: an answer can be chosen in one of them only
     digits = iter("123456789")
@@ -124,7 +124,7 @@ def _choice(content: Content, text: str, share: float) -> Choice:
     candidate = content.candidate
     key = sha256_hex(text, 32)
     if candidate is not None and text.strip() and _comparable(text) == _comparable(_text_of(candidate)):
-        action: Action | None = "approve" if "approve" in content.allowed else None
+        action: Action | None = "approve" if "approve" in content.allowed and not content.blind else None
         return Choice(_text_of(candidate), share, key, candidate, True, action)
     calls = read_calls(text) if is_canonical_call(text) else None
     judged = () if candidate is None else candidate.tool_calls
@@ -134,7 +134,7 @@ def _choice(content: Content, text: str, share: float) -> Choice:
 
 def _action(content: Content, gives: Candidate) -> Action | None:
     """The decision that returns ``gives`` in place of the candidate; None if it is useless or not allowed."""
-    if not (gives.text.strip() or gives.tool_calls) or not (content.kind == "audit" or _usable(content, gives)):
+    if content.blind or not (gives.text.strip() or gives.tool_calls) or not _usable(content, gives):
         return None
     if "\ufffd" in f"{gives.model_dump()}":
         return None

@@ -59,8 +59,8 @@ class FieldRow:
 
 
 def rows_of(content: Content) -> list[FieldRow]:
-    """The items of an item's candidate, in order; nothing that hints at their scores for an item to label."""
-    samples = [] if content.to_label or content.verdict is None else list(content.verdict.get("samples", ()))
+    """The items of an item's candidate, in order; nothing that hints at their scores if the decision is a label."""
+    samples = [] if content.blind or content.verdict is None else list(content.verdict.get("samples", ()))
     documents = [_document(text) for text in samples]
     return [_row(i, item, documents) for i, item in enumerate(content.items)]
 

@@ -58,7 +58,8 @@ UNAVAILABLE = {"Retry-After": "30"}
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that embed, override or isolate the direction of writing."""
 _log = logging.getLogger(__name__)
-Handler = Callable[["SiteCall"], Awaitable[Response]]
+Handler = Callable[["SiteCall"], Response]
+"""Answers a call; runs in a thread, because the store blocks."""
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
@@ -142,7 +143,7 @@ class Site:
             if form:
                 self.check_length(request, form)
                 call.form = await self._form(request, session, form)
-            response = await handler(call)
+            response = await run_in_threadpool(handler, call)
         except PageError as problem:
             response = self.error(call, problem.status, problem.title, problem.text, problem.headers)
         except (SQLAlchemyError, StoreUnavailableError) as error:
@@ -160,9 +161,9 @@ class Site:
         account = self.accounts.by_name(session.name, session.sha256)
         return None if account is None or self._keys.get(_ended(session)) is not None else account
 
-    async def end(self, session: Session) -> None:
+    def end(self, session: Session) -> None:
         """End a session in all processes: copies of its cookie are no longer valid."""
-        await run_in_threadpool(self._keys.add, _ended(session), "", LIFETIME)
+        self._keys.add(_ended(session), "", LIFETIME)
 
     async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
@@ -190,10 +191,6 @@ class Site:
             limit = f"{most // 1_000_000} MB" if most >= 1_000_000 else f"{most // 1000} kB"
             text = f"The limit is {limit}. Go back and shorten the text; nothing was changed."
             raise PageError(413, "Too large", text)
-
-    async def account_of(self, token: str) -> Account | None:
-        """The account with this token, or None."""
-        return await run_in_threadpool(self.accounts.by_token, token)
 
     def page(self, call: SiteCall, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A template, rendered for a request."""

@@ -3,41 +3,39 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import httpx
 import pytest
 
 pytest.importorskip("starlette", reason="the review extra is not installed")
 
 from sqlalchemy.exc import OperationalError
+from starlette.testclient import TestClient
 
 from guardrail.items.item import ItemVerdict
 from guardrail.review import Candidate, Content, Decision, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
-from tests.review_pages import REVIEWERS, held_back, served
+from tests.review_pages import REVIEWERS, held_back, in_process
 
 SYSTEMS = f"{REVIEWERS},zendesk:system:zendesk-token-0123456789ab,jira:system:jira-token-0123456789ab"
 APPROVE = {"action": "approve", "reviewer": "Dora"}
 
 
 @pytest.fixture
-def system(store: ReviewStore) -> Iterator[httpx.Client]:
-    app = review_app(store, Accounts.from_text(SYSTEMS))
-    bearer = {"Authorization": "Bearer zendesk-token-0123456789ab"}
-    with served(app) as url, httpx.Client(base_url=url, headers=bearer, timeout=60, trust_env=False) as client:
-        yield client
+def system(store: ReviewStore) -> TestClient:
+    client = in_process(review_app(store, Accounts.from_text(SYSTEMS)))
+    client.headers["Authorization"] = "Bearer zendesk-token-0123456789ab"
+    return client
 
 
-def decide(system: httpx.Client, ticket: str, body: dict[str, Any] = APPROVE, **headers: str) -> httpx.Response:
+def decide(system: TestClient, ticket: str, body: dict[str, Any] = APPROVE, **headers: str) -> Any:
     names = {name.replace("_", "-"): value for name, value in headers.items()}
     return system.post(f"/api/items/{ticket}/decide", json=body, headers=names)
 
 
-def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system: httpx.Client) -> None:
+def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back(metadata={"thread": 7}), key="k", callback="https://example.org/decided")
     shown = system.get(f"/api/items/{item.id}")
     item_fields = shown.json()
@@ -55,7 +53,7 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
 
 
-def test_items_to_label_are_blind_until_they_are_decided(store: ReviewStore, system: httpx.Client) -> None:
+def test_items_to_label_are_blind_until_they_are_decided(store: ReviewStore, system: TestClient) -> None:
     items = tuple(
         ItemVerdict(path=path, text="1", uncertainty=doubt, detail=why, kept=False)
         for path, doubt, why in (("/a", 0.75, ""), ("/b", None, "the field's judge failed"))
@@ -68,7 +66,7 @@ def test_items_to_label_are_blind_until_they_are_decided(store: ReviewStore, sys
     assert "judge failed" not in shown
 
 
-def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, system: httpx.Client) -> None:
+def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, system: TestClient) -> None:
     shares = (("4", 0.6), ("5", 0.4))
     to_label = Content(
         question="2 + 2?",
@@ -85,7 +83,7 @@ def test_an_answer_to_label_is_blind_until_it_is_decided(store: ReviewStore, sys
     assert decided.json()["content"]["alternatives"] == [list(pair) for pair in shares]
 
 
-def test_only_systems_use_the_api_and_only_people_the_page(store: ReviewStore, system: httpx.Client) -> None:
+def test_only_systems_use_the_api_and_only_people_the_page(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
     path = f"/api/items/{item.id}/decide"
     for token, status in (("wrong", 401), ("ann-token-0123456789ab", 403), ("eve-token-0123456789ab", 403)):
@@ -119,7 +117,7 @@ def test_only_systems_use_the_api_and_only_people_the_page(store: ReviewStore, s
     ],
 )
 def test_a_decision_that_cannot_be_is_refused_and_leaves_the_item_free(
-    store: ReviewStore, system: httpx.Client, body: dict[str, Any], status: int
+    store: ReviewStore, system: TestClient, body: dict[str, Any], status: int
 ) -> None:
     item = store.enqueue(held_back(allowed=("approve", "edit", "reject")))
     headers = {"Content-Type": "application/json"}
@@ -128,13 +126,13 @@ def test_a_decision_that_cannot_be_is_refused_and_leaves_the_item_free(
     assert store.item(item.id).state == "pending"
 
 
-def test_an_edit_that_changes_nothing_approves(store: ReviewStore, system: httpx.Client) -> None:
+def test_an_edit_that_changes_nothing_approves(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
     answer = decide(system, item.id, {"action": "edit", "text": "Virginia Woolf", "reviewer": "Dora"})
     assert answer.json()["decision"]["action"] == "approve"
 
 
-def test_bodies_that_are_not_json_or_too_large(store: ReviewStore, system: httpx.Client) -> None:
+def test_bodies_that_are_not_json_or_too_large(store: ReviewStore, system: TestClient) -> None:
     path = f"/api/items/{store.enqueue(held_back()).id}/decide"
     assert system.post(path, data={"action": "approve"}).status_code == 415
     assert system.post(path, content=b"x" * 16_000_001, headers={"Content-Type": "application/json"}).status_code == 413
@@ -144,7 +142,7 @@ def test_bodies_that_are_not_json_or_too_large(store: ReviewStore, system: httpx
     assert decide(system, "unknown").status_code == 404
 
 
-def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: httpx.Client) -> None:
+def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
     lease = store.claim("ann", item=item.id)
     assert lease is not None
@@ -154,7 +152,7 @@ def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: http
     assert decide(system, item.id).status_code == 200, "what was refused can be sent again"
 
 
-def test_a_decision_is_final(store: ReviewStore, system: httpx.Client) -> None:
+def test_a_decision_is_final(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
     assert decide(system, item.id).status_code == 200
     again = decide(system, item.id)
@@ -164,7 +162,7 @@ def test_a_decision_is_final(store: ReviewStore, system: httpx.Client) -> None:
     assert len([event for event in store.trail(item.id) if event.what == "decided"]) == 1
 
 
-def test_an_item_nobody_waits_for_is_gone(store: ReviewStore, system: httpx.Client, now: list[float]) -> None:
+def test_an_item_nobody_waits_for_is_gone(store: ReviewStore, system: TestClient, now: list[float]) -> None:
     item = store.enqueue(held_back(), expires_in=10)
     now[0] += 10
     assert decide(system, item.id).status_code == 410
@@ -172,7 +170,7 @@ def test_an_item_nobody_waits_for_is_gone(store: ReviewStore, system: httpx.Clie
     assert decide(system, item.id).status_code == 410
 
 
-def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: httpx.Client, now: list[float]) -> None:
+def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: TestClient, now: list[float]) -> None:
     item = store.enqueue(held_back(), key="k", expires_in=10)
     other = store.enqueue(held_back("Another question?"))
     read = system.get(f"/api/items/{item.id}").headers["ETag"]
@@ -192,7 +190,7 @@ def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: h
 
 
 def test_a_request_that_met_a_broken_database_can_be_sent_again(
-    store: ReviewStore, system: httpx.Client, monkeypatch: pytest.MonkeyPatch
+    store: ReviewStore, system: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     item = store.enqueue(held_back())
 
@@ -206,7 +204,7 @@ def test_a_request_that_met_a_broken_database_can_be_sent_again(
     assert decide(system, item.id).status_code == 200
 
 
-def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: httpx.Client) -> None:
+def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
     bodies = [{"action": action, "reviewer": name} for action in ("approve", "reject") for name in ("Dora", "Emil")] * 3
     with ThreadPoolExecutor(4) as pool:
@@ -222,7 +220,7 @@ def test_two_decisions_at_the_same_time_are_one(store: ReviewStore, system: http
     assert Candidate(text="Virginia Woolf") == item.content.candidate
 
 
-def test_a_system_decides_part_by_part(store: ReviewStore, system: httpx.Client) -> None:
+def test_a_system_decides_part_by_part(store: ReviewStore, system: TestClient) -> None:
     items = (
         {"path": "/number", "text": '"A-1"', "uncertainty": 0.0, "kept": True},
         {"path": "/total", "text": "12.50", "uncertainty": 0.5, "kept": False},

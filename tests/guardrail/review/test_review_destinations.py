@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -203,6 +204,21 @@ def test_destinations_that_cannot_be(monkeypatch: pytest.MonkeyPatch, capsys: py
         error = capsys.readouterr().err
         assert "GUARDRAIL_NOTIFY" in error
         assert "hunter2" not in error
+
+
+def test_a_chat_gets_the_tool_and_the_amount_and_no_text(store: ReviewStore, receiver: Receiver) -> None:
+    """Told only that a call waits, people open the page for every refund of 2 euros."""
+    call = {"name": "refund", "arguments": {"order": "A-17", "amount": 40, "express": True}}
+    slack = Destination(receiver.url, format="slack")
+    chats = (slack, Destination(receiver.url, format="teams", questions=True))
+    deliverer = deliverer_to(receiver, store, destinations=chats)
+    deliverer.run_once()
+    store.enqueue(content(kind="tool_call", candidate={"tool_calls": [call]}))
+    deliverer.run_once()
+    plain, full = sorted(map(json.dumps, receiver.plain), key=len)
+    assert "refund: amount 40" in plain
+    assert "A-17" not in plain
+    assert "refund: order A-17, amount 40, express true" in full
 
 
 def test_an_answer_to_label_is_not_called_an_audit(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import hashlib
-import http.client
 import json
 import re
-import socket
-from collections.abc import Iterator
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor, wait
 from html import unescape
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlencode, urlsplit
+from urllib.parse import quote, urlencode
 
 import pytest
 
 pytest.importorskip("starlette", reason="the review extra is not installed")
 
 from sqlalchemy.exc import OperationalError
+from starlette.applications import Starlette
 
 from guardrail import Guardrail
 from guardrail.__main__ import main
@@ -32,32 +31,29 @@ from guardrail.review.web.plots import uncertainty_plot
 from guardrail.review.web.sessions import Session, Sessions
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
-from tests.review_pages import HOSTILE, REVIEWERS, held_back, served, verdict
+from tests.review_pages import HOSTILE, REVIEWERS, held_back, in_process, verdict
 
 
 class Client:
     """A browser without anything: one cookie, no redirects followed."""
 
-    def __init__(self, address: str) -> None:
-        self.host = urlsplit(address).netloc
+    def __init__(self, app: Starlette) -> None:
+        self.page = in_process(app)
         self.cookie = ""
-        self.headers: dict[str, str] = {}
+        self.headers: Mapping[str, str] = {}
 
     def ask(self, method: str, path: str, fields: dict[str, str] | None = None, **headers: str) -> tuple[int, str]:
-        connection = http.client.HTTPConnection(self.host, timeout=30)
+        self.page.cookies.clear()
         sent = {"Cookie": self.cookie, **headers}
         body = None
         if fields is not None:
             body = urlencode(fields)
             sent["Content-Type"] = "application/x-www-form-urlencoded"
-        connection.request(method, path, body, sent)
-        response = connection.getresponse()
-        self.headers = {name.lower(): value for name, value in response.getheaders()}
+        response = self.page.request(method, path, content=body, headers=sent)
+        self.headers = response.headers
         if "set-cookie" in self.headers:
             self.cookie = self.headers["set-cookie"].split(";")[0]
-        text = response.read().decode()
-        connection.close()
-        return response.status, text
+        return response.status_code, response.text
 
     def get(self, path: str) -> tuple[int, str]:
         return self.ask("GET", path)
@@ -79,9 +75,8 @@ class Client:
 
 
 @pytest.fixture
-def address(store: ReviewStore) -> Iterator[str]:
-    with served(review_app(store, Accounts.from_text(REVIEWERS), lease=60)) as url:
-        yield url
+def site(store: ReviewStore) -> Starlette:
+    return review_app(store, Accounts.from_text(REVIEWERS), lease=60)
 
 
 def lease_of(text: str) -> str:
@@ -90,9 +85,9 @@ def lease_of(text: str) -> str:
     return match[1]
 
 
-def test_a_review_without_javascript(store: ReviewStore, address: str) -> None:
+def test_a_review_without_javascript(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     assert "Who wrote The Waves?" in ann.get("/")[1]
     assert ann.post("/next")[0] == 303
     assert ann.headers["location"] == f"/items/{item.id}"
@@ -110,10 +105,10 @@ def test_a_review_without_javascript(store: ReviewStore, address: str) -> None:
     assert "Edited by ann" in ann.get(f"/items/{item.id}")[1]
 
 
-def test_edited_tool_calls(store: ReviewStore, address: str) -> None:
+def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
     call = {"name": "transfer", "arguments": {"amount": 5}}
     item = store.enqueue(held_back(candidate={"tool_calls": [call]}, kind="tool_call"))
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     for wrong in ("{", "5", '[{"name": 1}]', '["x"]'):
@@ -128,10 +123,10 @@ def test_edited_tool_calls(store: ReviewStore, address: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["Virginia Woolf", "two\nlines\n", "\r\nold\rlines\r\n", " x", "NUL\0"])
-def test_an_edit_that_changes_nothing_approves(store: ReviewStore, address: str, text: str) -> None:
+def test_an_edit_that_changes_nothing_approves(store: ReviewStore, site: Starlette, text: str) -> None:
     """As an edit it would teach that the candidate is wrong."""
     item = store.enqueue(held_back(answer=text))
-    ann, _, lease = claimed(address, item.id)
+    ann, _, lease = claimed(site, item.id)
     sent = text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\r\n")
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=sent, note="looked it up")
     decision = store.item(item.id).decision
@@ -147,11 +142,11 @@ def test_an_edit_that_changes_nothing_approves(store: ReviewStore, address: str,
     ("edited", "amount", "action"), [("Done.", 5, "approve"), ("Done.", 4, "edit"), ("", 5, "edit")]
 )
 def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another(
-    store: ReviewStore, address: str, edited: str, amount: int, action: str
+    store: ReviewStore, site: Starlette, edited: str, amount: int, action: str
 ) -> None:
     call = {"name": "transfer", "arguments": {"to": "Ann", "amount": 5.0}}
     item = store.enqueue(held_back(candidate={"text": "Done.", "tool_calls": [call]}, kind="tool_call"))
-    ann, _, lease = claimed(address, item.id)
+    ann, _, lease = claimed(site, item.id)
     calls = json.dumps([{"arguments": {"amount": amount, "to": "Ann"}, "name": "transfer"}])
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=edited, tool_calls=calls)
     decision = store.item(item.id).decision
@@ -160,20 +155,20 @@ def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another
 
 
 def test_an_edit_that_changes_nothing_is_refused_where_nothing_can_be_approved(
-    store: ReviewStore, address: str
+    store: ReviewStore, site: Starlette
 ) -> None:
     item = store.enqueue(held_back(allowed=("edit", "reject")))
-    ann, _, lease = claimed(address, item.id)
+    ann, _, lease = claimed(site, item.id)
     edit = {"lease": lease, "action": "edit", "edited": "Virginia Woolf"}
     status, text = ann.post(f"/items/{item.id}/decide", **edit)
     assert (status, "Nothing was edited" in text) == (422, True)
     assert store.item(item.id).decision is None
 
 
-def test_a_number_that_a_graphs_state_cannot_hold_is_refused_on_the_page(store: ReviewStore, address: str) -> None:
+def test_a_number_that_a_graphs_state_cannot_hold_is_refused_on_the_page(store: ReviewStore, site: Starlette) -> None:
     call = {"name": "transfer", "arguments": {"wei": 5}}
     item = store.enqueue(held_back(candidate={"tool_calls": [call]}, kind="tool_call", edits="arguments"))
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     call["arguments"] = {"wei": 25 * 10**18}
@@ -200,9 +195,9 @@ def choices(page: str) -> dict[str, str]:
     return keys
 
 
-def claimed(address: str, item: str, name: str = "ann") -> tuple[Client, dict[str, str], str]:
+def claimed(site: Starlette, item: str, name: str = "ann") -> tuple[Client, dict[str, str], str]:
     """A reviewer who took the item, what they can choose, and their lease."""
-    client = Client(address).sign_in(name)
+    client = Client(site).sign_in(name)
     client.post(f"/items/{item}/claim")
     page = client.get(f"/items/{item}")[1]
     return client, choices(page), lease_of(page)
@@ -211,7 +206,7 @@ def claimed(address: str, item: str, name: str = "ann") -> tuple[Client, dict[st
 SAID = '<b>E. M.</b> Forster & "co"\nor  so'
 
 
-def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, address: str) -> None:
+def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, site: Starlette) -> None:
     reviews = pytest.importorskip("calibrate.reviews")
     model = ScriptedChat(script={"Who?": ["Woolf", "Woolf", SAID, "James", "Mansfield", "Stein", "Woolf", *"abcd"]})
     artifact = make_artifact(model)
@@ -221,7 +216,7 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, add
         while not (waiting := store.items(["pending"])):
             wait([reply], timeout=0.01)
             assert not reply.done(), reply.result()
-        ann, offered, lease = claimed(address, waiting[0].id)
+        ann, offered, lease = claimed(site, waiting[0].id)
         posted = ann.post(f"/items/{waiting[0].id}/decide", lease=lease, choice=offered[SAID], note="looked it up")
         assert posted[0] == 303
         message = reply.result(timeout=60)
@@ -236,9 +231,9 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, add
     assert "Forster &amp; &#34;co&#34;" in ann.get(f"/items/{waiting[0].id}")[1]
 
 
-def test_choosing_the_candidate_approves_it(store: ReviewStore, address: str) -> None:
+def test_choosing_the_candidate_approves_it(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    ann, offered, lease = claimed(address, item.id)
+    ann, offered, lease = claimed(site, item.id)
     assert list(offered) == ["Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James"]
     assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["Virginia Woolf"], note="n")[0] == 303
     decision = store.item(item.id).decision
@@ -246,11 +241,11 @@ def test_choosing_the_candidate_approves_it(store: ReviewStore, address: str) ->
     assert (decision.action, decision.note, decision.outcome(item.content)) == ("approve", "n", item.content.candidate)
 
 
-def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, address: str) -> None:
+def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back(alternatives=(("", 0.5), ("Forster", 0.5)), candidate_set=None))
     other = store.enqueue(held_back(alternatives=(("Stein", 1.0),), candidate_set=None))
-    ann, offered, lease = claimed(address, item.id)
-    _, elsewhere, _ = claimed(address, other.id)
+    ann, offered, lease = claimed(site, item.id)
+    _, elsewhere, _ = claimed(site, other.id)
     assert list(offered) == ["Forster"]
     empty = hashlib.sha256(b"").hexdigest()[:32]
     for choice in ("9", "-1", "Forster", "x" * 32, empty, elsewhere["Stein"], offered["Forster"].upper()):
@@ -262,34 +257,34 @@ def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, ad
     assert store.item(item.id).decision is None
 
 
-def test_what_is_not_allowed_cannot_be_chosen(store: ReviewStore, address: str) -> None:
+def test_what_is_not_allowed_cannot_be_chosen(store: ReviewStore, site: Starlette) -> None:
     forster = choices_of(held_back()).others[2].key
     item = store.enqueue(held_back(allowed=("approve", "reject")))
-    ann, offered, lease = claimed(address, item.id)
+    ann, offered, lease = claimed(site, item.id)
     assert list(offered) == ["Virginia Woolf"]
     assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=forster)[0] == 422
     assert store.item(item.id).decision is None
     item = store.enqueue(held_back(allowed=("approve", "reject", "respond")))
-    ann, offered, lease = claimed(address, item.id)
+    ann, offered, lease = claimed(site, item.id)
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["E. M. Forster"])
     decision = store.item(item.id).decision
     assert decision is not None
     assert (decision.action, decision.text) == ("respond", "E. M. Forster")
 
 
-def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, address: str, now: list[float]) -> None:
+def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, site: Starlette, now: list[float]) -> None:
     item = store.enqueue(held_back(), expires_in=1000)
     path = f"/items/{item.id}/decide"
-    bob = Client(address).sign_in("bob")
+    bob = Client(site).sign_in("bob")
     assert choices(bob.get(f"/items/{item.id}")[1]) == {}
-    ann, offered, lease = claimed(address, item.id)
+    ann, offered, lease = claimed(site, item.id)
     forster = offered["E. M. Forster"]
     assert choices(bob.get(f"/items/{item.id}")[1]) == {}
     for token in ("", "0" * 32):
         assert bob.post(path, lease=token, choice=forster)[0] == 409
     for token in ("", "0" * 64, bob.form_token()):
         assert ann.ask("POST", path, {"form_token": token, "lease": lease, "choice": forster})[0] == 403
-    assert Client(address).ask("POST", path, {"lease": lease, "choice": forster})[0] == 303
+    assert Client(site).ask("POST", path, {"lease": lease, "choice": forster})[0] == 303
     now[0] += 61
     assert store.claim("bob", item=item.id) is not None
     status, text = ann.post(path, lease=lease, choice=forster)
@@ -300,21 +295,50 @@ def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, address
     assert store.item(item.id).decision is None
 
 
-def test_an_audit_says_which_answer_was_right(store: ReviewStore, address: str) -> None:
-    audit = held_back(kind="audit", allowed=("approve", "edit", "reject"), verdict=verdict(0.2), candidate_set=None)
-    item = store.enqueue(audit)
-    ann, offered, lease = claimed(address, item.id)
+@pytest.mark.parametrize("kind", ["audit", "tool_call"])
+def test_nothing_leans_a_label_towards_the_score(store: ReviewStore, site: Starlette, kind: str) -> None:
+    """A reviewer who sees "90 %" beside the call agrees with it, and the calibration learns the model's opinion."""
+    call = {"name": "refund", "arguments": {"amount": 40}}
+    others = ((canonical_calls([ToolCall.model_validate(call)]), 0.9), ("Forster", 0.1))
+    collected = {"verdict": {**verdict(), "record": "r1"}, "candidate": {"tool_calls": [call]}, "alternatives": others}
+    audited = {"allowed": ("approve", "edit", "reject")}
+    item = store.enqueue(held_back(kind=kind, **(audited if kind == "audit" else collected)))
+    ann, offered, lease = claimed(site, item.id)
     page = ann.get(f"/items/{item.id}")[1]
-    assert "This is right" in page
-    assert "Give this out" not in page
-    ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["Henry James"])
-    decision = store.item(item.id).decision
+    assert offered == {}
+    for hint in ("percent", "Other answers", "Likely answers", "Why it was", "Make this call", "1.36"):
+        assert hint not in page
+    ann.post(f"/items/{item.id}/decide", lease=lease, choice=hashlib.sha256(b"Forster").hexdigest()[:32])
+    assert store.item(item.id).decision is None, "nothing is chosen from a list that is not shown"
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="reject")
+    assert "Other answers" in ann.get(f"/items/{item.id}")[1]
+
+
+def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Starlette) -> None:
+    """Two refunds of one conversation look alike without them."""
+    call = {"name": "refund", "arguments": {"order": "A-17", "amount": 40.5, "lines": [1, 2], "why": "x" * 99}}
+    store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [call, {"name": "mail", "arguments": {}}]}))
+    shown = f"refund: order A-17, amount 40.5, lines [1, 2], why {'x' * 60}…; mail"
+    assert shown in unescape(Client(site).sign_in("ann").get("/")[1])
+
+
+def test_an_agent_is_told_why_its_call_is_rejected_and_nobody_else(store: ReviewStore, site: Starlette) -> None:
+    call = {"tool_calls": [{"name": "refund", "arguments": {"amount": 40}}]}
+    agents = store.enqueue(held_back(kind="tool_call", candidate=call, edits="arguments"))
+    guards = store.enqueue(held_back(kind="tool_call", candidate=call))
+    ann, _, lease = claimed(site, agents.id)
+    assert "Reject and tell the agent why" in ann.get(f"/items/{agents.id}")[1]
+    ann.post(f"/items/{agents.id}/decide", lease=lease, action="reject", reason="already paid", note="see order")
+    decision = store.item(agents.id).decision
     assert decision is not None
-    assert decision.candidate is not None
-    assert (decision.action, decision.candidate.text) == ("edit", "Henry James")
+    assert (decision.action, decision.text, decision.note) == ("reject", "already paid", "see order")
+    ann, _, lease = claimed(site, guards.id)
+    assert "tell the agent" not in ann.get(f"/items/{guards.id}")[1]
+    assert ann.post(f"/items/{guards.id}/decide", lease=lease, action="reject", reason="already paid")[0] == 400
+    assert store.item(guards.id).decision is None
 
 
-def test_another_call_of_the_same_tool(store: ReviewStore, address: str) -> None:
+def test_another_call_of_the_same_tool(store: ReviewStore, site: Starlette) -> None:
     def call(name: str, **arguments: Any) -> ToolCall:
         return ToolCall(name=name, arguments=arguments)
 
@@ -323,7 +347,7 @@ def test_another_call_of_the_same_tool(store: ReviewStore, address: str) -> None
     candidate = {"tool_calls": [five.model_dump()]}
     answers = (*others, ("It is done.", 0.25))
     item = store.enqueue(held_back(candidate=candidate, kind="tool_call", alternatives=answers, candidate_set=None))
-    ann, offered, lease = claimed(address, item.id)
+    ann, offered, lease = claimed(site, item.id)
     assert list(offered) == ['<b>transfer</b> <code>{"amount": 5}</code>', '<b>transfer</b> <code>{"amount": 4}</code>']
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=list(offered.values())[1])
     decision = store.item(item.id).decision
@@ -333,18 +357,18 @@ def test_another_call_of_the_same_tool(store: ReviewStore, address: str) -> None
 
 
 @pytest.mark.parametrize("fields", [{}, {"action": "maybe"}, {"action": "respond"}, {"action": "edit", "edited": " "}])
-def test_incomplete_decisions_change_nothing(store: ReviewStore, address: str, fields: dict[str, str]) -> None:
+def test_incomplete_decisions_change_nothing(store: ReviewStore, site: Starlette, fields: dict[str, str]) -> None:
     item = store.enqueue(held_back())
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     assert ann.post(f"/items/{item.id}/decide", lease=lease, **fields)[0] == 422
     assert store.item(item.id).decision is None
 
 
-def test_only_who_signed_in_sees_anything(store: ReviewStore, address: str) -> None:
+def test_only_who_signed_in_sees_anything(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    nobody = Client(address)
+    nobody = Client(site)
     for path in ("/", "/history", "/trail", f"/items/{item.id}"):
         status, text = nobody.get(path)
         assert (status, nobody.headers["location"], text) == (303, "/sign-in", "")
@@ -355,9 +379,9 @@ def test_only_who_signed_in_sees_anything(store: ReviewStore, address: str) -> N
     assert nobody.get("/health") == (200, '{"status":"ok"}')
 
 
-def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, address: str) -> None:
+def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    ann, eve = Client(address).sign_in("ann"), Client(address).sign_in("eve")
+    ann, eve = Client(site).sign_in("ann"), Client(site).sign_in("eve")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     assert ann.get("/trail")[0] == 403
@@ -369,20 +393,20 @@ def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, address: st
     assert (status, "Your time for this item is over" in text) == (409, True)
 
 
-def test_another_sites_form_is_refused(store: ReviewStore, address: str) -> None:
+def test_another_sites_form_is_refused(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    ann, bob = Client(address).sign_in("ann"), Client(address).sign_in("bob")
+    ann, bob = Client(site).sign_in("ann"), Client(site).sign_in("bob")
     for token in ("", "0" * 64, bob.form_token(), "\ud800".encode("utf-8", "surrogatepass").decode("latin-1")):
         assert ann.ask("POST", f"/items/{item.id}/claim", {"form_token": token})[0] == 403
     assert ann.ask("POST", f"/items/{item.id}/claim", {})[0] in (403, 413)
     assert ann.ask("POST", "/sign-out", {})[0] in (403, 413)
-    assert Client(address).ask("POST", "/sign-in", {"token": "ann-token-0123456789ab"})[0] == 403
+    assert Client(site).ask("POST", "/sign-in", {"token": "ann-token-0123456789ab"})[0] == 403
     assert store.item(item.id).state == "pending"
 
 
-def test_somebody_elses_lease_is_of_no_use_without_its_token(store: ReviewStore, address: str) -> None:
+def test_somebody_elses_lease_is_of_no_use_without_its_token(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    ann, bob = Client(address).sign_in("ann"), Client(address).sign_in("bob")
+    ann, bob = Client(site).sign_in("ann"), Client(site).sign_in("bob")
     ann.post(f"/items/{item.id}/claim")
     page = bob.get(f"/items/{item.id}")[1]
     assert 'name="lease"' not in page
@@ -392,9 +416,9 @@ def test_somebody_elses_lease_is_of_no_use_without_its_token(store: ReviewStore,
     assert store.item(item.id).decision is None
 
 
-def test_renewing(store: ReviewStore, address: str, now: list[float]) -> None:
+def test_renewing(store: ReviewStore, site: Starlette, now: list[float]) -> None:
     item = store.enqueue(held_back())
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     now[0] += 50
@@ -407,11 +431,11 @@ def test_renewing(store: ReviewStore, address: str, now: list[float]) -> None:
     assert (status, json.loads(text)["error"]) == (409, "Your time for this item is over")
 
 
-def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, address: str) -> None:
+def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, site: Starlette) -> None:
     """Nobody decides about "the second one" without the turn that lists them; a long talk does not bury the answer."""
     talk = tuple({"role": "human", "content": f"turn {place}."} for place in range(9))
     item = store.enqueue(held_back(messages=({"role": "system", "content": "rules"}, *talk)))
-    page = Client(address).sign_in("ann").get(f"/items/{item.id}")[1]
+    page = Client(site).sign_in("ann").get(f"/items/{item.id}")[1]
     assert "<summary>3 earlier messages</summary>" in page
     folded = [fold.split("</details>")[0] for fold in page.split("<details>")[1:]]
     assert ["rules" in part for part in folded][:2] == [True, False]
@@ -419,13 +443,13 @@ def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, a
     assert all(f"turn {place}." in page for place in range(9))
 
 
-def test_no_character_turns_the_text_around(store: ReviewStore, address: str) -> None:
+def test_no_character_turns_the_text_around(store: ReviewStore, site: Starlette) -> None:
     """A reviewer approved "pay 50 to bob", shown by an override from a text that says otherwise."""
     turned, shown = "pay \u202ebob ot 05\u2066", "pay \\u202ebob ot 05\\u2066"
     talk = ({"role": "human", "content": turned}, {"role": "ai", "content": "", "tool_calls": [{"name": turned}]})
     content = held_back(turned, turned, alternatives=((turned, 1.0),), messages=talk, metadata={turned: turned})
     item = store.enqueue(content)
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     for path in ("/", "/search?q=pay", f"/items/{item.id}"):
         page = ann.get(path)[1]
@@ -440,10 +464,10 @@ def test_no_character_turns_the_text_around(store: ReviewStore, address: str) ->
     assert decided.candidate == Candidate(text=field), "the override is gone, so this is not what was judged"
 
 
-def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store: ReviewStore, address: str) -> None:
+def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store: ReviewStore, site: Starlette) -> None:
     call = {"name": "pay", "arguments": {"to": "\u202ebob"}}
     item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [call]}))
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     page = ann.get(f"/items/{item.id}")[1]
     assert "\u202e" not in page
@@ -454,7 +478,7 @@ def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store
     assert decided.action == "approve"
 
 
-def test_hostile_text_is_text(store: ReviewStore, address: str) -> None:
+def test_hostile_text_is_text(store: ReviewStore, site: Starlette) -> None:
     content = held_back(
         HOSTILE,
         HOSTILE,
@@ -464,7 +488,7 @@ def test_hostile_text_is_text(store: ReviewStore, address: str) -> None:
         verdict={**verdict(), "detail": HOSTILE, "guarantee": HOSTILE},
     )
     item = store.enqueue(content)
-    eve = Client(address).sign_in("eve")
+    eve = Client(site).sign_in("eve")
     eve.post(f"/items/{item.id}/claim")
     lease = lease_of(eve.get(f"/items/{item.id}")[1])
     for path in ("/", f"/items/{item.id}", "/trail"):
@@ -478,8 +502,8 @@ def test_hostile_text_is_text(store: ReviewStore, address: str) -> None:
         assert "<script>" not in eve.get(path)[1]
 
 
-def test_headers(address: str) -> None:
-    client = Client(address)
+def test_headers(site: Starlette) -> None:
+    client = Client(site)
     for path in ("/sign-in", "/static/review.js", "/nothing", "/"):
         client.get(path)
         policy = client.headers["content-security-policy"]
@@ -489,7 +513,7 @@ def test_headers(address: str) -> None:
         assert client.headers["x-content-type-options"] == "nosniff"
         assert client.headers["referrer-policy"] == "no-referrer"
         assert "server" not in client.headers or "uvicorn" in client.headers["server"]
-    client = Client(address)
+    client = Client(site)
     client.get("/sign-in")
     cookie = client.headers["set-cookie"]
     assert "HttpOnly" in cookie
@@ -497,9 +521,9 @@ def test_headers(address: str) -> None:
     assert client.headers["cache-control"] == "no-store"
 
 
-def test_pages_hold_no_inline_code(store: ReviewStore, address: str) -> None:
+def test_pages_hold_no_inline_code(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    eve = Client(address).sign_in("eve")
+    eve = Client(site).sign_in("eve")
     eve.post(f"/items/{item.id}/claim")
     for path in ("/", "/history", "/trail", f"/items/{item.id}"):
         text = eve.get(path)[1]
@@ -507,19 +531,18 @@ def test_pages_hold_no_inline_code(store: ReviewStore, address: str) -> None:
 
 
 def test_https_marks_the_cookie(store: ReviewStore) -> None:
-    with served(review_app(store, Accounts.from_text(REVIEWERS), https=True)) as address:
-        client = Client(address)
-        client.get("/sign-in")
-        assert "Secure" in client.headers["set-cookie"]
+    client = Client(review_app(store, Accounts.from_text(REVIEWERS), https=True))
+    client.get("/sign-in")
+    assert "Secure" in client.headers["set-cookie"]
 
 
-def test_other_host_names_are_refused(address: str) -> None:
-    client = Client(address)
+def test_other_host_names_are_refused(site: Starlette) -> None:
+    client = Client(site)
     assert client.ask("GET", "/sign-in", Host="evil.example")[0] == 400
 
 
-def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
-    ann = Client(address).sign_in("ann")
+def test_signing_out_and_in_gives_a_fresh_session(site: Starlette) -> None:
+    ann = Client(site).sign_in("ann")
     first, token = ann.cookie, ann.form_token()
     ann.post("/sign-out")
     assert ann.get("/")[0] == 303
@@ -529,21 +552,20 @@ def test_signing_out_and_in_gives_a_fresh_session(address: str) -> None:
 
 
 def test_a_copied_cookie_is_worth_nothing_after_signing_out(store: ReviewStore) -> None:
-    pages = [review_app(store, Accounts.from_text(REVIEWERS), secret=b"s" * 32) for _ in range(2)]
-    with served(pages[0]) as first, served(pages[1]) as other:
-        ann = Client(first).sign_in("ann")
-        copies = [Client(first), Client(other)]
-        for copy in copies:
-            copy.cookie = ann.cookie
-            assert copy.get("/history")[0] == 200
-        ann.post("/sign-out")
-        for copy in copies:
-            assert copy.get("/history")[0] == 303
-        assert ann.sign_in("ann").get("/history")[0] == 200
+    first, other = (review_app(store, Accounts.from_text(REVIEWERS), secret=b"s" * 32) for _ in range(2))
+    ann = Client(first).sign_in("ann")
+    copies = [Client(first), Client(other)]
+    for copy in copies:
+        copy.cookie = ann.cookie
+        assert copy.get("/history")[0] == 200
+    ann.post("/sign-out")
+    for copy in copies:
+        assert copy.get("/history")[0] == 303
+    assert ann.sign_in("ann").get("/history")[0] == 200
 
 
-def test_forged_cookies_are_no_session(address: str) -> None:
-    ann = Client(address).sign_in("ann")
+def test_forged_cookies_are_no_session(site: Starlette) -> None:
+    ann = Client(site).sign_in("ann")
     body = ann.cookie.split("=", 1)[1]
     forged = Sessions(b"another secret").write(Session("0" * 32, 0.0, "eve", "x"))
     for cookie in ("", ".", "a.b", body[:-1], "x" + body, forged):
@@ -554,32 +576,21 @@ def test_forged_cookies_are_no_session(address: str) -> None:
 # -- limits of the server ------------------------------------------------------------------------------------------
 
 
-def connected(address: str) -> socket.socket:
-    parts = urlsplit(address)
-    assert parts.hostname is not None
-    return socket.create_connection((parts.hostname, parts.port or 80), timeout=30)
-
-
-def test_a_broken_form_is_not_logged(address: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_broken_form_is_not_logged(site: Starlette, caplog: pytest.LogCaptureFixture) -> None:
     kind = {"Content-Type": "multipart/form-data; boundary=x"}
-    connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=30)
-    connection.request("POST", "/sign-in", b"abc", kind)
-    assert connection.getresponse().status == 415
-    connection.close()
-    assert caplog.records == [], "anybody could fill the log"
+    assert in_process(site).post("/sign-in", content=b"abc", headers=kind).status_code == 415
+    assert [record for record in caplog.records if record.name.startswith("guardrail")] == [], "anybody could fill it"
 
 
-def test_a_body_of_unknown_length_is_refused(address: str) -> None:
-    with connected(address) as connection:
-        connection.sendall(b"POST /sign-in HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n")
-        assert b" 411 " in connection.recv(100).split(b"\r\n")[0]
+def test_a_body_of_unknown_length_is_refused(site: Starlette) -> None:
+    assert in_process(site).post("/sign-in", content=iter([b"a"])).status_code == 411
 
 
 def test_a_database_that_fails_is_a_page_that_says_so(
-    store: ReviewStore, address: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    store: ReviewStore, site: Starlette, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     item = store.enqueue(held_back())
-    ann, _, lease = claimed(address, item.id)
+    ann, _, lease = claimed(site, item.id)
     form_token = ann.form_token()
 
     def fails(*_: object, **__: object) -> None:
@@ -603,9 +614,9 @@ def test_a_database_that_fails_is_a_page_that_says_so(
     assert ann.get("/health") == (503, '{"status":"the database is not available"}')
 
 
-def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, address: str, tmp_path: Path) -> None:
+def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, site: Starlette, tmp_path: Path) -> None:
     item = store.enqueue(held_back())
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     path, elsewhere = tmp_path / "reviews.db", tmp_path / "elsewhere.db"
     path.rename(elsewhere)
     for _ in range(2):
@@ -617,7 +628,7 @@ def test_a_database_file_that_was_moved_is_not_replaced(store: ReviewStore, addr
     assert "Who wrote The Waves?" in ann.get(f"/items/{item.id}")[1]
 
 
-def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, address: str) -> None:
+def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, site: Starlette) -> None:
     items = {
         key: store.enqueue(held_back(question), key=key)
         for key, question in (
@@ -626,7 +637,7 @@ def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, address: str)
             ("<b>", "Wer schrieb Z\u00fcrich?"),
         )
     }
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
 
     def found(wanted: str) -> set[str]:
         status, text = ann.get(f"/search?q={quote(wanted)}")
@@ -640,12 +651,12 @@ def test_a_search_finds_tickets_keys_and_texts(store: ReviewStore, address: str)
     assert found("Z\u00fcrich") == {"<b>"}
     assert found("nobody asked this") == found("  ") == found("\0") == set()
     assert "<script>" not in ann.get(f"/search?q={quote('<script>')}")[1]
-    assert Client(address).get("/search?q=order")[0] != 200, "only for reviewers"
+    assert Client(site).get("/search?q=order")[0] != 200, "only for reviewers"
 
 
-def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
+def test_large_forms_are_refused(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(held_back())
-    ann, _, lease = claimed(address, item.id)
+    ann, _, lease = claimed(site, item.id)
     assert ann.post("/next", note="x" * 64_001)[0] == 413
     decide = {"lease": lease, "action": "respond"}
     status, text = ann.post(f"/items/{item.id}/decide", text="x" * 16_000_001, **decide)
@@ -654,10 +665,10 @@ def test_large_forms_are_refused(store: ReviewStore, address: str) -> None:
     assert ann.post(f"/items/{item.id}/decide", text="x" * 2_000_000, **decide)[0] == 303
 
 
-def test_the_queue_has_pages(store: ReviewStore, address: str) -> None:
+def test_the_queue_has_pages(store: ReviewStore, site: Starlette) -> None:
     for i in range(120):
         store.enqueue(held_back(f"Question {i}?"))
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     shown, path = [], "/"
     for older in (False, True, True):
         page = ann.get(path)[1]
@@ -674,9 +685,9 @@ def test_the_queue_has_pages(store: ReviewStore, address: str) -> None:
         assert "Question 0?" in ann.get(f"/?page={page}")[1]
 
 
-def test_what_was_given_back_comes_last_for_who_gave_it_back(store: ReviewStore, address: str) -> None:
+def test_what_was_given_back_comes_last_for_who_gave_it_back(store: ReviewStore, site: Starlette) -> None:
     first, second, third = (store.enqueue(held_back(f"{i}?")) for i in range(3))
-    ann, bob = Client(address).sign_in("ann"), Client(address).sign_in("bob")
+    ann, bob = Client(site).sign_in("ann"), Client(site).sign_in("bob")
 
     def next_of(client: Client, *, back: bool = True) -> str:
         client.post("/next")
@@ -690,10 +701,10 @@ def test_what_was_given_back_comes_last_for_who_gave_it_back(store: ReviewStore,
     assert next_of(ann, back=False) == second.id, "with nothing else waiting it is offered again"
 
 
-def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, address: str) -> None:
+def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, site: Starlette) -> None:
     broken: dict[str, Any] = {"candidate_set": None, "alternatives": (), "candidate": {"text": "Caf\ud83d"}}
     item = store.enqueue(held_back(kind="audit", allowed=("approve", "edit", "reject"), **broken))
-    ann, _, lease = claimed(address, item.id)
+    ann, _, lease = claimed(site, item.id)
     page = ann.get(f"/items/{item.id}")[1]
     assert "stands for a character that could not be read or stored" in page
     assert "cannot be approved" not in page
@@ -705,8 +716,8 @@ def test_a_broken_audited_answer_can_be_called_right(store: ReviewStore, address
     assert 'value="approve"' not in page
 
 
-def test_strange_paths(store: ReviewStore, address: str) -> None:
-    ann = Client(address).sign_in("ann")
+def test_strange_paths(store: ReviewStore, site: Starlette) -> None:
+    ann = Client(site).sign_in("ann")
     assert ann.get("/items/unknown")[0] == 404
     assert ann.get("/nothing")[0] == 404
     for page in ("-1", "x", "999999999999", "\u0664", "3"):
@@ -715,9 +726,9 @@ def test_strange_paths(store: ReviewStore, address: str) -> None:
     assert ann.get("/static/%2e%2e/web.py")[0] == 404
 
 
-def test_an_expired_item_cannot_be_decided(store: ReviewStore, address: str, now: list[float]) -> None:
+def test_an_expired_item_cannot_be_decided(store: ReviewStore, site: Starlette, now: list[float]) -> None:
     item = store.enqueue(held_back(), expires_in=30)
-    ann = Client(address).sign_in("ann")
+    ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     now[0] += 31
@@ -726,10 +737,10 @@ def test_an_expired_item_cannot_be_decided(store: ReviewStore, address: str, now
 
 
 def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
-    store: ReviewStore, address: str, now: list[float], monkeypatch: pytest.MonkeyPatch
+    store: ReviewStore, site: Starlette, now: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     late, _ = store.enqueue(held_back(), expires_in=30), store.enqueue(held_back())
-    eve = Client(address).sign_in("eve")
+    eve = Client(site).sign_in("eve")
     now[0] += 31
     with monkeypatch.context() as patched:
         patched.setattr(store.database, "write", lambda: pytest.fail("it writes"))
@@ -756,9 +767,9 @@ def to_label(question: str = "2 + 2?") -> Content:
     )
 
 
-def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, address: str) -> None:
+def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, site: Starlette) -> None:
     item = store.enqueue(to_label())
-    browser = Client(address).sign_in("ann")
+    browser = Client(site).sign_in("ann")
     browser.post(f"/items/{item.id}/claim")
     text = browser.get(f"/items/{item.id}")[1]
     assert "answer to label" in text
@@ -774,10 +785,10 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, ad
     assert "60 %" in decided
 
 
-def test_one_key_labels_and_opens_the_next(store: ReviewStore, address: str) -> None:
+def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette) -> None:
     held = store.enqueue(held_back())
     first, second = (store.enqueue(to_label(question)) for question in ("1 + 1?", "2 + 2?"))
-    browser = Client(address).sign_in("ann")
+    browser = Client(site).sign_in("ann")
     queue = browser.get("/")[1]
     assert queue.count(">to label<") == 2
     assert ">audit<" not in queue
@@ -793,14 +804,18 @@ def test_one_key_labels_and_opens_the_next(store: ReviewStore, address: str) -> 
     assert decide(first.id, lease_of(page)) == f"/items/{second.id}"
     assert store.item(second.id).holder == "ann"
     assert decide(second.id, lease_of(browser.get(f"/items/{second.id}")[1])) == "/"
-    browser.post(f"/items/{held.id}/claim")
+    waiting = store.enqueue(held_back("Who wrote Orlando?"))
     store.enqueue(to_label("3 + 3?"))
-    assert decide(held.id, lease_of(browser.get(f"/items/{held.id}")[1])) == "/", "a caller waits for an answer"
+    browser.post(f"/items/{held.id}/claim")
+    lease = lease_of(browser.get(f"/items/{held.id}")[1])
+    assert decide(held.id, lease) == f"/items/{waiting.id}", "the next for which somebody waits"
+    store.enqueue(held_back("Who wrote Flush?"))
+    assert decide(held.id, lease) == f"/items/{waiting.id}", "a form sent twice takes no second item"
 
 
-def test_items_without_the_usual(store: ReviewStore, address: str) -> None:
+def test_items_without_the_usual(store: ReviewStore, site: Starlette) -> None:
     bare = store.enqueue(Content(question="", allowed=("reject", "respond")))
-    eve = Client(address).sign_in("eve")
+    eve = Client(site).sign_in("eve")
     eve.post(f"/items/{bare.id}/claim")
     text = eve.get(f"/items/{bare.id}")[1]
     assert "The model gave no answer." in text

@@ -441,13 +441,14 @@ def test_a_rejection_of_what_was_changed_stands(store: Any) -> None:
     assert happened(store, item)[-2:] == ["handed_over", "carried_out"]
 
 
-def test_the_model_does_not_read_a_reviewers_note(store: Any) -> None:
+def test_the_model_reads_the_reason_for_it_and_not_the_reviewers_note(store: Any) -> None:
     """The page says that only reviewers see it, and what a model reads it may tell the user."""
     agent = transferring(5, 0, 1, 2, 3)
     bridge, item = queued(store, agent)
-    decide(store, item, action="reject", note="Bob lies.")
+    decide(store, item, action="reject", text="Bob has moved.", note="Bob lies.")
     result = bridge.resume(agent, CONFIG)
-    assert texts_of(result)[2].startswith("A person rejected this call of transfer")
+    assert texts_of(result)[2].startswith("A person rejected this call of transfer; it was not run.")
+    assert texts_of(result)[2].endswith("The reason: Bob has moved.")
     assert "Bob lies." not in repr(result)
 
 

@@ -1,4 +1,4 @@
-"""Pages of the queue: the list, an item with its decision, the history and the audit trail."""
+"""The pages: sign-in, queue, an item with its decision, history, search, audit trail and monitors."""
 
 from __future__ import annotations
 
@@ -7,45 +7,51 @@ from functools import partial
 from typing import Any
 
 from pydantic import ValidationError
-from starlette.concurrency import run_in_threadpool
 from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ...types import ToolCall, canonical_calls
-from ..item import Candidate, Content, Decision, Item, State
+from ..item import Candidate, Content, Decision, Item, Kind, State
+from ..monitors import Monitors
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
 from .fields import decision_by_items, rows_of
-from .plots import uncertainty_plot
+from .plots import uncertainty_plot, wealth_plot
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
-__all__ = ["LARGEST_DECISION", "ItemPages", "edit_of"]
+__all__ = ["LARGEST_DECISION", "Pages", "edit_of"]
 
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
 PAGE = 50
 LONGEST_SEARCH = 200
 """Characters of a search that are used."""
+POINTS = 400
+"""Points of a monitor's plot."""
 
 
-class ItemPages:
-    """Lists items, leases them and takes decisions.
+class Pages:
+    """Handlers of all pages; each runs in a thread and answers one call.
 
     Args:
         site: Serves the pages.
-        store: The queue.
+        store: The queue; its database holds the monitors.
         lease: Seconds a reviewer has for an item.
     """
 
     def __init__(self, site: Site, store: ReviewStore, lease: float) -> None:
         self._site, self._store, self._lease = site, store, lease
+        self._monitors = Monitors(store)
 
     def routes(self) -> list[Route]:
         """Paths and their handlers."""
-        closed = self._site.closed
+        open_, closed = self._site.open, self._site.closed
         post = partial(closed, form=LARGEST_FORM)
         return [
+            Route("/sign-in", open_(self.sign_in_form)),
+            Route("/sign-in", open_(self.sign_in, form=LARGEST_FORM), methods=["POST"]),
+            Route("/sign-out", post(self.sign_out), methods=["POST"]),
             Route("/", closed(self.queue)),
             Route("/history", closed(self.history)),
             Route("/search", closed(self.search)),
@@ -57,111 +63,138 @@ class ItemPages:
             Route("/items/{item}/release", post(self.release), methods=["POST"]),
             Route("/items/{item}/take-back", post(self.take_back, admin=True), methods=["POST"]),
             Route("/items/{item}/decide", closed(self.decide, form=LARGEST_DECISION), methods=["POST"]),
+            Route("/monitor", closed(self.monitor)),
+            Route("/monitor/acknowledge", post(self.acknowledge, admin=True), methods=["POST"]),
         ]
 
-    async def queue(self, call: SiteCall) -> Response:
+    def sign_in_form(self, call: SiteCall) -> Response:
+        """The form that takes a token."""
+        return self._site.page(call, "sign_in.html", problem="")
+
+    def sign_in(self, call: SiteCall) -> Response:
+        """Begin a session."""
+        account = self._site.accounts.by_token(call.field("token").strip())
+        if account is None or account.role == "system":
+            problem = "This token is not valid here. Ask your administrator for a token."
+            return self._site.page(call, "sign_in.html", 403, problem=problem)
+        response = RedirectResponse("/", 303)
+        self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))
+        return response
+
+    def sign_out(self, call: SiteCall) -> Response:
+        """End the session in all processes."""
+        self._site.end(call.session)
+        response = RedirectResponse("/sign-in", 303)
+        self._site.remember(response, self._site.sessions.begin())
+        return response
+
+    def queue(self, call: SiteCall) -> Response:
         """Open items, oldest first."""
-        page, context = await self._listed(call, ["pending", "claimed"], newest=False)
-        if page and not context["items"]:  # they were decided meanwhile
+        context = self._listed(call, ["pending", "claimed"], newest=False)
+        if context["page"] and not context["items"]:  # they were decided meanwhile
             return RedirectResponse("/", 303)
-        return self._site.page(call, "queue.html", page=page, **context)
+        return self._site.page(call, "queue.html", **context)
 
-    async def history(self, call: SiteCall) -> Response:
+    def history(self, call: SiteCall) -> Response:
         """Decided and expired items, newest first."""
-        page, context = await self._listed(call, ["decided", "expired"], newest=True)
-        return self._site.page(call, "history.html", page=page, **context)
+        return self._site.page(call, "history.html", **self._listed(call, ["decided", "expired"], newest=True))
 
-    async def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> tuple[int, dict[str, Any]]:
+    def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> dict[str, Any]:
         page = _page_number(call.request)
+        listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
+        stats = self._store.stats(actions=newest)  # the queue does not show them
+        shown = {"items": listed[:PAGE], "more": len(listed) > PAGE}
+        return {"page": page, **shown, "stats": stats, "now": self._now()}
 
-        def find() -> dict[str, Any]:
-            listed = self._store.items(states, newest=newest, limit=PAGE + 1, offset=page * PAGE)
-            more = len(listed) > PAGE
-            stats = self._store.stats(actions=newest)  # the queue does not show them
-            return {"items": listed[:PAGE], "more": more, "stats": stats, "now": self._now()}
-
-        return page, await run_in_threadpool(find)
-
-    async def search(self, call: SiteCall) -> Response:
+    def search(self, call: SiteCall) -> Response:
         """Items with a ticket, key or text, newest first."""
         wanted = call.request.query_params.get("q", "")[:LONGEST_SEARCH]
-        listed = await run_in_threadpool(partial(self._store.search, wanted, limit=PAGE + 1))
-        more = len(listed) > PAGE
-        return self._site.page(call, "search.html", wanted=wanted, items=listed[:PAGE], more=more)
+        listed = self._store.search(wanted, limit=PAGE + 1)
+        return self._site.page(call, "search.html", wanted=wanted, items=listed[:PAGE], more=len(listed) > PAGE)
 
-    async def trail(self, call: SiteCall) -> Response:
+    def trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""
-        lines = await run_in_threadpool(self._store.trail, limit=200)
-        return self._site.page(call, "trail.html", events=lines[::-1])
+        return self._site.page(call, "trail.html", events=self._store.trail(limit=200)[::-1])
 
-    async def next_item(self, call: SiteCall) -> Response:
+    def next_item(self, call: SiteCall) -> Response:
         """Claim the oldest free item and show it."""
+        self._store.expire()  # here and not in the pages, because a GET must not write
+        return _opened(self._store.claim(call.account.name, seconds=self._lease))
 
-        def take() -> Lease | None:
-            self._store.expire()  # here and not in the pages, because a GET must not write
-            return self._store.claim(call.account.name, seconds=self._lease)
-
-        lease = await run_in_threadpool(take)
-        return RedirectResponse("/" if lease is None else f"/items/{lease.item.id}", 303)
-
-    async def show(self, call: SiteCall) -> Response:
+    def show(self, call: SiteCall) -> Response:
         """One item."""
+        item = self._store.item(call.item)
+        return self._site.page(
+            call,
+            "item.html",
+            item=item,
+            lease=self._store.held(call.item, call.account.name),
+            trail=self._store.trail(call.item) if call.account.role == "admin" else [],
+            now=self._now(),
+            plot=uncertainty_plot(item.content.verdict),
+            choices=choices_of(item.content),
+            rows=rows_of(item.content),
+        )
 
-        def find() -> dict[str, Any]:
-            item = self._store.item(call.item)
-            return {
-                "item": item,
-                "lease": self._store.held(call.item, call.account.name),
-                "trail": self._store.trail(call.item) if call.account.role == "admin" else [],
-                "now": self._now(),
-            }
-
-        context = await run_in_threadpool(find)
-        content = context["item"].content
-        plot, choices = uncertainty_plot(content.verdict), choices_of(content)
-        rows = rows_of(content)
-        return self._site.page(call, "item.html", plot=plot, choices=choices, rows=rows, **context)
-
-    async def claim(self, call: SiteCall) -> Response:
+    def claim(self, call: SiteCall) -> Response:
         """Claim this item."""
-        claim = partial(self._store.claim, call.account.name, item=call.item, seconds=self._lease)
-        if await run_in_threadpool(claim) is None:
+        if self._store.claim(call.account.name, item=call.item, seconds=self._lease) is None:
             raise PageError(409, "Already taken", "Another reviewer has taken this item. Take the next one.")
         return RedirectResponse(f"/items/{call.item}", 303)
 
-    async def renew(self, call: SiteCall) -> Response:
+    def renew(self, call: SiteCall) -> Response:
         """Keep the item longer; the page's script asks for it."""
-        lease = await self._given_lease(call)
-        renewed = await run_in_threadpool(partial(self._store.renew, lease, seconds=self._lease))
+        renewed = self._store.renew(self._given_lease(call), seconds=self._lease)
         return JSONResponse({"seconds": self._lease, "until": renewed.until})
 
-    async def release(self, call: SiteCall) -> Response:
+    def release(self, call: SiteCall) -> Response:
         """Give the item back to the queue."""
-        await run_in_threadpool(self._store.release, await self._given_lease(call))
+        self._store.release(self._given_lease(call))
         return RedirectResponse("/", 303)
 
-    async def take_back(self, call: SiteCall) -> Response:
+    def take_back(self, call: SiteCall) -> Response:
         """Take the item from its holder; for administrators."""
-        await run_in_threadpool(partial(self._store.take_back, call.item, who=call.account.name))
+        self._store.take_back(call.item, who=call.account.name)
         return RedirectResponse(f"/items/{call.item}", 303)
 
-    async def decide(self, call: SiteCall) -> Response:
-        """Record a decision. After an audit or a label the next one follows: nobody waits between them."""
-        lease = await self._given_lease(call)
-        await run_in_threadpool(self._store.decide, lease, _decision(call, lease.item))
-        if lease.item.content.kind != "audit":
-            return RedirectResponse("/", 303)
-        claim = partial(self._store.claim, call.account.name, seconds=self._lease, kinds=("audit",))
-        following = await run_in_threadpool(claim)
-        return RedirectResponse("/" if following is None else f"/items/{following.item.id}", 303)
+    def decide(self, call: SiteCall) -> Response:
+        """Record a decision and open the next item: after an audit or a label the next of these, else one that waits.
 
-    async def _given_lease(self, call: SiteCall) -> Lease:
-        item = await run_in_threadpool(self._store.item, call.item)
-        return Lease(item, call.field("lease"), call.account.name, 0.0)
+        An item that the reviewer holds already comes first, so that a form sent twice takes no second item.
+        """
+        lease = self._given_lease(call)
+        self._store.decide(lease, _decision(call, lease.item))
+        kinds: tuple[Kind, ...] = ("audit",) if lease.item.content.kind == "audit" else ("answer", "tool_call")
+        now = self._now()
+        for item in self._store.items(["claimed"], limit=PAGE):
+            if item.holder == call.account.name and item.content.kind in kinds and (item.lease_until or 0.0) > now:
+                return RedirectResponse(f"/items/{item.id}", 303)
+        return _opened(self._store.claim(call.account.name, seconds=self._lease, kinds=kinds))
+
+    def _given_lease(self, call: SiteCall) -> Lease:
+        return Lease(self._store.item(call.item), call.field("lease"), call.account.name, 0.0)
 
     def _now(self) -> float:
         with self._store.database.read() as connection:
             return self._store.database.now(connection)
+
+    def monitor(self, call: SiteCall) -> Response:
+        """Every monitor with its history."""
+        plots = [
+            (view, wealth_plot(self._monitors.history(view.name, most=POINTS), view.delta))
+            for view in self._monitors.all()
+        ]
+        return self._site.page(call, "monitor.html", views=plots)
+
+    def acknowledge(self, call: SiteCall) -> Response:
+        """Acknowledge an alarm; for administrators."""
+        self._monitors.acknowledge(call.field("name"), who=call.account.name)
+        return RedirectResponse("/monitor", 303)
+
+
+def _opened(lease: Lease | None) -> Response:
+    """Shows the item that was taken; the queue if none was free."""
+    return RedirectResponse("/" if lease is None else f"/items/{lease.item.id}", 303)
 
 
 def _decision(call: SiteCall, item: Item) -> Decision:
@@ -174,7 +207,7 @@ def _decision(call: SiteCall, item: Item) -> Decision:
             return decision_by_items(item.content, call.field, note)
         if action == "edit":
             return edit_of(item.content, _edited(call, item), note)
-        text = call.field("text") if action == "respond" else None
+        text = call.field("text") if action == "respond" else call.field("reason").strip() or None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
         message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
