@@ -31,6 +31,7 @@ from guardrail import (
     UsageError,
     Verdict,
 )
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings
 
@@ -78,7 +79,7 @@ def test_usage_is_summed_over_all_samples() -> None:
 
 def test_abstains_with_a_message_that_says_why_and_leaks_nothing() -> None:
     message = GUARD.invoke(UNSURE)
-    assert message.content == "I am not sure enough to answer this, so I would rather not guess."
+    assert message.content == ABSTENTION
     verdict = message.response_metadata["guardrail"]
     assert verdict["reason"] == "above_threshold"
     assert "1.585" not in verdict["detail"]
@@ -233,7 +234,7 @@ def test_async_person_and_none_for_the_message() -> None:
         await asyncio.sleep(0)
 
     guard = guarded(on_abstain=person)
-    assert "rather not guess" in str(asyncio.run(guard.ainvoke(UNSURE)).content)
+    assert ABSTENTION in str(asyncio.run(guard.ainvoke(UNSURE)).content)
     with pytest.raises(UsageError, match="Use ainvoke"):
         guard.invoke(UNSURE)
 
@@ -278,7 +279,7 @@ def test_a_handler_must_return_something_usable() -> None:
 def test_chain_batch_and_async() -> None:
     chain = GUARD.prompt | GUARD | StrOutputParser()
     inputs = [{"question": SURE}, {"question": UNSURE}] * 8
-    expected = ["Paris", "I am not sure enough to answer this, so I would rather not guess."] * 8
+    expected = ["Paris", ABSTENTION] * 8
     assert chain.batch(inputs) == expected
     assert asyncio.run(chain.abatch(inputs)) == expected
 

@@ -23,7 +23,7 @@ from langchain_core.tracers.schemas import Run
 
 from guardrail import AbstainedError, ArtifactTamperedError, Guardrail, UsageError, Verdict
 from guardrail.bindings import bindings_for
-from guardrail.guard.abstention import worded
+from guardrail.guard.abstention import ABSTENTION, worded
 from guardrail.judges import Judge, JudgeSpec, TextJudge
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
@@ -34,7 +34,7 @@ SECRETS = ("Secretville", "Hiddenton", "Maskburg", "Veilham")
 MODEL = ScriptedChat(script={SURE: ["Paris", "Paris", "paris!"], UNSURE: SECRETS})
 ARTIFACT = make_artifact(MODEL, threshold=0.5)
 BIGGER = ScriptedChat(default=["bigger"])
-TEXT = "I am not sure enough to answer this, so I would rather not guess."
+TEXT = ABSTENTION
 
 
 def guarded(**kwargs: Any) -> Guardrail:

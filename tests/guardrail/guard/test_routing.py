@@ -17,6 +17,7 @@ from pydantic import ValidationError
 
 from guardrail import AbstainedError, ArtifactMismatchError, UnmeasuredError, UsageError
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.cascade import Cascade, CascadeVerdict
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.outcome import InfeasibleReason
@@ -118,7 +119,7 @@ def test_a_stage_that_cannot_decide_is_not_passed_over(problem: Unmeasured) -> N
 
 
 def test_an_outage_of_the_first_stage_takes_the_abstention_path() -> None:
-    assert "rather not guess" in str(system().invoke(DOWN).content)
+    assert ABSTENTION in str(system().invoke(DOWN).content)
     with pytest.raises(UnmeasuredError, match=r"Stage 2 was not asked instead.* guard of its own around the model of"):
         system(on_abstain="raise").invoke(DOWN)
     person: RunnableLambda[Any, str] = RunnableLambda(lambda messages: "a person")
@@ -147,7 +148,7 @@ def test_after_the_last_stage_there_is_nothing_to_explain() -> None:
 
 def test_nobody_is_certain() -> None:
     message = system().invoke(LOST)
-    assert "rather not guess" in str(message.content)
+    assert ABSTENTION in str(message.content)
     assert not any(text in str(message.model_dump()) for text in ("secret", "veiled", "three", "five"))
     verdict = system().assess(LOST)
     assert isinstance(verdict, CascadeVerdict)

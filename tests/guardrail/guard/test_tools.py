@@ -25,6 +25,7 @@ from guardrail import (
     UsageError,
 )
 from guardrail.bindings import binding_settings, bindings_for, json_format, native_settings, read_bindings
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Unmeasured
@@ -167,12 +168,12 @@ def test_sampling_settings_are_refused_when_they_are_bound(kwargs: dict[str, Any
 def test_an_abstention_makes_no_call_and_forced_calls_raise() -> None:
     message = guarded(CALLER, TOOLS).bind_tools([look_up, weather]).invoke(UNSURE)
     assert message.tool_calls == []
-    assert "rather not guess" in str(message.content)
+    assert ABSTENTION in str(message.content)
     forced = guarded(PERSON, PERSON_CALL).bind_tools([Person], tool_choice="any")
     assert forced.invoke(SURE).tool_calls[0]["args"] == {"name": "Goethe", "born": 1749}
     with pytest.raises(AbstainedError) as caught:
         forced.invoke(UNSURE)
-    assert caught.value.message.startswith("I am not sure enough")
+    assert caught.value.message.startswith(ABSTENTION)
     assert not isinstance(caught.value, UnmeasuredError)
 
 

@@ -15,6 +15,7 @@ from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcom
 from guardrail.bindings import bindings_for
 from guardrail.decision import Gate, ThresholdGate
 from guardrail.errors import ArtifactMismatchError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.items.gate import ItemsGate, gate_of, release, undivided
 from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
@@ -120,7 +121,7 @@ def test_if_nothing_is_kept_the_answer_is_held_back() -> None:
     verdict = guard.assess(Q)
     assert (verdict.accepted, verdict.reason) == (False, Reason.ABOVE_THRESHOLD)
     assert [item.kept for item in verdict.items] == [False] * 4
-    assert guard.invoke(Q).text.startswith("I am not sure enough")
+    assert guard.invoke(Q).text.startswith(ABSTENTION)
 
 
 @pytest.mark.parametrize("broken", ["no JSON", '{"number": "A-1", "number": "B"}', '{"number": "\\ud800"}'])

@@ -19,6 +19,7 @@ from sqlalchemy.exc import OperationalError
 
 from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
 from guardrail.review.database import CONNECTIONS, Database, _Operation
 from guardrail.testing import ScriptedChat, make_artifact
@@ -107,7 +108,7 @@ def test_waiting_and_cancelling_win_over_the_deadline(store_url: str) -> None:
         loops = [asyncio.new_event_loop() for _ in range(2)]
         with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
             assert store.wait(item.id, 0.1) is None
-            assert "rather not guess" in str(ask.invoke(UNSURE).content)
+            assert ABSTENTION in str(ask.invoke(UNSURE).content)
             for loop, run in zip(loops, (cancelled, waited), strict=True):
                 loop.run_until_complete(run())
         for loop in loops:  # threads that still waited for the database
@@ -130,7 +131,7 @@ def test_an_abstention_stays_one_and_what_cannot_be_watched_is_held_back(impatie
             verdict = guard.assess(SURE)
             assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
             assert "could not be recorded (StoreUnavailableError" in verdict.detail
-        assert "rather not guess" in str(watched_guard.invoke(UNSURE).content)
+        assert ABSTENTION in str(watched_guard.invoke(UNSURE).content)
 
 
 def test_a_database_that_takes_nothing_is_not_available(store_url: str) -> None:
@@ -145,7 +146,7 @@ def test_a_database_that_takes_nothing_is_not_available(store_url: str) -> None:
         else:
             with store.database.write() as connection:
                 connection.exec_driver_sql("PRAGMA query_only = on")
-        assert "rather not guess" in str(guard.invoke(UNSURE).content)
+        assert ABSTENTION in str(guard.invoke(UNSURE).content)
         with pytest.raises(StoreUnavailableError, match=r"failed: .*(read-only|readonly)"):
             drift.watch(guard.assess(SURE))
 

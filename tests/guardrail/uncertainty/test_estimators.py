@@ -12,7 +12,7 @@ from numpy.linalg import LinAlgError
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, Judge, JudgeSpec, make_judge
 from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import Evidence, from_spec, list_estimators, make_estimator, measure, measure_all
+from guardrail.uncertainty import Evidence, from_spec, make_estimator, measure, measure_all
 from guardrail.uncertainty.clustering import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
 from guardrail.uncertainty.plan import plan_for, unmet_needs
@@ -39,37 +39,6 @@ def score(name: str, drawn: SampleSet, judge: object = EXACT) -> Uncertainty:
 
 
 OPTION_OR_LIKELIHOOD = {"predictive_entropy", "max_softmax", "perplexity"}
-
-
-def test_all_are_listed() -> None:
-    assert list_estimators() == (
-        "answer_word_nll",
-        "degree",
-        "discrete_semantic_entropy",
-        "eccentricity",
-        "eigenvalue",
-        "graded_disagreement",
-        "kernel_language_entropy",
-        "length_normalised_entropy",
-        "lexical_similarity",
-        "max_softmax",
-        "num_sets",
-        "p_true",
-        "perplexity",
-        "predictive_entropy",
-        "primary_disagreement",
-        "sar",
-        "self_consistency",
-        "selfcheck_ngram",
-        "selfcheck_nli",
-        "selfcheck_prompt",
-        "semantic_entropy",
-        "sentence_sar",
-        "sequence_nll",
-        "token_sar",
-        "verbalised",
-        "word_sequence_entropy",
-    )
 
 
 def test_discrete_semantic_entropy_by_hand() -> None:

@@ -97,7 +97,7 @@ def test_an_accepted_answer_passes_a_plain_graph() -> None:
     [
         ({"type": "respond", "message": "mine"}, "mine"),
         ({"type": "edit", "edited_action": {"name": "answer", "args": {"text": "mended"}}}, "mended"),
-        ({"type": "reject"}, "I am not sure enough to answer this, so I would rather not guess."),
+        ({"type": "reject"}, ABSTENTION),
     ],
 )
 def test_a_rejected_or_changed_message_keeps_no_tool_call(decision: dict[str, Any], text: str) -> None:

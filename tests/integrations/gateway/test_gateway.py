@@ -386,7 +386,7 @@ def test_another_alias_of_the_same_upstream_and_artifact_is_no_other_question(se
     assert served.ask(UNSURE).status_code == 400
     made = endpoint.requests
     endpoint.answers = {UNSURE: ["Paris"]}  # drawn again, it would be accepted
-    assert "not sure enough" in served.ask(UNSURE, model="same").text
+    assert ABSTENTION in served.ask(UNSURE, model="same").text
     assert endpoint.requests == made
     assert "Paris" in served.ask(UNSURE, model="elsewhere").text  # other calls, so another draw
 
