@@ -20,7 +20,6 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutc
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.guard.cascade import GOES_ON
-from guardrail.notebook import sure
 from guardrail.outcome import CERTIFIED, Feasible, Infeasible, InfeasibleReason
 from guardrail.types import Unmeasured
 
@@ -177,11 +176,6 @@ def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: flo
         delta=delta,
         options={"share": share, "ratio": ratio},
         n=len(u),
-        guarantee=(
-            f"With probability at least {sure(delta)} over calibrations the error rate among the system's answers is "
-            f"at most {alpha:g}, in finite samples, if questions are independent draws from the same source. The "
-            "thresholds lie on a path made of these questions' own scores, which is tested, not proved."
-        ),
         stages=stages,
         last_alone=(
             StageShare(threshold=alone.threshold, n_accepted=alone.k, n_errors=alone.e)
@@ -334,7 +328,6 @@ def _stage_outcome(
         "delta": outcome.delta,
         "options": {**outcome.options, "stage": stage + 1, "stages": len(outcome.stages)},
         "n": outcome.n,
-        "guarantee": f"As stage {stage + 1} of {len(outcome.stages)} only, for the system: {outcome.guarantee}",
         "diagnostics": single.outcome.diagnostics,
     }
     if share.threshold is None:

@@ -150,16 +150,6 @@ class Target:
             return picked, {}
         return np.arange(n) if self.rule.reads_groups else picked, {"items": n, "groups": picked.size}
 
-    def guarantee(self, options: Mapping[str, Any]) -> str:
-        """The promise of the rule, in one sentence, with its assumptions."""
-        text = self.rule.stated(self.alpha, self.level, self.settings)
-        if "items" not in options or self.rule.reads_groups:
-            return text
-        return (
-            f"{text} Of {options['items']} questions in {options['groups']} groups one of each group was used, picked "
-            "without looking at scores or labels: the error rate is that of a random question of a random group."
-        )
-
     def resolved(self, n: int) -> dict[str, Any]:
         """The settings for n items, for the record."""
         settings = dict(self.settings)
@@ -229,7 +219,6 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
         "delta": target.delta,
         "options": {**target.resolved(at.n), **options},
         "n": at.n,
-        "guarantee": target.guarantee(options),
         "diagnostics": Diagnostics(base_error=base, auroc=at.auroc, max_acceptance=reachable),
         "certifies": target.rule.certifies,
     }

@@ -351,7 +351,6 @@ def _outcome(
         "delta": delta,
         "options": options,
         "n": people.size,
-        "guarantee": _guarantee(alpha, delta, people.size, options["judge_only"]),
         "diagnostics": plain.diagnostics,
         "certifies": False,
     }
@@ -367,15 +366,6 @@ def _outcome(
         interval=interval(errors, k),
         tie_block=int(np.count_nonzero(scores[sampled] == tested.threshold)),
         **common,
-    )
-
-
-def _guarantee(alpha: float, delta: float, people: int, judge_only: int) -> str:
-    return (
-        f"Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted answers, "
-        f"by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} answers "
-        f"labelled by people, {judge_only} by the judge only). It needs independent questions from the source that is "
-        "served later, and a random sample for people."
     )
 
 

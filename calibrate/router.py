@@ -131,7 +131,6 @@ def _nothing_for_others(like: CalibrationArtifact, groups: Sequence[str]) -> Cal
         alpha=like.alpha,
         delta=None,
         n=0,
-        guarantee="Nothing is accepted.",
         diagnostics=Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0),
         reason=InfeasibleReason.UNKNOWN_GROUP,
         detail=(

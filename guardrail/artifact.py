@@ -26,11 +26,9 @@ from .errors import ArtifactMismatchError
 from .files import Persisted
 from .items.spec import ItemsThreshold
 from .outcome import (
-    CERTIFIED,
     Feasible,
     InfeasibleReason,
     Outcome,
-    stated,
 )
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
@@ -216,7 +214,7 @@ class CalibrationArtifact(Persisted):
     data: DataFingerprint
     """The questions that were used."""
     outcome: Outcome
-    """The fitted threshold with its rule, alpha, counts, diagnostics and guarantee, or the reason why there is none."""
+    """The fitted threshold with its rule, alpha, counts, diagnostics, or the reason why there is none."""
     calibration: CalibrationScores = Field(repr=False)
     """The scores and errors themselves."""
     packages: dict[str, str]
@@ -315,7 +313,7 @@ def uncalibrated(
         plan: How samples are drawn.
         prompt: Prompt wrapping.
         estimator: The estimator.
-        outcome: The outcome; its guarantee says that nothing was calibrated.
+        outcome: The outcome; its rule is "none" where nothing was calibrated.
         scores: Scores to state; None for none.
         turns: Turns of the prompts it answers.
     """
@@ -398,8 +396,6 @@ class CascadeOutcome(Frozen):
     """Options the rule was called with, resolved."""
     n: int
     """Calibration questions."""
-    guarantee: str
-    """The rule's promise about the whole system, with its assumptions, in one sentence."""
     stages: tuple[StageShare, ...]
     """One entry per stage; no stage has a threshold if the outcome is infeasible."""
     last_alone: StageShare | None = None
@@ -411,11 +407,6 @@ class CascadeOutcome(Frozen):
     """The reason why no thresholds satisfy the rule; None if some do."""
     detail: str = ""
     """The reason in words."""
-
-    @property
-    def promise(self) -> str:
-        """`guarantee`, without an "at most" where the rule is not a certificate."""
-        return stated(self.guarantee, certifies=self.rule == CERTIFIED)
 
     @property
     def feasible(self) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
-from .describe import target_text
+from .describe import guarantee, target_text
 from .gate import accepts
 from .judges import default_judge, distinct_answers
 from .outcome import Infeasible, InfeasibleReason
@@ -98,7 +98,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate, remarks: 
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
-        guarantee=artifact.outcome.promise,
+        guarantee=guarantee(artifact.outcome),
         artifact=artifact.digest,
         candidate=drawn.primary,
         alternatives=_alternatives(drawn),

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import get_args
 
-from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact
-from .notebook import percent
-from .outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, InfeasibleReason
+from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
+from .items.spec import ItemRule
+from .notebook import percent, sure
+from .outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, InfeasibleReason, Outcome
 
 __all__ = [
     "Asked",
@@ -21,8 +23,10 @@ __all__ = [
     "caveats",
     "confidence",
     "describe",
+    "guarantee",
     "not_covered",
     "promise_line",
+    "promised_of_items",
     "promises",
     "reversed_score",
     "stops_nothing",
@@ -35,6 +39,8 @@ __all__ = [
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
+PEOPLE = "prediction_powered"
+"""The rule that fits on the labels of a judge, corrected by those of people."""
 PROVISIONAL = 200
 """Labels below which a fit is called provisional: a second one may answer far more or far less."""
 REVERSED = 0.4
@@ -168,7 +174,7 @@ def _terms(artifact: CalibrationArtifact) -> Terms:
 def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
     gate, shown, broken = artifact.items, artifact.outcome.n_accepted, artifact.outcome.n_errors
     assert gate is not None, "an artifact of items"
-    yield f"Promise in use ({gate.rule}): {artifact.outcome.promise}{asked(artifact).failures}"
+    yield f"Promise in use ({gate.rule}): {guarantee(artifact.outcome)}{asked(artifact).failures}"
     kept = f"{broken} of these keep a wrong item ({percent(broken / shown)})" if shown else ""
     line = f"At calibration {shown} of {len(gate.scores.sizes)} answers show something"
     yield "; ".join(filter(None, (f"{line} ({percent(artifact.acceptance)} of all questions)", kept))) + "."
@@ -333,6 +339,83 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
 # -- Promises ----------------------------------------------------------------------------------------------------------
 
 
+def guarantee(outcome: Outcome | CascadeOutcome) -> str:
+    """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind."""
+    rule, alpha, certain = outcome.rule, outcome.alpha, sure(outcome.delta or 0.1)
+    if rule == "none" or not outcome.n:
+        return "None: nothing was calibrated."
+    at_most = f"With probability at least {certain} over calibrations the error rate among"
+    if rule == CERTIFIED and (isinstance(outcome, CascadeOutcome) or "stage" in outcome.options):
+        stage, stages = outcome.options.get("stage"), outcome.options.get("stages")
+        return (
+            f"{'' if stage is None else f'As stage {stage} of {stages} only, for the system: '}"
+            f"{at_most} the system's answers is at most {alpha:g}, in finite samples, if questions are "
+            "independent draws from the same source. The thresholds lie on a path made of these questions' own scores, "
+            "which is tested, not proved."
+        )
+    if rule in get_args(ItemRule):
+        return (
+            f"With probability at least {certain} over calibrations, {promised_of_items(rule, alpha)}, if answers are "
+            "independent draws from the same source. Items of an answer may depend on each other."
+        )
+    if not isinstance(outcome, CascadeOutcome) and outcome.certifies:
+        every = rule == "certified_groups"
+        once = " as a mean over groups (every group with an accepted answer counts once)"
+        return (
+            f"{at_most} accepted answers is at most {alpha:g}"
+            f"{once if every and outcome.options.get('most') is None else ''}, in finite samples, if "
+            f"{'groups' if every else 'questions'} are independent draws from the same source.{_of_groups(outcome)}"
+        )
+    other = "Not a certificate: rule {rule} promises nothing about new questions."
+    options = {"people": 0, "judge_only": 0, **outcome.options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
+    groups = "" if isinstance(outcome, CascadeOutcome) else _of_groups(outcome)
+    return _WITHOUT_CERTIFICATE.get(rule, other).format(**options) + groups
+
+
+_WITHOUT_CERTIFICATE = {
+    AVERAGE: (
+        "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
+        "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha."
+    ),
+    "crc_joint": (
+        "P(accepted and wrong) <= {alpha:g} per question, in finite samples for exchangeable items. This is a share of "
+        "all questions, not of the accepted ones."
+    ),
+    PEOPLE: (
+        "Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted answers, "
+        "by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} "
+        "answers labelled by people, {judge_only} by the judge only). It needs independent questions from the source "
+        "that is served later, and a random sample for people."
+    ),
+}
+"""Rules that certify nothing about the accepted answers, and say something all the same."""
+
+
+def _of_groups(outcome: Outcome) -> str:
+    """The sentence about items that come in groups."""
+    if outcome.rule == "certified_groups":
+        return " Questions within a group may depend on each other."
+    if "items" not in outcome.options:
+        return ""
+    return (
+        f" Of {outcome.options['items']} questions in {outcome.options['groups']} groups one of each group was used, "
+        "picked without looking at scores or labels: the error rate is that of a random question of a random group."
+    )
+
+
+def promised_of_items(rule: str, alpha: float) -> str:
+    """What a rule of items promises, as "at most 5 % of the items kept are wrong"."""
+    most = f"at most {percent(alpha)} of"
+    return {
+        "wrong_share": f"{most} the items kept are wrong",
+        "wrong_share_per_answer": f"{most} the items that an answer keeps are wrong, on average over the answers of "
+        "which something is kept",
+        "clean_shown": f"{most} the answers of which something is kept keep a wrong item",
+        "clean_answers": f"{most} all answers keep a wrong item, where an answer of which nothing is kept counts as "
+        "clean",
+    }[rule]
+
+
 def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -> str:
     """The promise of a gate in one line: what it is, the share that it answers, and what was wrong at calibration.
 
@@ -368,7 +451,7 @@ def _kept(alpha: float, n: int, terms: Terms, of: Asked) -> str:
         given = "calls let through" if of.calls else "answers given"
         return f"at most {target} of the {given} are wrong, with {percent(terms.confidence)} confidence{kind}"
     if terms.rule != AVERAGE:
-        return "not a certificate"
+        return "asymptotic, not a certificate" if terms.rule == PEOPLE else "not a certificate"
     # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
     above = "" if terms.n_accepted == n else f": {OFTEN_ABOVE} {target} wrong"
     return f"on average over calibrations, not a certificate{above}"

@@ -1,12 +1,11 @@
 """Results of a threshold rule: ``Feasible`` with a threshold, or ``Infeasible`` with a reason. Never a sentinel.
 
-They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy. So do the
-words of the promise that every place prints about a gate.
+They live here, not in ``calibrate``, because the artifact stores them and run time reads them without scipy. The
+words about them are in `guardrail.describe`.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
@@ -26,7 +25,6 @@ __all__ = [
     "Infeasible",
     "InfeasibleReason",
     "Outcome",
-    "stated",
 ]
 
 
@@ -86,19 +84,12 @@ class _OutcomeBase(Frozen):
     """Options the rule was called with, resolved (e.g. the k_min that was used)."""
     n: int
     """Calibration items, those included that could not be measured."""
-    guarantee: str
-    """The promise of the rule and its assumptions, in one sentence."""
     diagnostics: Diagnostics
     """Figures that explain the outcome."""
     scope: Scope = Field(default=EVERY_QUESTION, exclude_if=lambda scope: not scope.is_drawn)
     """The questions that the promise is about; shares and counts of this outcome are of them."""
     certifies: bool = False
     """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n."""
-
-    @property
-    def promise(self) -> str:
-        """`guarantee`, without an "at most" where the rule is not a certificate."""
-        return stated(self.guarantee, certifies=self.certifies)
 
     def _target(self) -> str:
         sure = "" if self.delta is None else f", delta = {self.delta:g}"
@@ -149,7 +140,6 @@ class Feasible(_OutcomeBase):
             ("answers", f"{self.n_accepted} of the {self.n} questions that it was fitted on"),
             ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
             self._without_gate(),
-            ("promise", self.promise),
         ]
         return as_html(f"Feasible: accepts an uncertainty up to {self.threshold:.4g}", facts, good=True)
 
@@ -238,18 +228,5 @@ Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]
 """Result of a threshold rule."""
 
 
-# -- The words of a rule's own promise ---------------------------------------------------------------------------------
-
 CERTIFIED, AVERAGE = "certified", "acrc"
 """Names of the default certificate and of the paper's rule, which holds on average."""
-
-
-_AT_MOST = re.compile(r"\bat most (\d[\d.]*\d(?: ?%)?|\d(?: ?%)?|\w+)", re.IGNORECASE)
-
-
-def stated(guarantee: str, *, certifies: bool) -> str:
-    """The promise of a rule in the words that its kind allows: only a certificate says "at most".
-
-    Rules of users have the words in promises that hold on average or asymptotically.
-    """
-    return guarantee if certifies else _AT_MOST.sub(r"\1 or less", guarantee)

@@ -132,7 +132,7 @@ def make_artifact(
 ) -> CalibrationArtifact:
     """An artifact with a threshold that you name instead of a fitted threshold, for tests of code around a guard.
 
-    It promises nothing, and says so in its guarantee.
+    It promises nothing, and says so.
 
     Args:
         model: The model it should load with.
@@ -155,7 +155,6 @@ def make_artifact(
         "alpha": alpha,
         "delta": None,
         "n": 1,
-        "guarantee": "None: this artifact was made by guardrail.testing and never calibrated.",
         "certifies": False,
         "diagnostics": Diagnostics(base_error=0.0, auroc=None, max_acceptance=1.0),
     }

@@ -133,7 +133,6 @@ def _outcome(
         "alpha": gate.alpha,
         "delta": gate.delta,
         "n": found.n,
-        "guarantee": gate.promise,
         "certifies": True,
         "diagnostics": Diagnostics(base_error=everything, auroc=None, max_acceptance=1.0),
     }

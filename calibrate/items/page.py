@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import guarantee
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.items.spec import ItemsThreshold
@@ -72,6 +73,7 @@ def write_items_report(
         "colour": "red" if gate.threshold is None or refuted else "green",
         "title": _title(gate, refuted=refuted),
         "promise": promise_line(artifact),
+        "guarantee": guarantee(artifact.outcome),
         "tested": None if result is None else result.sentence,
         "threshold": gate.threshold,
         "sections": [_section(name, gate, each) for name, each in sets],

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import promised_of_items
 from guardrail.items.spec import ItemFigures, ItemsThreshold
 from guardrail.notebook import percent
 
@@ -18,9 +19,10 @@ __all__ = ["caveats", "facts", "figures_lines", "path_warnings", "paths_table", 
 def promise_line(artifact: CalibrationArtifact) -> str:
     """The promise in one line, or why there is none."""
     gate = gate_of(artifact)
+    promised = promised_of_items(gate.rule, gate.alpha)
     if gate.threshold is None:
-        return f"No threshold was found for: {gate.promised}. Every item is held back. {artifact.outcome.detail}"  # type: ignore[union-attr]
-    return f"{gate.promised[0].upper()}{gate.promised[1:]}, with {percent(1 - gate.delta)} confidence."
+        return f"No threshold was found for: {promised}. Every item is held back. {artifact.outcome.detail}"  # type: ignore[union-attr]
+    return f"{promised[0].upper()}{promised[1:]}, with {percent(1 - gate.delta)} confidence."
 
 
 def share_of(k: int, n: int) -> str:

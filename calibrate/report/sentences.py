@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
-from guardrail.describe import answer_if, asked, stops_nothing, summary, unguardable, warning
+from guardrail.describe import answer_if, asked, guarantee, stops_nothing, summary, unguardable, warning
 from guardrail.notebook import percent
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -247,7 +247,7 @@ def promise(artifact: CalibrationArtifact) -> str:
     """The promise in one sentence."""
     if not artifact.outcome.n_accepted:
         return "Nothing: this rule found no threshold, so nothing is answered."
-    return artifact.outcome.promise
+    return guarantee(artifact.outcome)
 
 
 def _without(artifact: CalibrationArtifact) -> str:

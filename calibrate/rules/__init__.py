@@ -39,8 +39,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Literal
 
-from guardrail.notebook import sure
-
 from .capital import certified_groups
 from .certificate import certified, smallest
 from .count import crc_joint
@@ -60,9 +58,7 @@ class Rule:
         choose: The function ``(u, wrong, alpha, delta, **settings) -> Feasible | Infeasible``. Settings are its
             keyword-only parameters. One that is called ``group`` gets the group of each unit; a rule without it takes
             units to be independent, and gets one unit of each group.
-        guarantee: The promise in one sentence, with its assumptions; ``{alpha}`` and ``{sure}`` stand for the target
-            and 1 - delta. Or a function from the settings to that sentence.
-        promise: The promise in a few words, for tables.
+        promise: The promise in a few words, for tables; the sentence is that of `guardrail.describe.guarantee`.
         certifies: Whether the error rate among accepted answers is at most alpha with probability 1 - delta, at
             finite n.
         uses_delta: Whether delta plays a part.
@@ -73,18 +69,12 @@ class Rule:
 
     name: str
     choose: Callable[..., Result]
-    guarantee: str | Callable[[Mapping[str, Any]], str]
     promise: str = "see its documentation"
     certifies: bool = False
     uses_delta: bool = False
     population: Literal["accepted", "all"] = "accepted"
     compared: bool = False
     planned: bool = False
-
-    def stated(self, alpha: float, delta: float, settings: Mapping[str, Any]) -> str:
-        """The guarantee of one fit."""
-        text = self.guarantee if isinstance(self.guarantee, str) else self.guarantee(settings)
-        return text.format(alpha=alpha, sure=sure(delta))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -102,80 +92,16 @@ class Rule:
         return {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
 
 
-_WITH_PROBABILITY = (
-    "With probability at least {sure} over calibrations the error rate among accepted answers is at most {alpha:g}"
-)
-_ONCE = " as a mean over groups (every group with an accepted answer counts once)"
-_AVERAGE = " on average over calibrations"
-_SCAN = "None as a scan: the bound holds at one threshold that is fixed beforehand, and the luckiest is taken."
-
 _RULES = (
-    Rule(
-        "certified",
-        certified,
-        _WITH_PROBABILITY + ", in finite samples, if questions are independent draws from the same source.",
-        "certificate",
-        certifies=True,
-        uses_delta=True,
-        compared=True,
-        planned=True,
-    ),
-    Rule(
-        "acrc",
-        acrc,
-        "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
-        "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha.",
-        "in the limit, on average",
-        compared=True,
-        planned=True,
-    ),
-    Rule(
-        "fixed_quantile",
-        fixed_quantile,
-        "None: it accepts a fixed share of the items and looks at no label, whatever the target.",
-        "none",
-        compared=True,
-    ),
-    Rule(
-        "empirical",
-        empirical,
-        "None: the observed error rate is alpha or less on these items, chosen by looking at them; expect about half "
-        "of all calibrations to exceed alpha on new questions.",
-        "none",
-        compared=True,
-    ),
-    Rule("hoeffding", hoeffding, _SCAN, "none as a scan", uses_delta=True, compared=True),
-    Rule("clopper_pearson", clopper_pearson, _SCAN, "none as a scan", uses_delta=True, compared=True),
-    Rule(
-        "lec",
-        lec,
-        "Stated by its authors as P(wrong | accepted) <= alpha; no rule can promise that without assumptions in finite "
-        "samples, and the measured rate is a little above alpha. About half of all calibrations exceed it.",
-        "none in finite samples",
-        compared=True,
-    ),
-    Rule(
-        "crc_joint",
-        crc_joint,
-        lambda settings: (
-            f"P(accepted and wrong) <= {{alpha:g}} per question{_AVERAGE if settings['average'] else ''}, exact in "
-            "finite samples for exchangeable items. This is a share of all questions, not of the accepted ones."
-        ),
-        "of all questions, on average",
-        population="all",
-        compared=True,
-    ),
-    Rule(
-        "certified_groups",
-        certified_groups,
-        lambda settings: (
-            f"{_WITH_PROBABILITY}{_ONCE if settings['most'] is None else ''}, in finite samples, if groups are "
-            "independent draws from the same source. Questions within a group may depend on each other."
-        ),
-        "certificate, of groups",
-        certifies=True,
-        uses_delta=True,
-    ),
+    Rule("certified", certified, "certificate", certifies=True, uses_delta=True, compared=True, planned=True),
+    Rule("acrc", acrc, "in the limit, on average", compared=True, planned=True),
+    Rule("fixed_quantile", fixed_quantile, "none", compared=True),
+    Rule("empirical", empirical, "none", compared=True),
+    Rule("hoeffding", hoeffding, "none as a scan", uses_delta=True, compared=True),
+    Rule("clopper_pearson", clopper_pearson, "none as a scan", uses_delta=True, compared=True),
+    Rule("lec", lec, "none in finite samples", compared=True),
+    Rule("crc_joint", crc_joint, "of all questions, on average", population="all", compared=True),
+    Rule("certified_groups", certified_groups, "certificate, of groups", certifies=True, uses_delta=True),
 )
 
 RULES: Final[dict[str, Rule]] = {rule.name: rule for rule in _RULES}

@@ -15,6 +15,7 @@ from rich.text import Text
 from calibrate.cli.frame.terminal import VisibleConsole
 from examples.bank_agent.bank import CONTACTS
 from guardrail import CalibrationArtifact, Feasible
+from guardrail.describe import guarantee
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import visible
 
@@ -43,7 +44,7 @@ def show_calibration(artifact: CalibrationArtifact) -> None:
     CONSOLE.print(
         Panel(
             f"Of {outcome.n} recorded transfers the gate lets {outcome.n_accepted} through, {outcome.n_errors} of them "
-            f"wrong.\n{escape(outcome.promise)}",
+            f"wrong.\n{escape(guarantee(outcome))}",
             title=f"calibrated for {outcome.alpha:.0%} error",
             border_style="blue",
         )

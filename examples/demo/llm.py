@@ -26,6 +26,7 @@ from examples.demo import smollm2
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact, Feasible, Guardrail, Verdict
 from guardrail.decision import ThresholdGate
+from guardrail.describe import guarantee
 from guardrail.plain_json import visible
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make_estimator
@@ -183,7 +184,7 @@ def _calibrate(file: RecordFile, calibration: Sequence[Record], out: Path) -> Ca
     outcome = artifact.outcome
     if isinstance(outcome, Feasible):
         CONSOLE.print(f"\nanswer if {ESTIMATOR} <= {outcome.threshold:.3f}")
-        CONSOLE.print(f"promise: {outcome.promise}", style="bold")
+        CONSOLE.print(f"promise: {guarantee(outcome)}", style="bold")
     else:
         CONSOLE.print(f"\ninfeasible ({outcome.reason.value}): {outcome.detail}", style="bold red")
     CONSOLE.print(

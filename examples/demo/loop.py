@@ -45,6 +45,7 @@ from calibrate.report.figures import Palette, render
 from calibrate.rules.certificate import interval
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact
+from guardrail.describe import guarantee
 
 __all__ = [
     "BEFORE",
@@ -485,7 +486,7 @@ def main() -> None:
         CONSOLE.print(
             f"{name:<9} {len(exchanges):,} questions: answered {share(answered)}, wrong of these {share(wrong)}"
         )
-    CONSOLE.print(f"promise   {loop.artifact.outcome.promise}", style="dim")
+    CONSOLE.print(f"promise   {guarantee(loop.artifact.outcome)}", style="dim")
     CONSOLE.print(f"\n{picture(loop, out / 'loop.png')}", soft_wrap=True)
 
 

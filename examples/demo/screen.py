@@ -14,6 +14,7 @@ from calibrate.cli.frame.terminal import VisibleConsole
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import GateCounts
 from guardrail import CalibrationArtifact, Feasible
+from guardrail.describe import guarantee
 from guardrail.outcome import Outcome
 from guardrail.plain_json import visible
 
@@ -74,7 +75,7 @@ def verdict_panel(
     CONSOLE.print(Panel(table, title=heading, title_align="left", border_style=colour, padding=(1, 1)))
     for outcome in (artifact.outcome, average.outcome):
         CONSOLE.print(f"[bold]{outcome.rule}[/]  {outcome_line(outcome)}")
-        CONSOLE.print(Text(f"  promises: {outcome.promise}", style="dim"))
+        CONSOLE.print(Text(f"  promises: {guarantee(outcome)}", style="dim"))
 
 
 def splits_line(evaluation: Evaluation) -> None:

@@ -37,6 +37,7 @@ from examples.extraction.invoices import Invoice, invoices
 from examples.extraction.reader import MODEL, serving
 from guardrail import CalibrationArtifact, Guardrail, Partial, PromptWrapping, plan_for
 from guardrail.bindings import bindings_for
+from guardrail.describe import guarantee
 from guardrail.gate import accepts
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import ItemsMeasure, compare_with_gold, items_estimator, items_measure
@@ -224,7 +225,7 @@ def show(result: Result) -> None:
     """Print the results as a table."""
     gate, learned = result.artifact.items, result.learned
     assert gate is not None
-    CONSOLE.print(f"{gate.promise} Threshold {gate.threshold:.4g}.")
+    CONSOLE.print(f"{guarantee(result.artifact.outcome)} Threshold {gate.threshold:.4g}.")
     table = Table(box=None, pad_edge=False)
     for column in (f"{result.n} new invoices, {result.fields} fields", "fields", ""):
         table.add_column(column, justify="right" if column == "fields" else "left")

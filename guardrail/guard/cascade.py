@@ -15,6 +15,7 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CascadeArtifact
+from ..describe import guarantee
 from ..errors import ArtifactMismatchError, UsageError
 from ..models import resolve_model
 from ..sampling.callbacks import child_callbacks, note_verdict
@@ -214,7 +215,7 @@ class Cascade(GuardedChatModel):
         for _, verdict in verdicts[1:]:
             cost = cost + verdict.cost
         system = {
-            "guarantee": self.artifact.outcome.promise,
+            "guarantee": guarantee(self.artifact.outcome),
             "artifact": self.artifact.digest,
             "cost": cost,
             "detail": f"Stage {number} of {len(self._guards)}: {last.detail}{self._left_out(number, last)}",

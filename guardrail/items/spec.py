@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_serializer, field_validator, model_validator
 
-from ..notebook import percent
 from ..plain_json import PACKED_FROM, pack, unpack
 from ..specs import JudgeSpec
 from ..types import Frozen
@@ -29,7 +28,7 @@ MOST_ITEMS = 1_000
 200,000 values takes over a minute within a request, and no such list is decided field by field."""
 
 ItemRule = Literal["wrong_share", "wrong_share_per_answer", "clean_shown", "clean_answers"]
-"""A promise about items; see `ItemsThreshold.promised`."""
+"""A promise about items; see `guardrail.describe.promised_of_items`."""
 Count = Annotated[int, Field(ge=0)]
 
 
@@ -205,23 +204,3 @@ class ItemsThreshold(Frozen):
     """Counts on the calibration answers."""
     scores: ItemScores = Field(repr=False)
     """The scores and labels themselves."""
-
-    @property
-    def promised(self) -> str:
-        """What is promised, as "at most 5 % of the items kept are wrong"."""
-        return {
-            "wrong_share": f"at most {percent(self.alpha)} of the items kept are wrong",
-            "wrong_share_per_answer": f"at most {percent(self.alpha)} of the items that an answer keeps are wrong, on "
-            "average over the answers of which something is kept",
-            "clean_shown": f"at most {percent(self.alpha)} of the answers of which something is kept keep a wrong item",
-            "clean_answers": f"at most {percent(self.alpha)} of all answers keep a wrong item, where an answer of "
-            "which nothing is kept counts as clean",
-        }[self.rule]
-
-    @property
-    def promise(self) -> str:
-        """The promise with its confidence and its assumption, in one sentence."""
-        return (
-            f"With probability at least {1 - self.delta:g} over calibrations, {self.promised}, if answers are "
-            "independent draws from the same source. Items of an answer may depend on each other."
-        )

@@ -126,7 +126,6 @@ def _uncalibrated(
         alpha=0.0,
         delta=None,
         n=0,
-        guarantee="None: nothing was calibrated.",
         diagnostics=figures,
     )
     return uncalibrated(model, plan, prompt, estimator, outcome)

@@ -9,6 +9,7 @@ import pytest
 
 from calibrate.evaluation.evaluate import RuleSpec, evaluate
 from calibrate.fitting import fit, one_of_each
+from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 
@@ -49,7 +50,7 @@ def test_a_rule_of_independent_items_gets_one_item_of_each_group(rule: str) -> N
     assert isinstance(alone, Feasible)
     assert (outcome.n, outcome.n_accepted, outcome.threshold) == (300, alone.n_accepted, alone.threshold)
     assert (outcome.options["items"], outcome.options["groups"]) == (1200, 300)
-    assert "Of 1200 questions in 300 groups one of each" in outcome.guarantee
+    assert "Of 1200 questions in 300 groups one of each" in guarantee(outcome)
 
 
 def test_a_rule_of_groups_reads_every_item() -> None:
@@ -58,11 +59,11 @@ def test_a_rule_of_groups_reads_every_item() -> None:
         u, e, ids = clean(groups, 20)
         outcome = fit(u, e, alpha=0.1, rule="certified_groups", groups=ids)
         assert isinstance(outcome, found)
-        assert "as a mean over groups" in outcome.guarantee
+        assert "as a mean over groups" in guarantee(outcome)
     u, e, ids = clean(100, 3)
     total = fit(u, e, alpha=0.1, rule="certified_groups", groups=ids, most=3)
     assert (total.n, total.n_accepted) == (300, 300)
-    assert "as a mean over groups" not in total.guarantee
+    assert "as a mean over groups" not in guarantee(total)
     with pytest.raises(UsageError, match="a group has 3 measured items, more than most = 2"):
         fit(u, e, alpha=0.1, rule="certified_groups", groups=ids, most=2)
 

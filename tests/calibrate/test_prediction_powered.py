@@ -17,6 +17,7 @@ from calibrate.data.records import RecordFile, read_records
 from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, rate_bound
 from calibrate.report import write_report
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
@@ -61,7 +62,7 @@ def test_outcomes() -> None:
     assert outcome.threshold in (599.0, 649.0)
     assert (outcome.n, outcome.n_accepted) == (500, (int(outcome.threshold) + 1) // 2)
     assert outcome.n_errors == sum(1 for i in range(1, 1000, 2) if 600 <= i <= outcome.threshold)
-    assert "not a certificate" in outcome.guarantee
+    assert "not a certificate" in guarantee(outcome)
     assert outcome.options["weight"] > 0
     few = fit_prediction_powered(u, judge.astype(int), [0] * 20 + [None] * 980, alpha=0.1)
     assert isinstance(few, Infeasible)
@@ -125,7 +126,7 @@ def test_command(labelled: RecordFile, records_path: Path, tmp_path: Path, monke
 
     out = tmp_path / "a.json"
     shown = run("fit", records_path, "-a", "0.2", "--human-labels", people, "-s", "semantic_entropy", "-o", out)
-    assert "Asymptotic; not a certificate" in shown
+    assert "asymptotic, not a certificate" in shown
     assert "random sample, and only" not in shown
     assert read_records(tmp_path / "a.human.jsonl").header.correctness == read_labels(people).spec
     run("report", tmp_path / "a.human.jsonl", "--artifact", out, "--out", tmp_path / "r.html", "--splits", "2")

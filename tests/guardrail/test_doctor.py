@@ -240,7 +240,7 @@ def saved_cascade(tmp_path: Path, *thresholds: float | None) -> str:
     stages = tuple(make_artifact(model, threshold=at) for model, at in zip((MODEL, OTHER), thresholds, strict=True))
     shares = tuple(StageShare(threshold=at, n_accepted=0 if at is None else 50, n_errors=0) for at in thresholds)
     outcome = CascadeOutcome(
-        rule="lec_joint", alpha=0.1, delta=None, n=200, guarantee="", stages=shares, interval=None,
+        rule="lec_joint", alpha=0.1, delta=None, n=200, stages=shares, interval=None,
         reason=None if any(at is not None for at in thresholds) else InfeasibleReason.TOO_FEW_ITEMS,
     )  # fmt: skip
     cascade = CascadeArtifact(created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, packages={})

@@ -55,7 +55,7 @@ def test_what_an_exception_says_cannot_command_a_terminal() -> None:
     evil = "\x1b[2J\x1b]0;owned\x07 \u202etxt.exe\nACCEPTED"
     model = ScriptedChat(script={"q": ["x", TimeoutError(evil)]})
     artifact = make_artifact(model)
-    outcome = artifact.outcome.model_copy(update={"guarantee": f"None.{evil}"})
+    outcome = artifact.outcome.model_copy(update={"rule": f"mine{evil}"})
     artifact = artifact.model_copy(update={"outcome": outcome})
     result = Guardrail(model=model, artifact=artifact).assess("q")
     assert visible(evil) in result.detail

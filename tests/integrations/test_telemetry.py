@@ -203,7 +203,7 @@ def test_a_cascade_decides_once_and_names_its_stage(otel: Otel) -> None:
     large = ScriptedChat(name_of_model="large", script={UNSURE: ["MARKER known"]})
     stages = (make_artifact(MODEL, n=4), make_artifact(large, n=4))
     shares = tuple(StageShare(threshold=stage.threshold, n_accepted=1, n_errors=0) for stage in stages)
-    none: dict[str, Any] = {"rule": "none", "alpha": 0.1, "delta": None, "n": 2, "guarantee": "None.", "interval": None}
+    none: dict[str, Any] = {"rule": "none", "alpha": 0.1, "delta": None, "n": 2, "interval": None}
     outcome = CascadeOutcome(stages=shares, **none)
     artifact = CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
     system = Cascade([MODEL, large], artifact=artifact, on_verdict=otel.telemetry())

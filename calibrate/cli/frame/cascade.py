@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CascadeArtifact
-from guardrail.describe import answer_if, promises, warning
+from guardrail.describe import answer_if, guarantee, promises, warning
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
@@ -141,7 +141,7 @@ def _in_python(artifact: CascadeArtifact, path: Path) -> str:
 def _print_system(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
     title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
-    lines = [_headline(artifact), outcome.promise if outcome.feasible else f"Why: {outcome.detail}"]
+    lines = [_headline(artifact), guarantee(outcome) if outcome.feasible else f"Why: {outcome.detail}"]
     if (open_gate := warning(artifact)) is not None:
         title, style = "This gate stops nothing", "red"
         lines.insert(0, open_gate)

@@ -12,6 +12,7 @@ from typing import Annotated, Any
 import typer
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import DateJudge
 from guardrail.items.measure import items_measure
@@ -291,7 +292,7 @@ def say_items(artifact: CalibrationArtifact) -> None:
     """Say what a gate of items promises."""
     gate = gate_of(artifact)
     print_items(artifact)
-    print_line(f"Promise: {gate.promise}")
+    print_line(f"Promise: {guarantee(artifact.outcome)}")
     print_facts(facts(artifact), caveats(gate))
     finish([], f"Guardrail(model=..., artifact=...{slots_argument(artifact)}) passes on the items that are kept")
 

@@ -21,6 +21,7 @@ from calibrate.items.rules import RULES, AnswerItems
 from calibrate.items.words import figures_lines, promise_line
 from calibrate.pipeline import fit_artifact
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
@@ -59,10 +60,11 @@ def test_an_artifact_reads_back_and_keeps_what_calibration_kept(file: RecordFile
 
 
 def test_the_default_is_the_share_of_wrong_items(file: RecordFile) -> None:
-    gate = gate_of(fit_items_artifact(file, alpha=0.1))
+    artifact = fit_items_artifact(file, alpha=0.1)
+    gate = gate_of(artifact)
     assert (gate.rule, gate.delta, gate.spec.cap) == ("wrong_share", 0.1, 4)
-    assert gate.promise.startswith(
-        "With probability at least 0.9 over calibrations, at most 10 % of the items kept are"
+    assert guarantee(artifact.outcome).startswith(
+        "With probability at least 90 % over calibrations, at most 10 % of the items kept are"
     )
 
 
@@ -116,7 +118,7 @@ def test_a_promise_never_stands_without_shown_and_broken(file: RecordFile, rule:
     lines = " ".join(figures_lines(gate, gate.figures))
     for words in ("show something", "of those shown", "keep a wrong item"):
         assert words in lines
-    assert ("counts as clean" in gate.promise) == (rule == "clean_answers")
+    assert ("counts as clean" in guarantee(artifact.outcome)) == (rule == "clean_answers")
     assert promise_line(artifact).endswith("with 90 % confidence.")
 
 

@@ -13,6 +13,7 @@ from calibrate.pipeline import fit_artifact, split
 from calibrate.report import compare_rules, parts_of, sentences, write_report
 from calibrate.report.page import sweep
 from calibrate.report.panels import violations
+from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
 from guardrail.types import SampleSet
@@ -90,7 +91,7 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "threshold in use",
         "Clopper-Pearson",
         "What is promised, and what is not",
-        artifact.outcome.guarantee,
+        guarantee(artifact.outcome),
         "acrc (in use)",
         "clopper_pearson",
         "By category",

@@ -63,7 +63,6 @@ def artifact(*thresholds: float | None) -> CascadeArtifact:
         alpha=0.1,
         delta=None,
         n=2,
-        guarantee="None of the system.",
         stages=shares,
         interval=None,
         reason=InfeasibleReason.TOO_FEW_ITEMS if none else None,
@@ -88,7 +87,7 @@ def test_the_first_stage_that_is_certain_answers(question: str, answer: str, sta
     assert message.content == answer
     metadata = message.response_metadata["guardrail"]
     assert (metadata["accepted"], metadata["stage"], len(metadata["stages"])) == (True, stage, asked)
-    assert metadata["guarantee"] == "None of the system."
+    assert metadata["guarantee"] == "None: nothing was calibrated."
     assert metadata["cost"]["calls"] == sum(stage["cost"]["calls"] for stage in metadata["stages"])
 
 

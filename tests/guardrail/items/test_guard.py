@@ -346,7 +346,6 @@ def test_a_cascade_refuses_a_stage_of_items() -> None:
         alpha=0.1,
         delta=None,
         n=2,
-        guarantee="None.",
         stages=(StageShare(threshold=0.2, n_accepted=1, n_errors=0),) * 2,
         interval=None,
         reason=None,

@@ -41,9 +41,7 @@ def cascade() -> CascadeArtifact:
     models = (MODEL, MODEL.model_copy(update={"model": "large"}))
     stages = tuple(make_artifact(model, threshold=0.1, n=4) for model in models)
     shares = tuple(StageShare(threshold=0.1, n_accepted=1, n_errors=0) for _ in stages)
-    outcome = CascadeOutcome(
-        rule="none", alpha=0.1, delta=None, n=2, guarantee="None.", stages=shares, interval=None, reason=None
-    )
+    outcome = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=2, stages=shares, interval=None, reason=None)
     return CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
 
 
