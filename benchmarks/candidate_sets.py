@@ -40,7 +40,7 @@ def measure(path: Path, correctness: str) -> None:
     random.Random(0).shuffle(shuffled)
     third = len(shuffled) // 3
     file = RecordFile(path, header, tuple(shuffled))
-    artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, part=shuffled[:third])
+    artifact = fit_artifact(file, score=ESTIMATOR, alpha=ALPHA, part=shuffled[:third])
     judged, left_out = judge_candidates(RecordFile(path, header, tuple(shuffled[third:])), artifact, rule)
     held_back = [candidate for candidate in judged if not candidate.accepted]
     print(f"\n{path.name}: {len(judged)} questions judged, {len(held_back)} held back, {left_out} left out")

@@ -73,7 +73,7 @@ def over_seeds(
         """Return the threshold: below every score if no threshold is feasible, None if the labels are refused."""
         file = RecordFile(drawn.path, drawn.header, tuple(labelled))
         try:
-            threshold = fit_artifact(file, estimator=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
+            threshold = fit_artifact(file, score=loop.ESTIMATOR, alpha=sizes.alpha, rule=kind).threshold
         except UsageError:
             return None
         return -np.inf if threshold is None else threshold

@@ -52,7 +52,7 @@ def _report(
     alpha: float,
     splits: int,
 ) -> Path:
-    artifact = fit_artifact(file, estimator=estimator, alpha=alpha, rule="certified", part=calibration)
+    artifact = fit_artifact(file, score=estimator, alpha=alpha, rule="certified", part=calibration)
     evaluation = compare_rules(artifact, calibration, estimator, splits=splits)
     alone = f"calibrate fit new-records.jsonl --alpha {alpha:g} --rule certified"
     return write_report(

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from .evaluation.planning import Plan, plan
     from .fitting import fit
     from .items.records import RecordItems
-    from .pipeline import fit_artifact, held_out
+    from .pipeline import FitSettings, fit_artifact, held_out
     from .report import write_report
     from .router import ByGroup, fit_router
     from .rules import Rule
@@ -54,6 +54,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ByGroup",
+    "FitSettings",
     "Plan",
     "Question",
     "Record",
@@ -90,6 +91,7 @@ __all__ = [
 
 _MODULES = {
     "ByGroup": "router",
+    "FitSettings": "pipeline",
     "Plan": "evaluation.planning",
     "Question": "data.questions",
     "Record": "data.records",

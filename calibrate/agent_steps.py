@@ -251,7 +251,7 @@ def fit_action(
     write_records(path, header, label_records(file.records, correctness_rule))
     key = estimator_key(estimator)
 
-    artifact = fit_artifact(path, estimator=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
+    artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
     return counted(artifact, ledger or Ledger([Path(path)]), key)
 
 

@@ -27,7 +27,7 @@ from .data.collect import package_versions
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .fitting import DEFAULT_DELTA
-from .pipeline import fit_artifact
+from .pipeline import FitSettings, fit_artifact
 from .rules.cascade import RATIO, Policy, certified_cascade
 from .rules.certificate import SHARE, certified, fewest_accepted, interval
 from .rules.counts import Feasible as Certified
@@ -65,7 +65,7 @@ def fit_cascade(
     records: Sequence[RecordFile | str | Path],
     *,
     alpha: float,
-    estimators: Sequence[str],
+    scores: Sequence[str],
     delta: float = DEFAULT_DELTA,
     share: float = SHARE,
     ratio: float = RATIO,
@@ -81,13 +81,13 @@ def fit_cascade(
     Args:
         records: One scored and labelled record file a stage, cheapest model first.
         alpha: Target error rate among the system's answers, in (0, 1).
-        estimators: Key of the score of each stage.
+        scores: Key of the score of each stage.
         delta: Failure probability, in (0, 1).
         share: Share of the questions from which policies are tested, declared before labels are seen.
         ratio: How far earlier stages go: their share of their own scores, per share of the last stage's. In [0, 1].
         groups: Whether groups are categories, or clusters of dependent questions, of which one each is used.
         part: Ids to fit on (a calibration part); default: all.
-        without_failed: As for `calibrate.pipeline.fit_artifact`, at each stage.
+        without_failed: As in `calibrate.pipeline.FitSettings`, at each stage.
 
     Raises:
         UsageError: More than 1 % of the questions failed at a stage, files of different questions, prompts or labelling
@@ -96,20 +96,20 @@ def fit_cascade(
     files = [file if isinstance(file, RecordFile) else read_records(file) for file in records]
     n_failed = max(
         refuse_failed(_chosen(file, groups, part), key, allowed=without_failed)
-        for file, key in zip(files, estimators, strict=True)
+        for file, key in zip(files, scores, strict=True)
     )
-    pool = matched(files, estimators, groups=groups, part=part)
+    pool = matched(files, scores, groups=groups, part=part)
     used_ids = set(pool.ids)
-    for file, key in zip(files, estimators, strict=True):
+    for file, key in zip(files, scores, strict=True):
         # Here and not only in `fit_artifact` below, which compares no clusters: it gets one question of each.
         spec = file.header.estimators.get(key)
         if spec is not None:
             refuse_overlap(spec, [record for record in file.records if record.id in used_ids], groups=groups)
     outcome = _outcome(pool, alpha, delta, share, ratio)
     stages = []
-    for stage, (file, key) in enumerate(zip(files, estimators, strict=True)):
+    for stage, (file, key) in enumerate(zip(files, scores, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
-        single = fit_artifact(file, estimator=key, alpha=alpha, part=used, without_failed=True)
+        single = fit_artifact(file, score=key, alpha=alpha, part=used, settings=FitSettings(without_failed=True))
         stages.append(_stage(single, outcome, stage, pool.uncertainty[:, stage]))
     return CascadeArtifact(
         created=datetime.now(UTC).isoformat(timespec="seconds"),

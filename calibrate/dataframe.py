@@ -18,6 +18,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import describe
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.items.spec import ITEMS
+from guardrail.outcome import CERTIFIED
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -26,7 +27,7 @@ from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
 from .data.records import RecordFile, read_records, write_records
 from .data.rows import RawRow
-from .data.split import Groups, Repeats, split
+from .data.split import Groups, split
 from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
@@ -36,7 +37,7 @@ from .items.documents import import_document_rows
 from .items.page import write_items_report
 from .items.records import RecordItems
 from .ledger import Ledger, counted
-from .pipeline import fit_artifact, part_header, require_same, without_choice
+from .pipeline import FitSettings, fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
 from .rules import Rule, compared_rules
@@ -174,7 +175,7 @@ class Records:
         """Compare estimators on random halves of the records: how well each ranks errors, and what rules make of it.
 
         To choose the best of several on the records that are fitted afterwards weakens the promise. Let
-        ``fit(estimator="auto")`` choose, or `split` first.
+        ``fit(score="auto")`` choose, or `split` first.
 
         Args:
             alpha: Target error rate among accepted answers.
@@ -194,7 +195,7 @@ class Records:
         *,
         alphas: Sequence[float] | None = None,
         rules: Sequence[RuleSpec] | None = None,
-        estimator: str | None = None,
+        score: str | None = None,
         n_calibration: int | None = None,
         splits: int = 100,
         seed: int = 0,
@@ -206,7 +207,7 @@ class Records:
         Args:
             alphas: Targets; default: that of the artifact.
             rules: Names, or rules of your own; default: those that the report compares.
-            estimator: Key of the scores; default: those that are fitted, else as `fit`.
+            score: Key of the scores; default: those that are fitted, else as `fit`.
             n_calibration: Records to calibrate on in each split; default: half.
             splits: Random splits.
             seed: Of the splits.
@@ -220,7 +221,7 @@ class Records:
             raise UsageError("evaluate needs targets where nothing is fitted yet: evaluate(alphas=[0.1]).")
         grid = evaluate_grid(
             sources([replace(self.file, records=self._unchosen())], apart=True),
-            [self._key(estimator)],
+            [self._key(score)],
             rules=rules or compared_rules(),
             alphas=alphas or [self._fitted().alpha],
             sizes=None if n_calibration is None else [n_calibration],
@@ -235,14 +236,13 @@ class Records:
         self,
         *,
         alpha: float | Literal["smallest"],
-        rule: str | Rule = "certified",
-        estimator: str | None = None,
+        rule: str | Rule = CERTIFIED,
+        score: str | None = None,
         delta: float | None = None,
+        share: float | None = None,
         groups: Groups = "category",
         trust_labels: bool = False,
-        share: float | None = None,
-        repeats: Repeats = "once",
-        without_failed: bool = False,
+        settings: FitSettings = FitSettings(),
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
 
@@ -253,15 +253,14 @@ class Records:
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
             rule: Name of a threshold rule, or a rule of your own.
-            estimator: Key of the scores; default: semantic entropy, or predictive entropy with options; without
+            score: Key of the scores; default: semantic entropy, or predictive entropy with options; without
                 log-probabilities graded disagreement, or, if the answer is the vote of the samples, discrete semantic
                 entropy. "auto": the one with the highest AUROC on 20 % of the questions, which the fit does not use.
             delta: Failure probability, for rules that have one.
+            share: Rule certified: share of the questions from which thresholds are tested.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
-            share: Rule certified: share of the questions from which thresholds are tested.
-            repeats: Whether of equal questions one record is used, or "all".
-            without_failed: As for `fit_artifact`.
+            settings: Rare settings; see `calibrate.pipeline.FitSettings`.
 
         Returns:
             The artifact; an infeasible outcome is a result: its gate abstains on everything. ``print(artifact)`` shows
@@ -274,24 +273,21 @@ class Records:
         self._refuse_unready()
         if not trust_labels:
             self._refuse_broken()
-        part, choice = None, None
-        if estimator == AUTO:
+        part = None
+        if score == AUTO:
             chosen = choose_score(self.file, groups=groups)
-            estimator, part, choice = chosen.estimator, chosen.rest, chosen.choice
-        key = key_of(self.file, estimator)
-
+            score, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
+        key = key_of(self.file, score)
         artifact = fit_artifact(
             self.file,
-            estimator=key,
+            score=key,
             alpha=alpha,
             rule=rule,
             delta=delta,
+            share=share,
             groups=groups,
             part=part,
-            choice=choice,
-            options={} if share is None else {"share": share},
-            repeats=repeats,
-            without_failed=without_failed,
+            settings=settings,
         )
         self.artifact = counted(artifact, self.ledger, key)
         self._warn(self.artifact, key)

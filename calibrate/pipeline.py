@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
@@ -21,7 +22,7 @@ from guardrail.artifact import (
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.items.spec import ITEMS
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import CERTIFIED, Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Frozen, SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
@@ -44,6 +45,7 @@ from .spec_syntax import estimator_flags
 
 __all__ = [
     "CERTIFICATE_DELTA",
+    "FitSettings",
     "GateCounts",
     "Groups",
     "accepted_of",
@@ -107,40 +109,54 @@ class GateCounts(Frozen):
         )
 
 
+@dataclass(frozen=True, slots=True)
+class FitSettings:
+    """Rare settings of a fit.
+
+    Attributes:
+        options: Settings of the rule other than ``share``, e.g. ``{"most": 20}`` of certified_groups.
+        repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
+            the one whose id has the smallest hash. "all" uses every record.
+        without_failed: Fit without the questions that have no score because a server, a rate limit or a time-out
+            failed, however many there are. The promise then states their share.
+        choice: How the score was chosen (`calibrate.evaluation.choice.choose_score`); None: it was named.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    repeats: Repeats = "once"
+    without_failed: bool = False
+    choice: EstimatorChoice | None = None
+
+
 def fit_artifact(
     records: RecordFile | str | Path,
     *,
-    estimator: str,
+    score: str,
     alpha: float | Literal["smallest"],
-    rule: str | Rule = "certified",
+    rule: str | Rule = CERTIFIED,
     delta: float | None = None,
+    share: float | None = None,
     groups: Groups = "category",
     part: Sequence[Record] | None = None,
-    choice: EstimatorChoice | None = None,
-    options: Mapping[str, Any] | None = None,
-    repeats: Repeats = "once",
-    without_failed: bool = False,
+    settings: FitSettings = FitSettings(),
 ) -> CalibrationArtifact:
     """Fit a threshold on records and bind it to everything it is valid for.
 
-    This function remembers nothing: of several fits on the same labels each one states its delta. `calibrate.ledger`
-    counts them.
+    Questions without a score count among all, and no threshold accepts them. This function remembers nothing: of
+    several fits on the same labels each one states its delta. `calibrate.ledger` counts them.
 
     Args:
         records: A record file, scored and labelled.
-        estimator: Key of the estimator in the file, e.g. "semantic_entropy".
+        score: Key of the score in the file, e.g. "semantic_entropy".
         alpha: Target error rate among accepted answers, in (0, 1); "smallest" as in `calibrate.fit`.
         rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
+        share: Share of the questions from which rule certified tests thresholds; default .25. Declare it before labels
+            are seen: about half of what you expect to be answered.
         groups: Whether the records' groups are categories, or clusters of dependent items. Of clusters one item each is
             used, or, by rule "certified_groups", all of them.
         part: Fit on these records only (a calibration part); default: all of the file.
-        choice: How the estimator was chosen (`calibrate.evaluation.choice.choose_score`); default: it was named.
-        options: Options of the rule, e.g. ``{"share": 0.4}``.
-        repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
-            the one whose id has the smallest hash. "all" uses every record.
-        without_failed: Leave out questions without a score because a server, a rate limit or a time-out failed, however
-            many there are. The promise then states their share.
+        settings: Rare settings.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that abstains on everything.
@@ -152,42 +168,43 @@ def fit_artifact(
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     used = file.records if part is None else table_of(part)
-    if (named := file.header.estimators.get(estimator)) is not None:
+    if (named := file.header.estimators.get(score)) is not None:
         used = without_ranked(named, used, groups=groups)
     if groups == "cluster":
         # A rule that reads dependent items takes them all; the others get one of each cluster.
         used = all_grouped(used) if rule_named(rule).reads_groups else one_per_cluster(used)
-    if repeats == "once":
+    if settings.repeats == "once":
         used = one_per_question(used)
     header = file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
-    n_failed = refuse_failed(used, estimator, allowed=without_failed)
-    scored = arrays(used, estimator)
-    usable = used.take(used.usable(estimator))
-    spec = header.estimators.get(estimator)
+    n_failed = refuse_failed(used, score, allowed=settings.without_failed)
+    scored = arrays(used, score)
+    usable = used.take(used.usable(score))
+    spec = header.estimators.get(score)
     if spec is None:
         raise UsageError(
-            f"the header of {file.path} does not describe the score {estimator!r} (it has "
+            f"the header of {file.path} does not describe the score {score!r} (it has "
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
-            f"{estimator_flags(estimator)}"
+            f"{estimator_flags(score)}"
         )
     if spec.name == ITEMS:
         raise UsageError(
-            f"{estimator} measures the items of answers, which have a gate of their own: calibrate fit {file.typed} "
-            f"--items --alpha {alpha:g}."
+            f"{score} measures the items of answers, which have a gate of their own: calibrate fit {file.typed} "
+            f"--items --alpha {alpha}."
         )
     refuse_overlap(spec, used, groups=groups)
-    scope = check_labelled_part(file, used, estimator)
+    scope = check_labelled_part(file, used, score)
     calibration = CalibrationScores(
         uncertainty=array("d", scored.uncertainty.tobytes()),
         error=array("b", scored.error.tobytes()),
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
-    u, wrong, clusters = _units(used, scored, estimator, clusters=calibration.group is not None)
-    outcome = fit(u, wrong, alpha=alpha, rule=rule, delta=delta, groups=clusters, **(options or {}))
+    u, wrong, clusters = _units(used, scored, score, clusters=calibration.group is not None)
+    options = {**settings.options, **({} if share is None else {"share": share})}
+    outcome = fit(u, wrong, alpha=alpha, rule=rule, delta=delta, groups=clusters, **options)
     return CalibrationArtifact(
         created=now(),
         model=header.model,
@@ -195,7 +212,7 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, usable, scored, n_failed, choice),
+        data=_fingerprint(file, used, usable, scored, n_failed, settings.choice),
         outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
         packages=package_versions(),

@@ -23,7 +23,7 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA, check_open_unit, fit
-from .pipeline import fit_artifact, part_header
+from .pipeline import FitSettings, fit_artifact, part_header
 from .rules.certificate import fewest_accepted, interval
 from .rules.counts import items
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
@@ -153,7 +153,7 @@ def artifact_with_people(
     file: RecordFile,
     labels: GivenLabels,
     *,
-    estimator: str,
+    score: str,
     alpha: float,
     delta: float | None = None,
     without_failed: bool = False,
@@ -173,11 +173,11 @@ def artifact_with_people(
     """
     if file.header.correctness is None:
         raise UsageError(f"{file.path} has no labels by a judge or rule. Run: calibrate label {file.typed}")
-    n_failed = refuse_failed(file.records, estimator, allowed=without_failed)
-    pool = arrays(file.records, estimator)
-    check_labelled_part(file, file.records, estimator)
-    if estimator in file.header.estimators:
-        refuse_overlap(file.header.estimators[estimator], file.records)
+    n_failed = refuse_failed(file.records, score, allowed=without_failed)
+    pool = arrays(file.records, score)
+    check_labelled_part(file, file.records, score)
+    if score in file.header.estimators:
+        refuse_overlap(file.header.estimators[score], file.records)
     labelled = RecordFile(
         file.path,
         file.header.model_copy(update={"correctness": labels.spec}),
@@ -194,7 +194,7 @@ def artifact_with_people(
     outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=spent)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]
-    artifact = fit_artifact(sample, estimator=estimator, alpha=alpha, rule="certified", part=part, repeats="all")
+    artifact = fit_artifact(sample, score=score, alpha=alpha, part=part, settings=FitSettings(repeats="all"))
     judge = file.header.correctness
     options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
     # Shares are of all questions, also of those that nobody labelled and that could not be measured.

@@ -9,20 +9,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import numpy as np
 
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, uncalibrated
 from guardrail.errors import UsageError
-from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
+from guardrail.outcome import CERTIFIED, Diagnostics, Infeasible, InfeasibleReason
 
 from .data.collect import package_versions
 from .data.columns import open_records
 from .data.records import Record, RecordFile
 from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
-from .pipeline import fit_artifact, now
+from .pipeline import FitSettings, fit_artifact, now
+from .rules import Rule
 
 __all__ = ["ByGroup", "by_route", "fit_router"]
 
@@ -47,12 +48,14 @@ class ByGroup:
 def fit_router(
     records: RecordFile | str | Path,
     *,
-    estimator: str,
+    score: str,
+    alpha: float,
     by: ByGroup = ByGroup(),
-    rule: str = "certified",
-    delta: float | None = None,
+    rule: str | Rule = CERTIFIED,
+    delta: float = DEFAULT_DELTA,
+    share: float | None = None,
     part: Sequence[Record] | None = None,
-    **settings: Any,
+    settings: FitSettings = FitSettings(),
 ) -> RouterArtifact:
     """Fit a certificate for each of the records' groups, on the questions of that group alone.
 
@@ -62,29 +65,33 @@ def fit_router(
 
     Args:
         records: A record file, scored and labelled; its records have groups.
-        estimator: Key of the score in the file.
+        score: Key of the score in the file.
+        alpha: Target error rate among accepted answers, in (0, 1).
         by: How to fit.
         rule: A rule that certifies.
-        delta: Failure probability; default 0.1.
+        delta: Failure probability.
+        share: As for `fit_artifact`, of each group.
         part: Fit on these records only (a calibration part); default: all of the file.
-        **settings: Others, as for `fit_artifact`.
+        settings: Rare settings of each fit.
 
     Raises:
-        UsageError: A rule that does not certify, clusters, labels drawn within a scope, no group with enough labels, or
-            what `fit_artifact` refuses.
+        UsageError: A rule that does not certify, labels drawn within a scope, no group with enough labels, or what
+            `fit_artifact` refuses.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     table = file.records if part is None else table_of(part)
     chosen = rule_named(rule)
     if not chosen.certifies:
         raise UsageError(f"rule {chosen.name!r} certifies nothing, and groups divide delta. Use rule 'certified'.")
-    if settings.get("groups", "category") == "cluster" or file.header.scope.is_drawn:
-        what = "questions that were drawn by their scores" if file.header.scope.is_drawn else "clusters"
-        raise UsageError(f"a threshold for each group cannot be fitted on {what}. Leave out one of the two.")
+    if file.header.scope.is_drawn:
+        raise UsageError(
+            "a threshold for each group cannot be fitted on questions that were drawn by their scores. Leave out one "
+            "of the two."
+        )
     if by.min_labels < 1:
         raise UsageError(f"min_labels must be at least 1, got {by.min_labels}. The default is 50.")
     codes, names = table.coded("group")
-    usable = table.usable(estimator)
+    usable = table.usable(score)
     labels = {
         name: int(np.count_nonzero(usable & (codes == place))) for place, name in enumerate(names) if name is not None
     }
@@ -99,13 +106,14 @@ def fit_router(
     place_of = {name: place for place, name in enumerate(names)}
     parts = {name: table.take(codes == place_of[name]) for name in groups}
     rest = table.take(~np.isin(codes, [place_of[name] for name in groups]))
-    fits_others = by.others == "fit" and bool(rest.usable(estimator).any())
+    fits_others = by.others == "fit" and bool(rest.usable(score).any())
     if fits_others:
         parts[ALL_OTHERS] = rest
-    delta = DEFAULT_DELTA if delta is None else delta
     spent = delta / len(parts) if by.share == "together" else delta
     artifacts = {
-        name: fit_artifact(file, estimator=estimator, rule=rule, delta=spent, part=own, **settings)
+        name: fit_artifact(
+            file, score=score, alpha=alpha, rule=rule, delta=spent, share=share, part=own, settings=settings
+        )
         for name, own in parts.items()
     }
     if not fits_others:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Literal, Protocol
 
 import typer
 
@@ -13,6 +13,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.gate import Scope
 from guardrail.notebook import percent
+from guardrail.outcome import CERTIFIED
 
 from ..data.columns import in_memory
 from ..data.labels import read_labels
@@ -23,7 +24,7 @@ from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious, unread_answers
 from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted, counted_router
-from ..pipeline import fit_artifact, part_header, refuse_fitted, require_same
+from ..pipeline import FitSettings, fit_artifact, part_header, refuse_fitted, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import auroc_of, second_look, unread, verdict_text
 from ..router import ByGroup, fit_router
@@ -153,46 +154,41 @@ class _ByRule:
     sources: Sequence[Path]
     out: Path
     rule: str
-    options: Mapping[str, Any]
     alpha: float | Literal["smallest"]
     delta: float | None
+    share: float | None
     groups: Groups
     testing: _TestPart
-    counting: _Counting
-    without_failed: bool
+    settings: FitSettings
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
         """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
-        repeats: Repeats = "all" if self.counting.count_repeats else "once"
-        part, test = self.testing.cut(file, _kept_out(self.out), self.groups, repeats)
-        choice = None
+        settings = self.settings
+        part, test = self.testing.cut(file, _kept_out(self.out), self.groups, settings.repeats)
         if key == AUTO:
             chosen = choose_score(file, groups=self.groups, part=tuple(part))
             print_choice(chosen)
-            key, part, choice = chosen.estimator, chosen.rest, chosen.choice
-
+            key, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
         artifact = fit_artifact(
             file,
-            estimator=key,
+            score=key,
             alpha=self.alpha,
             rule=self.rule,
             delta=self.delta,
+            share=self.share,
             groups=self.groups,
             part=part,
-            choice=choice,
-            options=self.options,
-            repeats=repeats,
-            without_failed=self.without_failed,
+            settings=settings,
         )
         if test is not None:
-            refuse_failed(test.records, key, allowed=self.without_failed)
+            refuse_failed(test.records, key, allowed=settings.without_failed)
         if test is not None and self.testing.test:  # before the fit is counted
             require_same(artifact, test, key)
             refuse_untestable(test.records, key)
             refuse_fitted(artifact, test.records, "test")
         artifact = _counted(artifact, self.sources, key)
         beside = None if self.testing.test else test
-        return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=repeats)
+        return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=settings.repeats)
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +209,7 @@ class _WithPeople:
         artifact, sample = artifact_with_people(
             file,
             labels,
-            estimator=key,
+            score=key,
             alpha=self.alpha,
             delta=self.delta,
             without_failed=self.without_failed,
@@ -230,20 +226,18 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
     """
     if key == AUTO:
         raise UsageError("--score auto chooses one score for all questions. With --by group name a score.")
-    repeats: Repeats = "all" if fitting.counting.count_repeats else "once"
+    repeats = fitting.settings.repeats
     part, test = fitting.testing.cut(file, _kept_out(fitting.out), fitting.groups, repeats)
     router = fit_router(
         file,
-        estimator=key,
+        score=key,
         by=by,
-        alpha=fitting.alpha,
+        alpha=_number(fitting.alpha),
         rule=fitting.rule,
-        delta=fitting.delta,
-        groups=fitting.groups,
+        delta=DEFAULT_DELTA if fitting.delta is None else fitting.delta,
+        share=fitting.share,
         part=part,
-        options=fitting.options,
-        repeats=repeats,
-        without_failed=fitting.without_failed,
+        settings=fitting.settings,
     )
     audits = {} if test is None else audit_router(router, test.records, key, repeats=repeats)
     ledger = Ledger(fitting.sources)
@@ -396,7 +390,8 @@ def fit(
         )
         return
     refuse_without_items(cap=cap)
-    name, options = _rule_and_options(rule or "certified", share)
+    parsed = parse_rule(rule or CERTIFIED)
+    name, options = (parsed, {}) if isinstance(parsed, str) else parsed
     fitting: _Fitting
     if human_labels is not None:
         beside = [_labelled_by_people(out)]
@@ -407,17 +402,16 @@ def fit(
             sources=records,
             out=out,
             rule=name,
-            options=options,
             alpha=target,
             delta=delta,
+            share=share,
             groups=groups,
             testing=testing,
-            counting=counting,
-            without_failed=without_failed,
+            settings=FitSettings(options, "all" if counting.count_repeats else "once", without_failed),
         )
     keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
     _refuse_conflicts(
-        rule if share is None else f"{name}:share",
+        rule if share is None else "share",
         human_labels,
         testing,
         grouping,
@@ -459,13 +453,6 @@ def _number(target: float | Literal["smallest"]) -> float:
     if target == "smallest":
         raise UsageError("--alpha smallest is of rule certified for whole answers. Give --alpha as a number, e.g. 0.1.")
     return target
-
-
-def _rule_and_options(text: str, share: float | None) -> tuple[str, dict[str, Any]]:
-    """The rule's name and options, from the text of --rule and from --share."""
-    parsed = parse_rule(text)
-    name, options = (parsed, {}) if isinstance(parsed, str) else parsed
-    return name, options if share is None else {**options, "share": share}
 
 
 def _refuse_conflicts(

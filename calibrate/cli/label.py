@@ -43,7 +43,7 @@ from ..data.progress import bar, silent
 from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
 from ..items.answers import needs_label, stored_spec
-from ..pipeline import fit_artifact
+from ..pipeline import FitSettings, fit_artifact
 from ..report.sentences import describe_spec
 from ..scope import waits_for_label
 from ..scoring.scores import key_of, values_of
@@ -386,9 +386,8 @@ def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> Re
         assert key is not None, "a goal names its scores"
         assert goal.alpha is not None, "a goal has a target"
         now = labelling.with_undecided(file)
-        return fit_artifact(
-            now, estimator=key, alpha=goal.alpha, rule="certified", delta=goal.delta, without_failed=True
-        )  # `fit` asks
+        settings = FitSettings(without_failed=True)  # `fit` asks
+        return fit_artifact(now, score=key, alpha=goal.alpha, delta=goal.delta, settings=settings)
 
     def enough() -> bool:
         if goal.until is None:

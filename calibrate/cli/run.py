@@ -31,7 +31,7 @@ from ..evaluation.label_checks import judge_to_look_at, merged_pairs, unread_ans
 from ..fitting import Target
 from ..items.rules import rule_named
 from ..ledger import Ledger, counted
-from ..pipeline import fit_artifact
+from ..pipeline import FitSettings, fit_artifact
 from ..report import compare_rules, write_report
 from ..report.sentences import unread, verdict_text
 from ..scoring.scores import (
@@ -245,19 +245,19 @@ def _fitted(
     settings: RunSettings, records: RecordFile, key: str, groups: Groups, choice: EstimatorChoice | None
 ) -> CalibrationArtifact:
     """Fit, and count the fits on these labels."""
-    options = {} if settings.share is None else {"share": settings.share}
-
     artifact = fit_artifact(
         records,
-        estimator=key,
+        score=key,
         alpha=settings.alpha,
         rule=settings.rule,
         delta=settings.delta,
+        share=settings.share,
         groups=groups,
-        choice=choice,
-        options=options,
-        repeats="all" if settings.count_repeats else "once",
-        without_failed=settings.without_failed,
+        settings=FitSettings(
+            repeats="all" if settings.count_repeats else "once",
+            without_failed=settings.without_failed,
+            choice=choice,
+        ),
     )
     ledger = Ledger([_records_path(settings)])
     artifact = counted(artifact, ledger, key)

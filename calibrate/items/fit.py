@@ -66,7 +66,7 @@ def fit_items_artifact(
         cap: Most items of an answer that are kept; default: that of the items in the file. Fix it without labels.
         repeats: The answers of a question that is in the file several times: one of them, or all, where each time is
             a draw of its own.
-        without_failed: As for `calibrate.pipeline.fit_artifact`.
+        without_failed: As in `calibrate.pipeline.FitSettings`.
 
     Returns:
         The artifact. An infeasible outcome is a result: it loads as a gate that holds every item back.

@@ -26,6 +26,7 @@ from ..items.fit import fit_items_artifact, held_out_items
 from ..ledger import Ledger, counted
 from ..pipeline import (
     CERTIFICATE_DELTA,
+    FitSettings,
     GateCounts,
     fit_artifact,
     hashes_of_fit,
@@ -155,12 +156,12 @@ def learn(
     if gate is None:
         fitted = fit_artifact(
             file,
-            estimator=key,
+            score=key,
             alpha=own.alpha if alpha is None else alpha,
             rule=rule or own.rule,
             delta=delta,
             groups=groups,
-            repeats="all",  # users repeat questions, and each time is a draw of its own
+            settings=FitSettings(repeats="all"),  # users repeat questions, and each time is a draw of its own
         )
     else:
         fitted = _fit_items(file, gate, alpha, rule, delta, groups)

@@ -57,7 +57,7 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
         header = file.header.model_copy(update={"correctness": rule.spec})
         files.append(RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn))
     keys = [estimator_key(stage.estimator) for stage in stages]
-    return fit_cascade(files, alpha=alpha, estimators=keys)
+    return fit_cascade(files, alpha=alpha, scores=keys)
 
 
 def system(stages: Sequence[Stage], artifact: CascadeArtifact, fallback: Any) -> Cascade:

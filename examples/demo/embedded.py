@@ -73,7 +73,7 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
     guard = Guardrail(model=model, artifact=out / "artifact.json")
     verdicts = _gate(guard, test)
     tested = _as_records(test, verdicts, task)
-    average = fit_artifact(records, estimator=task.estimator, alpha=ALPHA, rule="acrc")
+    average = fit_artifact(records, score=task.estimator, alpha=ALPHA, rule="acrc")
     gated, on_average = (held_out(gate, tested, task.estimator) for gate in (artifact, average))
     verdict_panel(artifact, average, _everything(tested), gated, on_average)
     _show_examples(tested, verdicts)
@@ -120,7 +120,7 @@ def _calibrate(
     header = file.header.model_copy(update={"correctness": rule.spec})
     file = RecordFile(path, header, tuple(label_records(file.records, rule)))
     write_records(path, file.header, file.records)
-    artifact = fit_artifact(file, estimator=task.estimator, alpha=ALPHA)
+    artifact = fit_artifact(file, score=task.estimator, alpha=ALPHA)
     artifact.save(out / "artifact.json")
     return artifact, file
 

@@ -178,7 +178,7 @@ def _calibrate(file: RecordFile, calibration: Sequence[Record], out: Path) -> Ca
         f"from {len(calibration):,} answers, labelled by rule {CORRECTNESS}: at most {ALPHA:.0%} of what it answers "
         "may be wrong",
     )
-    artifact = fit_artifact(file, estimator=ESTIMATOR, alpha=ALPHA, rule="certified", delta=DELTA, part=calibration)
+    artifact = fit_artifact(file, score=ESTIMATOR, alpha=ALPHA, rule="certified", delta=DELTA, part=calibration)
     artifact.save(out / "artifact.json")
     _histogram(calibration, artifact)
     outcome = artifact.outcome
@@ -319,7 +319,7 @@ def _bill(
     pairs: Sequence[tuple[Record, Verdict]],
 ) -> None:
     title("4  The bill")
-    cheap = fit_artifact(file, estimator=ONE_CALL, alpha=ALPHA, rule="certified", delta=DELTA, part=calibration)
+    cheap = fit_artifact(file, score=ONE_CALL, alpha=ALPHA, rule="certified", delta=DELTA, part=calibration)
     table = Table(box=None, padding=(0, 2, 0, 0))
     for column in ("", "asked", "answered", "wrong among them (95 %)"):
         table.add_column(column, justify="left" if not column else "right")

@@ -135,7 +135,7 @@ def run(out: Path) -> list[Path]:
 
 def _report(dataset: Dataset, file: RecordFile, out: Path) -> list[Path]:
     out.mkdir(parents=True, exist_ok=True)
-    artifact = fit_artifact(file, estimator=dataset.estimator, alpha=ALPHA)
+    artifact = fit_artifact(file, score=dataset.estimator, alpha=ALPHA)
     artifact.save(out / "artifact.json")
     CONSOLE.print(f"\n{dataset.name}, all {len(file.records):,} questions: {outcome_line(artifact.outcome)}")
     return write_report(

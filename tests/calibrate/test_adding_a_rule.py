@@ -96,7 +96,7 @@ def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
 
 
 def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     compared = compare_rules(artifact, labelled.records, KEY, splits=2)
     promised = {row.name: row.promise for row in comparison(compared, artifact)}
     assert promised[first_block] == "none, honestly, 90 % sure"
@@ -104,7 +104,7 @@ def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: Record
 
 
 def test_what_a_new_rule_states_decides_what_an_audit_says(first_block: str, labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule=first_block)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.01, rule=first_block)
     wrong = [record.model_copy(update={"id": f"new-{record.id}", "correct": False}) for record in labelled.records]
     result = audit(artifact, wrong, KEY)
     assert (result.verdict, result.population) == ("refuted", "accepted")
@@ -130,7 +130,7 @@ def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None
     specs: list[RuleSpec] = [mine, (mine, {"delta": 0.3}), "acrc"]
     table = evaluate(**items, rules=specs, alphas=[0.2], n_calibration=30, splits=3)
     assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule=mine)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule=mine)
     assert artifact.outcome.rule == "first_block"
     assert {row.promise for row in comparison(table, artifact) if row.name == "first_block"} == {"rule of your own"}
 
@@ -141,7 +141,7 @@ def test_what_a_rule_of_ones_own_cannot_be(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match=r"unknown rule <function .*as an object: calibrate\.Rule"):
         fit([0.1], [0], alpha=0.2, rule=cast(Any, first_block_of))
     with pytest.raises(UsageError, match=r"unknown rule 'first_block'.*Pass a rule of your own as an object"):
-        fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="first_block")
+        fit_artifact(labelled, score=KEY, alpha=0.2, rule="first_block")
 
 
 def test_a_new_correctness_rule_labels_and_states_what_it_reads(shouted: str, records_path: Path) -> None:

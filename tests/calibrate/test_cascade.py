@@ -88,8 +88,7 @@ def test_the_same_answers_give_the_same_cascade_in_whatever_order_they_arrived(
         RecordFile(file.path, file.header, tuple(file.records[int(i)] for i in places)) for file in (small, large)
     ]
     outcomes = [
-        fit_cascade(files, alpha=0.2, estimators=[NAME, NAME], groups=groups).outcome
-        for files in ([small, large], arrived)
+        fit_cascade(files, alpha=0.2, scores=[NAME, NAME], groups=groups).outcome for files in ([small, large], arrived)
     ]
     assert outcomes[0].feasible
     assert outcomes[0] == outcomes[1]
@@ -138,7 +137,7 @@ def test_records_of_other_questions_are_refused(labelled: RecordFile, change: di
         prompt = large.header.prompt.model_copy(update={"system": change["prompt"]})
         large = RecordFile(large.path, large.header.model_copy(update={"prompt": prompt}), large.records)
     with pytest.raises(UsageError, match=message):
-        fit_cascade([labelled, large], alpha=0.1, estimators=[NAME, NAME])
+        fit_cascade([labelled, large], alpha=0.1, scores=[NAME, NAME])
 
 
 @pytest.mark.parametrize("groups", ["category", "cluster"])
@@ -156,12 +155,12 @@ def test_a_stage_is_not_fitted_on_what_its_score_was_trained_on(
     files = [file, file]
     files[stage] = RecordFile(file.path, header, file.records)
     with pytest.raises(UsageError, match=r"1 of 240 calibration records are among the 1 questions the scorer.*p7"):
-        fit_cascade(files, alpha=0.15, estimators=[NAME, NAME], groups=groups)
+        fit_cascade(files, alpha=0.15, scores=[NAME, NAME], groups=groups)
 
 
 def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(labelled: RecordFile) -> None:
     files = [labelled, better(labelled)]
-    outcome = fit_cascade(files, alpha=0.2, estimators=[NAME, NAME]).outcome
+    outcome = fit_cascade(files, alpha=0.2, scores=[NAME, NAME]).outcome
     pool = matched(files, [NAME, NAME])
     policy, alone = certified_cascade(pool.uncertainty, pool.error, 0.2), certified(*pool.last, 0.2)
     assert isinstance(policy, Policy)
@@ -173,16 +172,16 @@ def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(l
 
 
 def test_infeasible_says_why(labelled: RecordFile) -> None:
-    few = fit_cascade([labelled] * 2, alpha=0.15, estimators=[NAME] * 2, part=[f"p{i}" for i in range(10)]).outcome
+    few = fit_cascade([labelled] * 2, alpha=0.15, scores=[NAME] * 2, part=[f"p{i}" for i in range(10)]).outcome
     assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
     assert "It takes 15 questions without a single error at alpha = 0.15; there are 10." in few.detail
-    bad = fit_cascade([labelled] * 2, alpha=0.01, estimators=[NAME] * 2).outcome
+    bad = fit_cascade([labelled] * 2, alpha=0.01, scores=[NAME] * 2).outcome
     assert bad.reason in (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, InfeasibleReason.TOO_FEW_ITEMS)
     assert not bad.feasible
 
 
 def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_cascade([labelled, better(labelled)], alpha=0.15, estimators=[NAME, NAME])
+    artifact = fit_cascade([labelled, better(labelled)], alpha=0.15, scores=[NAME, NAME])
     assert artifact.outcome.feasible
     assert [stage.threshold for stage in artifact.stages] == [stage.threshold for stage in artifact.outcome.stages]
     path = artifact.save(tmp_path / "cascade.json")
@@ -200,7 +199,7 @@ def test_the_artifact_round_trips_and_is_refused_when_edited(labelled: RecordFil
 
 def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
     """One scripted model plays both stages: it answers as recorded, so decisions can be foretold."""
-    artifact = fit_cascade([labelled, labelled], alpha=0.2, estimators=[NAME, NAME])
+    artifact = fit_cascade([labelled, labelled], alpha=0.2, scores=[NAME, NAME])
     model = fakes.model()
     system = Cascade(models=[model, model], artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
@@ -216,7 +215,7 @@ def test_the_system_does_at_run_time_what_the_records_say(labelled: RecordFile) 
 
 def test_three_stages_with_a_score_each_do_at_run_time_what_the_records_say(labelled: RecordFile) -> None:
     names = [NAME, "sequence_nll", "semantic_entropy"]
-    artifact = fit_cascade([labelled] * 3, alpha=0.3, estimators=names)
+    artifact = fit_cascade([labelled] * 3, alpha=0.3, scores=names)
     model = fakes.model()
     system = Cascade([model] * 3, artifact=artifact)
     thresholds = [stage.threshold for stage in artifact.stages]
@@ -255,7 +254,7 @@ def test_audit_and_report_take_the_artifact_of_a_cascade(tmp_path: Path, labelle
     from calibrate.pipeline import part_header
 
     files = [labelled, better(labelled)]
-    artifact = fit_cascade(files, alpha=0.2, estimators=[NAME, NAME], part=[r.id for r in labelled.records[:160]])
+    artifact = fit_cascade(files, alpha=0.2, scores=[NAME, NAME], part=[r.id for r in labelled.records[:160]])
     out = artifact.save(tmp_path / "cascade.json")
     records: list[str] = []
     for number, file in enumerate(files):

@@ -112,7 +112,7 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     assert [r.correct for r in records.file.records] == [r.correct for r in again]
     assert [r.scores[USUAL] for r in records.file.records] == [r.scores[USUAL] for r in again]
     artifact = records.fit(alpha=0.1, rule="acrc")
-    assert artifact.outcome == fit_artifact(records.file, estimator=USUAL, alpha=0.1, rule="acrc").outcome
+    assert artifact.outcome == fit_artifact(records.file, score=USUAL, alpha=0.1, rule="acrc").outcome
     assert artifact.estimator.name == USUAL  # no log-probabilities were logged
     assert artifact.outcome.n == 60
     evaluation = records.evaluate(splits=3)
@@ -135,13 +135,13 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
 
 def test_an_estimator_is_chosen_on_records_that_the_fit_does_not_use(tmp_path: Path) -> None:
     records = columns(rows(120)).score(KEY, "num_sets").label("exact")
-    artifact = records.fit(alpha=0.1, rule="acrc", estimator="auto")
+    artifact = records.fit(alpha=0.1, rule="acrc", score="auto")
     assert artifact.data.choice is not None
     assert artifact.outcome.n == 96
     assert records.evaluate(splits=2).n == 96  # as in the report: of the records that are fitted
     assert records.report(tmp_path / "report.html", splits=0)[0].is_file()
-    named = records.fit(alpha=0.1, rule="acrc", estimator="num_sets")
-    assert records.evaluate(splits=2) == records.evaluate(splits=2, estimator="num_sets")
+    named = records.fit(alpha=0.1, rule="acrc", score="num_sets")
+    assert records.evaluate(splits=2) == records.evaluate(splits=2, score="num_sets")
     assert (named.data.choice, named.outcome.n) == (None, 120)
 
 
@@ -174,7 +174,7 @@ def test_scores_of_ones_own() -> None:
     ours, theirs = (imported.records[7].scores[f"imported:{name}"].value for name in ("u", "sure"))
     assert ours == 0.07
     assert theirs == pytest.approx(0.07)
-    artifact = Records(imported).label("exact").fit(alpha=0.2, rule="acrc", estimator="imported:u")
+    artifact = Records(imported).label("exact").fit(alpha=0.2, rule="acrc", score="imported:u")
     assert "No guard can use this artifact" in describe(artifact)
 
 
@@ -402,7 +402,7 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     shown = logged()
     assert "calibrate: answer nothing: no threshold was found" in shown
     assert "calibrate: Even without a single error 60 items are too few" in shown
-    records.fit(alpha=0.2, rule="acrc", estimator=KEY)
+    records.fit(alpha=0.2, rule="acrc", score=KEY)
     shown = logged()
     assert "fits have used these labels" in shown
     assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown

@@ -19,7 +19,7 @@ from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.data.table import table_of
 from calibrate.dataframe import Records
 from calibrate.evaluation.audit import audit
-from calibrate.pipeline import at_calibration, fit_artifact, held_out
+from calibrate.pipeline import FitSettings, at_calibration, fit_artifact, held_out
 from calibrate.prediction_powered import artifact_with_people
 from calibrate.scope import draw_to_label
 from guardrail import doctor
@@ -59,70 +59,59 @@ def failed(labelled: RecordFile) -> RecordFile:
 def test_a_fit_on_what_an_overload_left_stops_and_names_the_way_out(failed: RecordFile) -> None:
     # Who fits on the questions that an overloaded server answered gets a certificate for the easy ones.
     with pytest.raises(UsageError, match=r"3 of 240 questions \(1.2 %\).*HTTP 503.*collect.*--without-failed"):
-        fit_artifact(failed, estimator=KEY, alpha=0.2, rule="acrc")
+        fit_artifact(failed, score=KEY, alpha=0.2, rule="acrc")
     with pytest.raises(UsageError, match="3 of 240"):
-        Records(failed).fit(alpha=0.2, rule="acrc", estimator=KEY)
+        Records(failed).fit(alpha=0.2, rule="acrc", score=KEY)
     with pytest.raises(UsageError, match="3 of 240"):
-        fit_cascade([failed, failed], alpha=0.2, estimators=[KEY, KEY])
+        fit_cascade([failed, failed], alpha=0.2, scores=[KEY, KEY])
     blank = [record.model_copy(update={"correct": None, "label_detail": ""}) for record in failed.records]
     with pytest.raises(UsageError, match="3 of 240"):
         draw_to_label(replace(failed, records=table_of(blank)), KEY, share=1, n=50)
 
 
 def test_one_in_a_hundred_may_fail(labelled: RecordFile) -> None:
-    artifact = fit_artifact(
-        unmeasured(labelled, Unmeasured.MODEL_FAILED, [5, 50]), estimator=KEY, alpha=0.2, rule="acrc"
-    )
+    artifact = fit_artifact(unmeasured(labelled, Unmeasured.MODEL_FAILED, [5, 50]), score=KEY, alpha=0.2, rule="acrc")
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (2, 2)
     assert "failed" not in " ".join(promises(artifact))
 
 
 def test_a_fit_without_them_states_their_share_wherever_its_promise_stands(failed: RecordFile, tmp_path: Path) -> None:
-    artifact = Records(failed).fit(alpha=0.2, rule="acrc", estimator=KEY, without_failed=True)
+    artifact = Records(failed).fit(alpha=0.2, rule="acrc", score=KEY, settings=FitSettings(without_failed=True))
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (3, 3)
     assert "1.2 % of the questions asked for the calibration failed" in promises(artifact)[0]
     again = CalibrationArtifact.load(artifact.save(tmp_path / "a.json"))
     assert "1.2 % of the questions asked" in describe(again)
     found = {each.check: each for each in doctor.examine(str(tmp_path / "a.json"))}["failed questions"]
     assert (found.status, found.detail[:5]) == ("warn", "1.2 %")
-    cascade = fit_cascade([failed, failed], alpha=0.2, estimators=[KEY, KEY], without_failed=True)
+    cascade = fit_cascade([failed, failed], alpha=0.2, scores=[KEY, KEY], without_failed=True)
     assert (cascade.outcome.n, cascade.n_unmeasured, cascade.n_failed) == (240, 3, 3)
     assert "% of the questions asked for the calibration failed" in promises(cascade)[0]
 
 
 def test_what_the_question_itself_caused_is_a_result_and_stops_no_fit(labelled: RecordFile) -> None:
-    artifact = fit_artifact(unmeasured(labelled, Unmeasured.REFUSED, range(60)), estimator=KEY, alpha=0.2, rule="acrc")
+    artifact = fit_artifact(unmeasured(labelled, Unmeasured.REFUSED, range(60)), score=KEY, alpha=0.2, rule="acrc")
     assert (artifact.data.n_failed, artifact.data.n_unmeasured) == (0, 60)
 
 
 def test_questions_without_a_score_count_where_the_walk_begins_and_in_every_share(labelled: RecordFile) -> None:
     """Dropped, the surest 25 % would be of the easy questions only, and "answers X %" would be of those.
 
-    140 of 240 questions have no score. At alpha .2, delta .1 the tests begin at 60 accepted of 240 and 25 of 100. The
-    right answers among the surest 30 of the 100 measured: too few of 240, a certificate of 100.
+    140 of 240 questions have no score. At alpha .2, delta .1 the tests begin past 60 accepted of 240, and at 25 of 100.
+    The surest 30 of the 100 measured ones are right, all others wrong: a certificate for 100, and none for 240.
     """
     file = unmeasured(labelled, Unmeasured.REFUSED, range(100, 240))
-    records = [
-        record.model_copy(
-            update={
-                "correct": place < 30,
-                "scores": {KEY: Uncertainty(value=float(place), estimator=KEY, unit="nats")}
-                if place < 100
-                else record.scores,
-            }
-        )
-        for place, record in enumerate(file.records)
-    ]
-    outcome = fit_artifact(replace(file, records=table_of(records)), estimator=KEY, alpha=0.2).outcome
+    records = list(file.records)
+    for place in range(100):
+        score = Uncertainty(value=float(place), estimator=KEY, unit="nats")
+        records[place] = records[place].model_copy(update={"correct": place < 30, "scores": {KEY: score}})
+    outcome = fit_artifact(replace(file, records=table_of(records)), score=KEY, alpha=0.2).outcome
     assert (outcome.n, outcome.n_accepted) == (240, 0)
-    alone = fit_artifact(replace(file, records=table_of(records[:100])), estimator=KEY, alpha=0.2)
+    alone = fit_artifact(replace(file, records=table_of(records[:100])), score=KEY, alpha=0.2)
     assert (alone.outcome.n, alone.outcome.n_accepted >= 30) == (100, True)
     # Half of the measured questions have a label, so half of the others belong to them: 50 + 70.
-    half = [
-        record.model_copy(update={"correct": None, "label_detail": ""}) if i % 2 else record
-        for i, record in enumerate(records[:100])
-    ]
-    part = fit_artifact(replace(file, records=table_of([*half, *records[100:]])), estimator=KEY, alpha=0.4)
+    for place in range(1, 100, 2):
+        records[place] = records[place].model_copy(update={"correct": None, "label_detail": ""})
+    part = fit_artifact(replace(file, records=table_of(records)), score=KEY, alpha=0.4)
     assert part.outcome.n == 120
     assert part.acceptance == part.outcome.n_accepted / 120
 
@@ -182,7 +171,7 @@ def test_run_stops_and_the_same_command_asks_only_the_failed_ones_again(
 def test_every_share_is_of_all_questions_asked(labelled: RecordFile, tmp_path: Path) -> None:
     # 60 of 240 questions could not be measured: a gate that answers 90 of the other 180 answers 37.5 % and not 50 %.
     file = unmeasured(labelled, Unmeasured.REFUSED, range(0, 240, 4))
-    artifact = fit_artifact(file, estimator=KEY, alpha=0.2, rule="acrc")
+    artifact = fit_artifact(file, score=KEY, alpha=0.2, rule="acrc")
     k = artifact.outcome.n_accepted
     share = f"{100 * k / 240:.1f}".removesuffix(".0")
     assert k > 0
@@ -208,7 +197,7 @@ def test_unlabelled_questions_are_no_abstentions(labelled: RecordFile) -> None:
         record if i % 8 < 4 else record.model_copy(update={"correct": None}) for i, record in enumerate(file.records)
     ]
     file = replace(file, records=table_of(records))
-    artifact = fit_artifact(file, estimator=KEY, alpha=0.25, rule="acrc")
+    artifact = fit_artifact(file, score=KEY, alpha=0.25, rule="acrc")
     assert (artifact.data.n_used, artifact.outcome.n_accepted > 0) == (90, True)
     assert artifact.acceptance == pytest.approx(artifact.outcome.n_accepted / 120)
     counts = held_out(artifact.model_copy(update={"data": artifact.data.model_copy(update={"questions": ()})}),
@@ -219,7 +208,7 @@ def test_unlabelled_questions_are_no_abstentions(labelled: RecordFile) -> None:
 def test_a_test_part_counts_what_could_not_be_measured(labelled: RecordFile) -> None:
     half = [record for i, record in enumerate(labelled.records) if i % 2]
     rest = [record for i, record in enumerate(labelled.records) if not i % 2]
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc", part=half)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="acrc", part=half)
     for answer in (False, True):  # whether a label is known of what could not be measured
         test = unmeasured(replace(labelled, records=table_of(rest)), Unmeasured.CUT_OFF, range(30), answer=answer)
         counts = audit(artifact, test.records, KEY).held_out
@@ -233,4 +222,4 @@ def test_labels_by_people_stand_for_all_questions(failed: RecordFile, tmp_path: 
     from calibrate.data.labels import read_labels
 
     with pytest.raises(UsageError, match="3 of 240"):
-        artifact_with_people(failed, read_labels(labels), estimator=KEY, alpha=0.3)
+        artifact_with_people(failed, read_labels(labels), score=KEY, alpha=0.3)

@@ -98,7 +98,7 @@ def file_of(n: int = N, seed: int = 1) -> RecordFile:
 def fitted(file: RecordFile, ledger: Ledger, key: str = KEY, **settings: Any) -> CalibrationArtifact:
     """Fit and count."""
     asked: dict[str, Any] = {"alpha": ALPHA, "rule": "certified"} | settings
-    return counted(fit_artifact(file, estimator=key, **asked), ledger, key)
+    return counted(fit_artifact(file, score=key, **asked), ledger, key)
 
 
 def fits(artifact: CalibrationArtifact) -> int:
@@ -113,7 +113,7 @@ def test_what_is_the_same_fit_and_what_is_another_one() -> None:
     others: list[dict[str, Any]] = [
         {"alpha": 0.2},
         {"delta": 0.05},
-        {"options": {"share": 0.5}},
+        {"share": 0.5},
         {"part": file.records[:150]},
         {"key": OTHERS[0]},
     ]
@@ -163,11 +163,11 @@ def test_the_ledger_lies_beside_the_records_and_follows_a_copy(tmp_path: Path) -
     file, path, copy = file_of(), tmp_path / "records.jsonl", tmp_path / "copy.jsonl"
     write_records(path, file.header, file.records)
     for number, key in enumerate((KEY, *OTHERS), start=1):
-        assert fits(Records.read(path).fit(alpha=ALPHA, rule="certified", estimator=key)) == number
+        assert fits(Records.read(path).fit(alpha=ALPHA, rule="certified", score=key)) == number
     assert len((tmp_path / "records.ledger.jsonl").read_text(encoding="utf-8").splitlines()) == 3
     Records.read(path).write(copy)
-    assert fits(Records.read(copy).fit(alpha=0.2, rule="certified", estimator=KEY)) == 4
-    assert fits(Records(file).fit(alpha=ALPHA, rule="certified", estimator=KEY)) == 1  # without a file: in memory
+    assert fits(Records.read(copy).fit(alpha=0.2, rule="certified", score=KEY)) == 4
+    assert fits(Records(file).fit(alpha=ALPHA, rule="certified", score=KEY)) == 1  # without a file: in memory
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ KEY = "discrete_semantic_entropy"
 
 @pytest.fixture(scope="module")
 def artifact(labelled: RecordFile) -> CalibrationArtifact:
-    return fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
+    return fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
 
 
 def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
@@ -59,27 +59,27 @@ def test_outcome_is_that_of_the_rule_on_the_arrays(labelled: RecordFile, artifac
 def test_run_time_draws_no_more_than_the_estimator_reads(labelled: RecordFile, artifact: CalibrationArtifact) -> None:
     assert labelled.header.plan.logprobs
     assert (artifact.plan.n, artifact.plan.logprobs) == (10, False)
-    perplexity = fit_artifact(labelled, estimator="perplexity", alpha=0.15, rule="acrc")
+    perplexity = fit_artifact(labelled, score="perplexity", alpha=0.15, rule="acrc")
     assert (perplexity.plan.n, perplexity.plan.logprobs) == (0, True)
-    entropy = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15, rule="acrc")
+    entropy = fit_artifact(labelled, score="semantic_entropy", alpha=0.15, rule="acrc")
     assert entropy.plan == labelled.header.plan
 
 
 def test_fit_names_the_missing_step(labelled: RecordFile) -> None:
     unlabelled = RecordFile(labelled.path, labelled.header.model_copy(update={"correctness": None}), labelled.records)
     with pytest.raises(UsageError, match="calibrate label"):
-        fit_artifact(unlabelled, estimator=KEY, alpha=0.1, rule="acrc")
+        fit_artifact(unlabelled, score=KEY, alpha=0.1, rule="acrc")
     with pytest.raises(UsageError, match="calibrate score"):
-        fit_artifact(labelled, estimator="max_softmax", alpha=0.1, rule="acrc")
+        fit_artifact(labelled, score="max_softmax", alpha=0.1, rule="acrc")
     with pytest.raises(UsageError, match=r"Write 0\.15 for 15 %"):
-        fit_artifact(labelled, estimator=KEY, alpha=15, rule="acrc")
+        fit_artifact(labelled, score=KEY, alpha=15, rule="acrc")
 
 
 def test_nothing_measured_that_is_wrong_everywhere_is_infeasible(labelled: RecordFile) -> None:
     wrong = RecordFile(
         labelled.path, labelled.header, tuple(r.model_copy(update={"correct": False}) for r in labelled.records)
     )
-    artifact = fit_artifact(wrong, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(wrong, score=KEY, alpha=0.15, rule="acrc")
     assert isinstance(artifact.outcome, Infeasible)
     assert artifact.threshold is None
     assert not accepted_of(artifact, labelled.records, KEY).any()
@@ -89,7 +89,7 @@ def test_clusters_give_one_record_each_whatever_the_order(labelled: RecordFile) 
     representatives = one_per_cluster(labelled.records)
     assert sorted(str(record.group) for record in representatives) == ["herbs", "shrubs", "trees"]
     assert {r.id for r in one_per_cluster(labelled.records[::-1])} == {r.id for r in representatives}
-    clustered = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", groups="cluster")
+    clustered = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", groups="cluster")
     assert clustered.data.n_questions == 3
     assert clustered.calibration.group is not None
     without = labelled.records[0].model_copy(update={"group": None})
@@ -169,7 +169,7 @@ def test_records_made_otherwise_are_refused(labelled: RecordFile, artifact: Cali
 
 
 def test_a_difference_is_named_by_its_field(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="acrc")
     other = labelled.header.model_copy(update={"plan": labelled.header.plan.model_copy(update={"temperature": 0.1})})
     with pytest.raises(UsageError) as caught:
         require_same(artifact, RecordFile(labelled.path, other, labelled.records), KEY)
@@ -198,7 +198,7 @@ def test_undecided_answers_count_as_wrong_wherever_labels_are_used(labelled: Rec
     assert [scores.n_undecided for scores in scored] == [int(undecided.records.undecided().sum()), 0]
     assert 60 < scored[0].n_undecided <= 80
     assert scored[0].error.tolist() == scored[1].error.tolist()
-    artifacts = [fit_artifact(file, estimator=key, alpha=0.6, rule="acrc", part=file.records[:120]) for file in files]
+    artifacts = [fit_artifact(file, score=key, alpha=0.6, rule="acrc", part=file.records[:120]) for file in files]
     assert artifacts[0].outcome == artifacts[1].outcome
     assert (artifacts[0].data.n_unlabelled, artifacts[1].data.n_undecided) == (0, 0)
     tests = [file.records[120:] for file in files]

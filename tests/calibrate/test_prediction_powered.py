@@ -86,7 +86,7 @@ def human_file(file: RecordFile, path: Path, every: int = 2) -> Path:
 
 def test_the_artifact_is_bound_to_peoples_labels(labelled: RecordFile, tmp_path: Path) -> None:
     labels = read_labels(human_file(labelled, tmp_path / "people.jsonl"))
-    artifact, sample = artifact_with_people(labelled, labels, estimator="semantic_entropy", alpha=0.2)
+    artifact, sample = artifact_with_people(labelled, labels, score="semantic_entropy", alpha=0.2)
     assert artifact.outcome.rule == "prediction_powered"
     assert artifact.correctness == labels.spec
     assert artifact.outcome.options["judge"] == "exact"
@@ -97,18 +97,18 @@ def test_the_artifact_is_bound_to_peoples_labels(labelled: RecordFile, tmp_path:
     assert "not a certificate" in page.read_text(encoding="utf-8")
     bare = RecordFile(labelled.path, labelled.header.model_copy(update={"correctness": None}), labelled.records)
     with pytest.raises(UsageError, match="no labels by a judge"):
-        artifact_with_people(bare, labels, estimator="semantic_entropy", alpha=0.2)
+        artifact_with_people(bare, labels, score="semantic_entropy", alpha=0.2)
 
 
 def test_an_answer_that_people_skipped_counts_as_wrong(labelled: RecordFile, tmp_path: Path) -> None:
     path = human_file(labelled, tmp_path / "people.jsonl")
-    before, _ = artifact_with_people(labelled, read_labels(path), estimator="semantic_entropy", alpha=0.2)
+    before, _ = artifact_with_people(labelled, read_labels(path), score="semantic_entropy", alpha=0.2)
     rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
     skipped = next(row for row in rows if row["correct"])
     answers = {record.id: record.answer for record in labelled.records}
     skipped |= {"correct": None, "judged": answers[skipped["id"]]}
     path.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
-    after, sample = artifact_with_people(labelled, read_labels(path), estimator="semantic_entropy", alpha=0.2)
+    after, sample = artifact_with_people(labelled, read_labels(path), score="semantic_entropy", alpha=0.2)
     assert after.outcome.n == len(sample.records) == before.outcome.n
     assert sum(after.calibration.error) == sum(before.calibration.error) + 1
     assert after.outcome.diagnostics.base_error > before.outcome.diagnostics.base_error

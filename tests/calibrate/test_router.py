@@ -59,7 +59,7 @@ def test_all_certificates_hold_at_once_where_one_threshold_fails_in_the_hard_gro
 
 
 def fitted(file: RecordFile, **settings: Any) -> RouterArtifact:
-    return fit_router(file, estimator=KEY, alpha=0.3, **settings)
+    return fit_router(file, score=KEY, alpha=0.3, **settings)
 
 
 def few_of_one(labelled: RecordFile) -> RecordFile:
@@ -104,7 +104,7 @@ def test_small_groups_and_questions_without_one_are_all_others(labelled: RecordF
 
 def test_a_group_is_fitted_as_its_records_alone_would_be(labelled: RecordFile, router: RouterArtifact) -> None:
     trees = [record for record in labelled.records if record.group == "trees"]
-    alone = fit_artifact(few_of_one(labelled), estimator=KEY, alpha=0.3, delta=0.1 / 3, part=trees)
+    alone = fit_artifact(few_of_one(labelled), score=KEY, alpha=0.3, delta=0.1 / 3, part=trees)
     assert router.artifacts["trees"].model_copy(update={"created": alone.created}) == alone
 
 
@@ -118,7 +118,7 @@ def test_a_group_with_control_characters_in_its_name_reaches_no_terminal(records
     """Names come from other people's files, and a terminal obeys what is in them."""
     hostile = "trees\x1b]0;x\x07"
     file = read_records(records_path)
-    router = fit_router(file, estimator=KEY, alpha=0.6, part=file.records[::2], by=ByGroup(min_labels=20))
+    router = fit_router(file, score=KEY, alpha=0.6, part=file.records[::2], by=ByGroup(min_labels=20))
     parts = {hostile: router.artifacts["trees"], ALL_OTHERS: router.artifacts["herbs"]}
     path = router.model_copy(update={"artifacts": parts}).save(tmp_path / "router.json")
     records = [record.model_copy(update={"group": hostile}) for record in file.records[1::2]]
@@ -185,8 +185,6 @@ def test_fits_of_disjoint_groups_do_not_add_and_a_fit_of_all_does(labelled: Reco
 def test_what_groups_cannot_be_fitted_on_is_refused(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match="certifies nothing"):
         fitted(labelled, rule="acrc")
-    with pytest.raises(UsageError, match="on clusters"):
-        fitted(labelled, groups="cluster")
     with pytest.raises(UsageError, match="must be at least 1"):
         fitted(labelled, by=ByGroup(min_labels=0))
     unlabelled = [record.model_copy(update={"correct": None, "label_detail": ""}) for record in labelled.records]

@@ -133,7 +133,7 @@ def test_the_artifact_binds_the_scope_and_counts_over_all_questions(tmp_path: Pa
     wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
     drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
     write_records(tmp_path / "labelled.jsonl", drawn.header, drawn.records)
-    fitted = fit_artifact(read_records(tmp_path / "labelled.jsonl"), estimator=KEY, alpha=0.15, rule="certified")
+    fitted = fit_artifact(read_records(tmp_path / "labelled.jsonl"), score=KEY, alpha=0.15, rule="certified")
     assert isinstance(fitted.outcome, Feasible)
     assert fitted.outcome.scope.is_drawn
     assert fitted.outcome.scope.covers(fitted.outcome.threshold)
@@ -151,18 +151,18 @@ def test_a_fit_refuses_what_was_not_drawn_so() -> None:
     with pytest.raises(UsageError, match="above the cut"):
         fit_artifact(
             RecordFile(drawn.path, drawn.header, (above, *drawn.records[1:]), False),
-            estimator=KEY,
+            score=KEY,
             alpha=0.1,
             rule="acrc",
         )
     added = drawn.records[0].model_copy(update={"id": "another"})
     with pytest.raises(UsageError, match=r"the 101 questions .* are not the 100 that were drawn"):
         fit_artifact(
-            RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), estimator=KEY, alpha=0.1, rule="acrc"
+            RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), score=KEY, alpha=0.1, rule="acrc"
         )
     other = drawn.header.model_copy(update={"scope": drawn.header.scope.model_copy(update={"score": "perplexity"})})
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
-        fit_artifact(RecordFile(drawn.path, other, drawn.records, False), estimator=KEY, alpha=0.1, rule="acrc")
+        fit_artifact(RecordFile(drawn.path, other, drawn.records, False), score=KEY, alpha=0.1, rule="acrc")
 
 
 def test_labels_on_the_certain_questions_only_are_refused_without_a_scope() -> None:
@@ -171,7 +171,7 @@ def test_labels_on_the_certain_questions_only_are_refused_without_a_scope() -> N
 
     def fitted(keep: np.ndarray[Any, Any]) -> CalibrationArtifact:
         labels = [True if is_labelled else None for is_labelled in keep]
-        return fit_artifact(scored(u.tolist(), labels, correctness=by_people), estimator=KEY, alpha=0.2, rule="acrc")
+        return fit_artifact(scored(u.tolist(), labels, correctness=by_people), score=KEY, alpha=0.2, rule="acrc")
 
     with pytest.raises(UsageError, match=r"not a random part.*calibrate sample"):
         fitted(u < 0.4)
@@ -189,7 +189,7 @@ def test_labels_that_people_gave_to_the_certain_questions_only_are_refused_too()
         rule = CorrectnessSpec(name="given" if not detail else "token_f1", version=1, params={})
         header = file.header.model_copy(update={"correctness": rule})
         with pytest.raises(UsageError, match=r"170 labelled questions .* differ in imported:u from the 230 without"):
-            fit_artifact(RecordFile(file.path, header, records, False), estimator=KEY, alpha=0.2, rule="acrc")
+            fit_artifact(RecordFile(file.path, header, records, False), score=KEY, alpha=0.2, rule="acrc")
 
 
 def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ def within_half(seed: int = 0) -> tuple[CalibrationArtifact, list[float]]:
     u = rng.random(2000)
     wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
     drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
-    return fit_artifact(drawn, estimator=KEY, alpha=0.15, rule="certified"), rng.random(300).tolist()
+    return fit_artifact(drawn, score=KEY, alpha=0.15, rule="certified"), rng.random(300).tolist()
 
 
 def test_monitor_and_audit_compare_what_lies_within_scope(tmp_path: Path) -> None:
@@ -289,16 +289,16 @@ def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
     file = drawn_and_labelled()
     right_first = tuple(sorted(file.records, key=lambda record: not record.correct))
     with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, right_first, False), estimator=KEY, alpha=0.1, rule="acrc")
+        fit_artifact(RecordFile(file.path, file.header, right_first, False), score=KEY, alpha=0.1, rule="acrc")
     better = tuple(
         record.model_copy(update={"scores": scored([0.0]).records[0].scores}) if record.correct else record
         for record in file.records
     )
     with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, better, False), estimator=KEY, alpha=0.1, rule="acrc")
+        fit_artifact(RecordFile(file.path, file.header, better, False), score=KEY, alpha=0.1, rule="acrc")
     part = file.records[100:]
     kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
-    assert fit_artifact(kept_out, estimator=KEY, alpha=0.1, rule="acrc").outcome.scope == kept_out.header.scope
+    assert fit_artifact(kept_out, score=KEY, alpha=0.1, rule="acrc").outcome.scope == kept_out.header.scope
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500

@@ -178,7 +178,7 @@ def test_when_the_time_is_over_the_other_questions_are_answered_from_the_records
 ) -> None:
     calibration, test = llm.halves(file)
     artifact = fit_artifact(
-        file, estimator=llm.ESTIMATOR, alpha=llm.ALPHA, rule="certified", delta=llm.DELTA, part=calibration
+        file, score=llm.ESTIMATOR, alpha=llm.ALPHA, rule="certified", delta=llm.DELTA, part=calibration
     )
     records = test[: llm.LIVE]
     guard: Any = Clock(artifact, records, in_time)

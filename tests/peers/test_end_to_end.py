@@ -94,7 +94,7 @@ def _run(model: BaseChatModel, name: str, path: Path, *, estimator: str, rule: s
     rows = questions(name)
     calibration, test = rows[:N], rows[N : 2 * N]
     file = _collected(model, calibration, plan, path, estimator=estimator, rule=rule)
-    artifact = fit_artifact(file, estimator=estimator, alpha=ALPHA, rule="acrc")
+    artifact = fit_artifact(file, score=estimator, alpha=ALPHA, rule="acrc")
     guard = Guardrail(model=model, artifact=artifact)
     prompts = [artifact.prompt.messages(question.question, question.options) for question in test]
     with ThreadPoolExecutor(16) as pool:

@@ -47,7 +47,7 @@ def artifact() -> CalibrationArtifact:
         for question, (_, *samples) in questions(1, LABELS).items()
     ]
     records = from_frame(rows, model=model).score("discrete_semantic_entropy").label("exact")
-    return records.fit(alpha=ALPHA, rule="certified", estimator="discrete_semantic_entropy")
+    return records.fit(alpha=ALPHA, rule="certified", score="discrete_semantic_entropy")
 
 
 def given_out(artifact: CalibrationArtifact, answers: dict[str, list[str]]) -> list[str]:

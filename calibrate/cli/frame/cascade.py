@@ -66,7 +66,7 @@ def fit_stages(
     artifact = fit_cascade(
         files,
         alpha=alpha,
-        estimators=keys,
+        scores=keys,
         delta=delta,
         share=share,
         groups="cluster" if cluster_by_group else "category",

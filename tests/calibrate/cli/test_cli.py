@@ -124,7 +124,7 @@ def test_a_gate_that_stops_nothing_says_so_everywhere(records_path: Path, tmp_pa
 
 
 def test_the_warning_is_red_on_a_terminal(records_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    artifact = fit_artifact(records_path, estimator="semantic_entropy", alpha=0.9, rule="acrc")
+    artifact = fit_artifact(records_path, score="semantic_entropy", alpha=0.9, rule="acrc")
     terminal = VisibleConsole(force_terminal=True, color_system="standard", file=io.StringIO(), width=100)
     monkeypatch.setattr("calibrate.cli.frame.terminal.console", terminal)
     print_verdict(verdict_text(artifact))

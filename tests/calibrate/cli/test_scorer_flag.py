@@ -97,7 +97,7 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     loaded = CalibrationArtifact.load(artifact)
     assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("ties", 0, True)
-    stricter = fit_artifact(read_records(records), estimator=key, alpha=0.06, rule="certified")
+    stricter = fit_artifact(read_records(records), score=key, alpha=0.06, rule="certified")
     assert "where the score of its answer is on the certain side" in headline(stricter)
     assert loaded.plan.follow_ups == ("score:coarse@1",)
     guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=coarse)

@@ -85,7 +85,7 @@ def assert_columns(records: RecordTable) -> None:
 
 
 def content(file: RecordFile, key: str, **asked: Any) -> Any:
-    artifact = fit_artifact(file, estimator=key, alpha=0.2, **asked)
+    artifact = fit_artifact(file, score=key, alpha=0.2, **asked)
     return {name: value for name, value in artifact.content.items() if name != "created"}
 
 
@@ -97,7 +97,7 @@ def test_a_fit_is_that_of_the_records(records_path: Path) -> None:
     part, rest = split(file.records, test_fraction=0.4)
     ours, theirs = split(plain.records, test_fraction=0.4)
     assert content(file, KEY, part=part) == content(plain, KEY, part=ours)
-    artifact = fit_artifact(plain, estimator=KEY, alpha=0.2, rule="acrc", part=ours)
+    artifact = fit_artifact(plain, score=KEY, alpha=0.2, rule="acrc", part=ours)
     assert held_out(artifact, rest, KEY) == held_out(artifact, theirs, KEY)
 
 
@@ -254,10 +254,10 @@ def test_questions_in_two_files_are_found_by_columns(records_path: Path) -> None
 def test_scores_of_a_large_fit_are_packed(
     labelled: RecordFile, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    plain = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
+    plain = fit_artifact(labelled, score=KEY, alpha=0.2, rule="acrc")
     assert isinstance(plain.content["calibration"]["uncertainty"], list | tuple)
     monkeypatch.setattr("guardrail.artifact.PACKED_FROM", 100)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="acrc")
     path = artifact.save(tmp_path / "artifact.json")
     content = json.loads(path.read_text())
     stored = content["calibration"]

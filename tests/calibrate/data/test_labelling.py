@@ -374,5 +374,5 @@ def test_contradictions_stop_the_fit(labelled: RecordFile) -> None:
     ]
     file = RecordFile(labelled.path, labelled.header, (*labelled.records, *twins))
     with pytest.raises(UsageError, match=r"'p0'.*'twin'|'twin'.*'p0'"):
-        fit_artifact(file, estimator="semantic_entropy", alpha=0.15, rule="acrc")
+        fit_artifact(file, score="semantic_entropy", alpha=0.15, rule="acrc")
     refuse_contradictions(labelled.records)

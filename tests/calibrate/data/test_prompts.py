@@ -50,7 +50,7 @@ def calibrated(
     rule = make_rule("exact")
     header = file.header.model_copy(update={"correctness": rule.spec})
     file = RecordFile(path, header, tuple(label_records(file.records, rule)))
-    return fit_artifact(file, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc"), file
+    return fit_artifact(file, score="discrete_semantic_entropy", alpha=0.2, rule="acrc"), file
 
 
 def test_a_prompt_with_slots_is_collected_scored_fitted_and_served(tmp_path: Path) -> None:
@@ -116,14 +116,14 @@ def test_turns_of_conversations_are_bound(tmp_path: Path) -> None:
     rule = make_rule("exact")
     labelled = RecordFile(path, file.header.model_copy(update={"correctness": rule.spec}),
                           tuple(label_records(file.records, rule)))  # fmt: skip
-    artifact = fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc")
+    artifact = fit_artifact(labelled, score="discrete_semantic_entropy", alpha=0.2, rule="acrc")
     assert artifact.data.turns == ("human", "human,ai,human")
-    assert fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc",
+    assert fit_artifact(labelled, score="discrete_semantic_entropy", alpha=0.2, rule="acrc",
                         part=[r for r in labelled.records if r.turns == "human"]).data.turns == ("human",)  # fmt: skip
     assert Guardrail(model=chat, artifact=artifact).invoke(talks["q1"]).content == "town1"
     unknown = tuple(each.model_copy(update={"turns": None}) for each in labelled.records)
     old = RecordFile(path, labelled.header, unknown)
-    assert fit_artifact(old, estimator="discrete_semantic_entropy", alpha=0.2, rule="acrc").data.turns is None
+    assert fit_artifact(old, score="discrete_semantic_entropy", alpha=0.2, rule="acrc").data.turns is None
 
 
 def test_answers_that_were_cut_off_are_unmeasured_on_both_sides(tmp_path: Path) -> None:

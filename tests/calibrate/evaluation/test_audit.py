@@ -89,7 +89,7 @@ def flipped(file: RecordFile) -> RecordFile:
 
 def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     outcome = artifact.outcome
     assert isinstance(outcome, Feasible)
     accepted = [r for r in fresh.records if (r.scores[KEY].value or 0.0) <= outcome.threshold]
@@ -112,14 +112,14 @@ def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> N
 
 def test_a_joint_promise_is_tested_as_a_share_of_all(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    result = audit(fit_artifact(old, estimator=KEY, alpha=0.15, rule="crc_joint"), fresh.records, KEY)
+    result = audit(fit_artifact(old, score=KEY, alpha=0.15, rule="crc_joint"), fresh.records, KEY)
     assert (result.population, result.n) == ("all", len(fresh.records))
     assert "labelled questions" in audited(result)[0]
 
 
 def test_an_artifact_that_abstains_cannot_be_refuted(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    result = audit(fit_artifact(old, estimator=KEY, alpha=0.005, rule="acrc"), flipped(fresh).records, KEY)
+    result = audit(fit_artifact(old, score=KEY, alpha=0.005, rule="acrc"), flipped(fresh).records, KEY)
     assert (result.verdict, result.n, result.upper) == ("undecided", 0, None)
     assert "nothing can be said" in audited(result)[0]
     assert result.shift.acceptance_p is None
@@ -127,7 +127,7 @@ def test_an_artifact_that_abstains_cannot_be_refuted(parts: tuple[RecordFile, Re
 
 def test_other_questions_are_noticed(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[40:]
     result = audit(artifact, hard, KEY)
     assert any("look different" in line for line in shifted(result))
@@ -136,7 +136,7 @@ def test_other_questions_are_noticed(parts: tuple[RecordFile, RecordFile]) -> No
 
 def test_calibration_questions_are_refused(parts: tuple[RecordFile, RecordFile], labelled: RecordFile) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     with pytest.raises(UsageError, match="120 questions the artifact was fitted on"):
         prepared(old, artifact)
     with pytest.raises(UsageError, match=r"120 questions of .* are also in"):
@@ -153,7 +153,7 @@ def test_equal_continuous_scores_give_old_questions_away(parts: tuple[RecordFile
         return RecordFile(file.path, file.header, tuple(changed))
 
     calibration = continuous(old, 0)
-    artifact = fit_artifact(calibration, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(calibration, score=KEY, alpha=0.15, rule="acrc")
     file, _ = prepared(continuous(fresh, 500), artifact)
     assert audit(artifact, file.records, KEY).seen_before == 0
     renamed = tuple(r.model_copy(update={"id": f"new-{r.id}"}) for r in calibration.records)
@@ -176,7 +176,7 @@ def test_calibration_questions_among_others_are_refused_by_their_scores_in_order
 
     everything = RecordFile(labelled.path, labelled.header, tuple(map(few, labelled.records)))
     calibration, rest = split(everything.records, test_fraction=0.3, seed=0)
-    artifact = fit_artifact(everything, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
+    artifact = fit_artifact(everything, score=KEY, alpha=0.15, rule="acrc", part=calibration)
     with pytest.raises(UsageError, match=f"all {len(calibration)} scores of the artifact's calibration set occur"):
         prepared(everything, artifact)
     prepared(RecordFile(Path("rest.jsonl"), everything.header, tuple(rest)), artifact)
@@ -193,7 +193,7 @@ def test_scores_that_any_order_has_do_not_give_old_questions_away(parts: tuple[R
         return RecordFile(file.path, file.header, tuple(same))
 
     few = RecordFile(old.path, old.header, old.records[:60])
-    file, key = prepared(constant(fresh), fit_artifact(constant(few), estimator=KEY, alpha=0.15, rule="acrc"))
+    file, key = prepared(constant(fresh), fit_artifact(constant(few), score=KEY, alpha=0.15, rule="acrc"))
     assert (len(file.records), key) == (len(fresh.records), KEY)
 
 
@@ -214,7 +214,7 @@ def test_an_order_by_topic_is_not_held_against_questions_that_the_fit_does_not_s
 ) -> None:
     old, fresh = (by_topic(part) for part in parts)
     fitted = RecordFile(old.path, old.header, by_topic(RecordFile(old.path, old.header, old.records[:60])).records)
-    artifact = fit_artifact(fitted, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(fitted, score=KEY, alpha=0.15, rule="acrc")
     with pytest.raises(UsageError, match=r"probably holds .* --calibration RECORDS"):
         prepared(fresh, artifact)
     prepared(fresh, artifact, calibration=fitted)
@@ -231,13 +231,13 @@ def test_an_order_by_topic_is_not_held_against_questions_that_the_fit_does_not_s
 def test_an_order_of_groups_is_not_held_against_their_records(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = (by_topic(part, groups=True) for part in parts)
     fitted = by_topic(RecordFile(old.path, old.header, old.records[:60]), groups=True)
-    file, key = prepared(fresh, fit_artifact(fitted, estimator=KEY, alpha=0.15, rule="acrc"))
+    file, key = prepared(fresh, fit_artifact(fitted, score=KEY, alpha=0.15, rule="acrc"))
     assert (len(file.records), key) == (len(fresh.records), KEY)
 
 
 def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     bare = RecordFile(
         fresh.path,
         fresh.header.model_copy(update={"estimators": {}, "correctness": None}),
@@ -257,7 +257,7 @@ def test_missing_scores_and_labels_are_made_as_the_artifact_says(parts: tuple[Re
 @pytest.mark.parametrize(("settings", "message"), [({"level": 0.6}, "below 0.5"), ({"target": 15}, "Write 0.15")])
 def test_misuse(parts: tuple[RecordFile, RecordFile], settings: dict[str, Any], message: str) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     with pytest.raises(UsageError, match=message):
         audit(artifact, fresh.records, KEY, **settings)
     bare = [r.model_copy(update={"correct": None}) for r in fresh.records]
@@ -277,7 +277,7 @@ def test_command_and_its_exit_codes(
     model = fresh.header.model.model_copy(update={"model": "another"})
     write_records(paths["other"], fresh.header.model_copy(update={"model": model}), fresh.records)
     artifact = tmp_path / "a.json"
-    fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc").save(artifact)
+    fit_artifact(old, score=KEY, alpha=0.15, rule="acrc").save(artifact)
 
     def run(name: str, *more: object, code: int = 0) -> str:
         arguments = ["audit", "--records", str(paths[name]), "--artifact", str(artifact), *map(str, more)]
@@ -305,7 +305,7 @@ def test_command_and_its_exit_codes(
 
 def test_the_cause_of_a_refutation(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.3, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.3, rule="acrc")
     labels = audit(artifact, flipped(fresh).records, KEY)
     assert labels.cause == "labels"
     assert "the labels, or harder questions" in audited(labels)[1]
@@ -341,7 +341,7 @@ def test_a_refutation_prints_a_command_on_the_fresh_questions_alone_that_works(
     others = [record.model_copy(update={"references": ("another plant",)}) for record in fresh.records]
     write_records("old.jsonl", old.header, old.records)
     write_records("fresh ones.jsonl", part_header(fresh.header, others), others)
-    fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc").save("a.json")
+    fit_artifact(old, score=KEY, alpha=0.15, rule="acrc").save("a.json")
     shown = CliRunner().invoke(app, [*command, *(["--score", KEY] if command[0] == "fit" else [])])
     assert shown.exit_code == 1
     line = next(line for line in reversed(shown.output.splitlines()) if "calibrate fit 'fresh" in line)
@@ -383,7 +383,7 @@ def test_what_was_made_in_memory_is_written_by_commands_that_work(
     write_records("old.jsonl", old.header, old.records)
     wrong = [r.model_copy(update={"correct": None, "scores": {}, "references": ("no",)}) for r in fresh.records]
     write_records("new.jsonl", fresh.header.model_copy(update={"correctness": None, "estimators": {}}), wrong)
-    fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc").save(tmp_path / "a.json")
+    fit_artifact(old, score=KEY, alpha=0.15, rule="acrc").save(tmp_path / "a.json")
     shown = CliRunner().invoke(app, ["audit", "--records", "new.jsonl", "--artifact", "a.json"])
     assert shown.exit_code == 1
     printed = [line.split("calibrate ")[1] for line in shown.output.splitlines() if "calibrate " in line]
@@ -404,7 +404,7 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     write_records("old.jsonl", old.header, old.records)
     write_records("fresh.jsonl", bare, unlabelled)
     write_records("hard.jsonl", fresh.header, hard)
-    fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc").save(tmp_path / "a.json")
+    fit_artifact(old, score=KEY, alpha=0.15, rule="acrc").save(tmp_path / "a.json")
 
     def run(*names: str, code: int, more: tuple[str, ...] = ()) -> str:
         files = [word for name in names for word in ("--records", name)]
@@ -427,7 +427,7 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
 
 def test_acceptance_within_a_scope_says_so(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     cut = float(np.median([record.scores[KEY].value or 0.0 for record in old.records]))
     covering = artifact.model_copy(update={"outcome": artifact.outcome.model_copy(update={"scope": Scope(cut=cut)})})
     shift = _shift(covering, np.array([cut, cut + 1, cut + 2, cut - 0.1]), 2)
@@ -439,7 +439,7 @@ def test_acceptance_within_a_scope_says_so(parts: tuple[RecordFile, RecordFile])
 def test_equal_questions_and_clusters_are_one_draw(parts: tuple[RecordFile, RecordFile]) -> None:
     """Ten errors of one question are no ten errors."""
     old, fresh = parts
-    artifact = fit_artifact(old, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     several = [record.model_copy(update={"id": f"{record.id}.{time}"}) for record in fresh.records for time in range(5)]
     once = audit(artifact, fresh.records, KEY)
     again = audit(artifact, several, KEY)
@@ -448,7 +448,7 @@ def test_equal_questions_and_clusters_are_one_draw(parts: tuple[RecordFile, Reco
     assert audit(artifact, several, KEY, repeats="all").n == 5 * once.n
     own = [record.model_copy(update={"group": f"g{place}"}) for place, record in enumerate(old.records)]
     clustered = fit_artifact(
-        RecordFile(old.path, old.header, tuple(own)), estimator=KEY, alpha=0.15, rule="acrc", groups="cluster"
+        RecordFile(old.path, old.header, tuple(own)), score=KEY, alpha=0.15, rule="acrc", groups="cluster"
     )
     pairs = [record.model_copy(update={"group": f"h{place // 2}"}) for place, record in enumerate(fresh.records)]
     assert audit(clustered, pairs, KEY).n_repeated == len(pairs) // 2

@@ -55,7 +55,7 @@ def test_the_choice_and_the_fit_share_no_question(labelled: RecordFile) -> None:
     assert chosen.ranking == rank_estimators(
         [record for record in labelled.records if record.id in used], sorted(labelled.header.estimators)
     )
-    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
+    fitted = fit_artifact(labelled, score=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
     artifact = fitted.model_copy(update={"data": fitted.data.model_copy(update={"choice": chosen.choice})})
     assert list(without_choice(artifact, labelled.records)) == list(chosen.rest)
     assert without_choice(fitted, labelled.records) == labelled.records
@@ -95,7 +95,7 @@ def test_it_says_why_it_cannot_choose(labelled: RecordFile) -> None:
 
 def test_what_was_chosen_survives_the_file(labelled: RecordFile, tmp_path: Path) -> None:
     chosen = choose_score(labelled)
-    fitted = fit_artifact(labelled, estimator=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
+    fitted = fit_artifact(labelled, score=chosen.estimator, alpha=0.15, rule="acrc", part=chosen.rest)
     data = fitted.data.model_copy(update={"choice": chosen.choice})
     saved = fitted.model_copy(update={"data": data}).save(tmp_path / "a.json")
     loaded = CalibrationArtifact.load(saved)

@@ -129,7 +129,7 @@ def test_a_question_that_people_labelled_both_ways_stops_the_fit() -> None:
     assert [(a.id, b.id) for a, b in contradictions(file.records)] == [("nq-2671", "nq-2705")]
     scored = score_records(file, [parse_estimator("self_consistency:exact")])
     with pytest.raises(UsageError, match=r"records 'nq-2705' and 'nq-2671' have the same question .*--exclude ID"):
-        fit_artifact(scored, estimator="self_consistency:exact", alpha=0.2, rule="acrc")
+        fit_artifact(scored, score="self_consistency:exact", alpha=0.2, rule="acrc")
     path = FOLDER / "nq-human-labels.jsonl"
     rest = import_file(path, replace(settings_of(path, "gpt4"), exclude=("nq-2671",))).file
     assert len(rest.records) == 3019

@@ -255,4 +255,4 @@ def test_items_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> N
     records = tuple(record.model_copy(update={"correct": True}) for record in file.records)
     header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
     with pytest.raises(UsageError, match="--items"):
-        fit_artifact(RecordFile(file.path, header, records), estimator="items", alpha=0.1, rule="acrc")
+        fit_artifact(RecordFile(file.path, header, records), score="items", alpha=0.1, rule="acrc")

@@ -67,7 +67,7 @@ def poisoned(file: RecordFile) -> RecordFile:
 @pytest.mark.usefixtures("whole_figures")
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
     evaluation = compare_rules(artifact, calibration, KEY, splits=5)
     written = write_report(
         tmp_path / "deep" / "report.html",
@@ -120,7 +120,7 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
 
 def test_foreign_text_is_escaped(labelled: RecordFile, tmp_path: Path) -> None:
     bad = poisoned(labelled)
-    artifact = fit_artifact(bad, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(bad, score=KEY, alpha=0.15, rule="acrc")
     (path, *_) = write_report(
         tmp_path / "r.html", artifact, bad.records, estimator=KEY, commands=[f"calibrate fit {MARKUP}"]
     )
@@ -133,7 +133,7 @@ def test_foreign_text_is_escaped(labelled: RecordFile, tmp_path: Path) -> None:
 
 
 def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="lec")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="lec")
     compared = compare_rules(artifact, labelled.records, KEY, splits=4)
     swept = sweep(artifact, labelled.records, KEY, compared)
     assert list(dict.fromkeys(row.rule for row in swept.rows)) == ["lec", "certified"]
@@ -146,7 +146,7 @@ def test_the_sweep_takes_the_splits_of_the_comparison(labelled: RecordFile) -> N
 
 @pytest.mark.usefixtures("whole_figures")
 def test_violations_mark_what_is_promised(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.2, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule="acrc")
     rows = compare_rules(artifact, labelled.records, KEY, splits=4).rows
     drawn = violations(rows, {"certified": 0.1}).svg
     names = [row.rule for row in rows]
@@ -156,7 +156,7 @@ def test_violations_mark_what_is_promised(labelled: RecordFile) -> None:
 
 
 def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator="perplexity", alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score="perplexity", alpha=0.15, rule="acrc")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator="perplexity")
     page = Page(path.read_text(encoding="utf-8"))
     assert "perplexity does not rank this model's errors" in page.text
@@ -166,7 +166,7 @@ def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> N
 
 @pytest.mark.usefixtures("whole_figures")
 def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.01, rule="acrc")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY)
     text = Page(path.read_text(encoding="utf-8")).text
     assert "Must not answer by itself" in text
@@ -182,7 +182,7 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
 
 
 def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     with pytest.raises(UsageError, match="40 of the 240 scores in the artifact are not among these records"):
         write_report(tmp_path / "r.html", artifact, labelled.records[40:], estimator=KEY)
     assert not list(tmp_path.iterdir())
@@ -191,7 +191,7 @@ def test_records_of_another_fit_are_refused(labelled: RecordFile, tmp_path: Path
 @pytest.mark.slow
 @pytest.mark.usefixtures("whole_figures")
 def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score="semantic_entropy", alpha=0.15, rule="acrc")
     first, *_ = write_report(tmp_path / "a.html", artifact, labelled.records, estimator="semantic_entropy")
     second, *_ = write_report(tmp_path / "b.html", artifact, labelled.records, estimator="semantic_entropy")
     assert first.read_text(encoding="utf-8") == second.read_text(encoding="utf-8")
@@ -199,7 +199,7 @@ def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: P
 
 def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
     pooled = compare_rules(artifact, labelled.records, KEY, splits=2)
     with pytest.raises(UsageError, match=r"of 240 questions, and there are 168 calibration records"):
         write_report(tmp_path / "p.html", artifact, labelled.records, estimator=KEY, test=test, evaluation=pooled)
@@ -236,7 +236,7 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
 
 def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -> None:
     calibration, test = map(list, split(labelled.records, test_fraction=0.3))
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc", part=calibration)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
     both_parts = parts_of(artifact, labelled.records, KEY)
     assert (list(both_parts.fitted), list(both_parts.test), both_parts.n_left_out) == (calibration, test, 0)
     assert parts_of(artifact, labelled.records, KEY, test[:40]).n_left_out == 32
@@ -247,7 +247,7 @@ def test_parts_are_told_apart_by_what_the_artifact_knows(labelled: RecordFile) -
     assert list(parts_of(artifact, calibration, KEY, same_ids).fitted) == calibration  # ids may be row numbers
     clusters = fit_artifact(
         by_pairs(labelled),
-        estimator=KEY,
+        score=KEY,
         alpha=0.15,
         rule="acrc",
         groups="cluster",
@@ -265,7 +265,7 @@ def by_pairs(file: RecordFile) -> RecordFile:
 
 def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, part=calibration, rule="certified")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.3, part=calibration, rule="certified")
     wrong = [record.model_copy(update={"correct": False}) for record in test]
     (path, *_) = write_report(
         tmp_path / "r.html", artifact, calibration, estimator=KEY, test=wrong, alone="calibrate fit new"
@@ -280,7 +280,7 @@ def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFil
 
 
 def test_a_manager_sees_three_rules(labelled: RecordFile, tmp_path: Path) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.3, rule="lec")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.3, rule="lec")
     evaluation = compare_rules(artifact, labelled.records, KEY, splits=2)
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, evaluation=evaluation)
     shown, hidden = path.read_text(encoding="utf-8").split("<summary>All rules</summary>")

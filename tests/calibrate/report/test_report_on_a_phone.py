@@ -26,7 +26,7 @@ pytestmark = [
 @pytest.mark.usefixtures("whole_figures")
 def test_figures_and_the_key_table_fit_a_phone(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
-    artifact = fit_artifact(labelled, estimator="semantic_entropy", alpha=0.15, rule="acrc", part=calibration)
+    artifact = fit_artifact(labelled, score="semantic_entropy", alpha=0.15, rule="acrc", part=calibration)
     page_path = write_report(
         tmp_path / "r.html", artifact, labelled.records, estimator="semantic_entropy", test=test, evaluation=None
     )[0]

@@ -37,7 +37,7 @@ def test_describe_spec() -> None:
 
 
 def test_feasible_names_the_figures(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     outcome = artifact.outcome
     assert isinstance(outcome, Feasible)
     text = headline(artifact)
@@ -53,7 +53,7 @@ def test_feasible_names_the_figures(labelled: RecordFile) -> None:
 
 
 def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.01, rule="acrc")
     assert "abstains on everything" in headline(artifact)
     # A rule may refuse a cut whose observed errors are within the target, so "no cut keeps the errors" can be false.
     assert "was shown to keep" in headline(artifact)
@@ -65,7 +65,7 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
 
 def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
     artifact = fit_artifact(
-        labelled, estimator="perplexity", alpha=0.15, rule="acrc"
+        labelled, score="perplexity", alpha=0.15, rule="acrc"
     )  # the fakes give every word probability .5
     text = ranking(artifact) or ""
     assert "Use another score" in text
@@ -76,9 +76,7 @@ def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:
     cut = [record.model_copy(update={"correct": None}) for record in labelled.records[:30]]
     file = RecordFile(labelled.path, labelled.header, (*cut, *labelled.records[30:]))
-    assert (
-        "30 not labelled, of 240" in dict(facts(fit_artifact(file, estimator=KEY, alpha=0.15, rule="acrc")))["left out"]
-    )
+    assert "30 not labelled, of 240" in dict(facts(fit_artifact(file, score=KEY, alpha=0.15, rule="acrc")))["left out"]
 
 
 def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float) -> Audit:
@@ -93,7 +91,7 @@ def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float
 
 @pytest.mark.parametrize("rule", ["acrc", "certified"])
 def test_the_verdict_reads_the_test_part(labelled: RecordFile, rule: str) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule=rule)
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule=rule)
     assert standing(artifact).status == "answers"
     good = audited_at(artifact, labelled, 0.1)
     assert (standing(artifact, good).status, standing(artifact, good).colour) == ("answers", "green")
@@ -109,7 +107,7 @@ def test_the_verdict_reads_the_test_part(labelled: RecordFile, rule: str) -> Non
 
 def test_a_rule_that_certifies_nothing_may_end_somewhat_above_its_target(labelled: RecordFile) -> None:
     """Half of the gates that aim at alpha lie above it: a large test part refutes alpha, not what the rule promises."""
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     close = audited_at(artifact, labelled, 0.45).model_copy(
         update={"error_p": 0.3, "base_error_p": 0.5, "certified": "undecided"}
     )
@@ -121,7 +119,7 @@ def test_a_rule_that_certifies_nothing_may_end_somewhat_above_its_target(labelle
 
 
 def test_a_refusal_promises_nothing(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.01, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.01, rule="acrc")
     assert dict(facts(artifact))["promise"].startswith("Nothing:")
     bad = audited_at(artifact, labelled, 0.45)
     assert (standing(artifact, bad).status, standing(artifact, bad).colour) == ("abstains", "red")
@@ -129,14 +127,14 @@ def test_a_refusal_promises_nothing(labelled: RecordFile) -> None:
 
 def test_an_upside_down_score_is_asked_about_before_reversed_labels(labelled: RecordFile) -> None:
     turned = tuple(record.model_copy(update={"correct": not record.correct}) for record in labelled.records)
-    artifact = fit_artifact(RecordFile(labelled.path, labelled.header, turned), estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(RecordFile(labelled.path, labelled.header, turned), score=KEY, alpha=0.15, rule="acrc")
     text = ranking(artifact) or ""
     assert 0 < text.index("upside down") < text.index("labels may be reversed")
     assert "upside down" in next_steps(artifact)[0]
 
 
 def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
-    artifact = fit_artifact(labelled, estimator=KEY, alpha=0.15, rule="acrc")
+    artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     assert unguardable(artifact) is None
     spec = artifact.estimator.model_copy(update={"name": "imported:mine"})
     imported = artifact.model_copy(update={"estimator": spec})

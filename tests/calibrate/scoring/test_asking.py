@@ -109,7 +109,7 @@ def test_logged_answers(tmp_path: Path) -> None:
     rows = [{"question": f"q{i}", "answer": f"a{i}", "correct": i >= 20} for i in range(N)]
     rank = Rank()
     records = from_frame(rows, model=MODEL).score(rank.scorer)
-    artifact = records.fit(alpha=0.1, rule="certified", estimator=KEY)
+    artifact = records.fit(alpha=0.1, rule="certified", score=KEY)
     artifact.save(tmp_path / "a.json")
     guard = Guardrail(model=MODEL, artifact=tmp_path / "a.json", scorer=rank.scorer)
     assert guard.assess("q199").accepted
@@ -168,9 +168,9 @@ def test_questions_that_the_score_was_trained_on_are_refused(tmp_path: Path, nam
     header = file.header.model_copy(update={"correctness": make_rule("exact").spec})
     whole = RecordFile(file.path, header, table_of(labelled), file.torn)
     with pytest.raises(UsageError, match=r"1 of 200 calibration records .* scorer score:rank@1 was trained on .* id7"):
-        fit_artifact(whole, estimator=KEY, alpha=0.1, rule="certified")
+        fit_artifact(whole, score=KEY, alpha=0.1, rule="certified")
     rest = RecordFile(file.path, header, table_of([r for r in labelled if r.id != "id7"]), file.torn)
-    artifact = fit_artifact(rest, estimator=KEY, alpha=0.1, rule="certified")
+    artifact = fit_artifact(rest, score=KEY, alpha=0.1, rule="certified")
     ids.unlink()  # it need not exist where answers are served
     assert Guardrail(model=MODEL, artifact=artifact, scorer=Rank().scorer).assess("q199").accepted
 

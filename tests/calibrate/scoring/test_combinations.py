@@ -209,5 +209,5 @@ def test_run_makes_two_stages_and_the_guard_serves_them(tmp_path: Path, monkeypa
     assert CalibrationArtifact.load("out/artifact.json").estimator == artifact.estimator  # a resumed run ranks alike
     file = read_records("out/records.jsonl")
     key = stored_key(file.header.estimators, "then(answer_word_nll, primary_disagreement)")
-    assert fit_artifact(file, estimator=key, alpha=0.2).outcome == artifact.outcome
+    assert fit_artifact(file, score=key, alpha=0.2).outcome == artifact.outcome
     assert read_records("out/test-records.jsonl").header.estimators[key] == artifact.estimator

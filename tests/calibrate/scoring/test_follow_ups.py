@@ -65,9 +65,9 @@ def test_an_artifact_asks_only_what_its_own_estimator_reads(tmp_path: Path) -> N
     header = scored.header.model_copy(update={"correctness": Exact().spec})
     write_records(path, header, label_records(scored.records, Exact()))
     labelled = read_records(path)
-    stated = fit_artifact(labelled, estimator="verbalised", alpha=0.5, rule="acrc")
+    stated = fit_artifact(labelled, score="verbalised", alpha=0.5, rule="acrc")
     assert (stated.plan.follow_ups, stated.plan.n) == (("verbalised",), 0)
-    clusters = fit_artifact(labelled, estimator="discrete_semantic_entropy", alpha=0.5, rule="acrc")
+    clusters = fit_artifact(labelled, score="discrete_semantic_entropy", alpha=0.5, rule="acrc")
     assert (clusters.plan.follow_ups, clusters.plan.n) == ((), 3)
 
 
