@@ -40,6 +40,7 @@ from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
 from ._agents.framework_guard import Answer, FrameworkGuard
+from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from ._frameworks.chat import (
@@ -50,7 +51,6 @@ from ._frameworks.chat import (
     settings_revision,
     shared_chat,
 )
-from ._frameworks.reviews import RunBridge as ReviewBridge
 
 require("agents", extra="openai-agents")
 

@@ -36,6 +36,7 @@ from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS, refuse_unreviewed
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
 from ._agents.framework_guard import FrameworkGuard
+from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import (
@@ -46,7 +47,6 @@ from ._frameworks.chat import (
     settings_revision,
     shared_chat,
 )
-from ._frameworks.reviews import RunBridge as ReviewBridge
 from ._openai.lru import LRU
 
 require("pydantic_ai", extra="pydantic-ai")

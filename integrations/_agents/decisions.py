@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Annotated, Any, Literal, NotRequired, Union
+from typing import Annotated, Any, Literal, NotRequired
 
-from pydantic import AfterValidator, ConfigDict, Discriminator, Field, TypeAdapter
+from pydantic import AfterValidator, Discriminator, TypeAdapter
 from typing_extensions import TypedDict
 
 from guardrail.errors import UsageError
@@ -133,7 +133,6 @@ class Lapse(TypedDict):
 
 Decision = Approve | Edit | Reject | Respond | Lapse
 """The shapes of LangChain's ``HumanInTheLoopMiddleware``, and one more for a missing decision."""
-_SHAPES: dict[str, type] = {"approve": Approve, "reject": Reject, "respond": Respond}
 
 
 def answer_schema(allowed: Sequence[DecisionType], tools: Sequence[str]) -> type[dict[str, Any]]:
@@ -145,13 +144,9 @@ def answer_schema(allowed: Sequence[DecisionType], tools: Sequence[str]) -> type
         allowed: Decisions the person may take.
         tools: Names of the tools whose calls are decided about, in order; empty for an answer.
     """
-    make: Any = TypedDict  # the types depend on the request, so they are made here
-    shapes = {**_SHAPES, "edit": _edit(tools)}
-    members = (*(shapes[name] for name in dict.fromkeys(allowed)), Lapse)
-    decision: Any = Annotated[Union[members], Discriminator("type")]  # noqa: UP007
-    n = len(tools) or 1
-    length = Field(min_length=n, max_length=n)
-    several = Annotated[list[decision], length, AfterValidator(partial(_in_place, tuple(tools)))]
+    make: Any = TypedDict  # the check depends on the request, so the type is made here
+    decision = Annotated[Decision, Discriminator("type")]
+    several = Annotated[list[decision], AfterValidator(partial(_fitting, tuple(allowed), tuple(tools)))]
     schema: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several, "content": NotRequired[str]})
     return schema
 
@@ -165,30 +160,32 @@ def checked(answer: Mapping[str, Any], allowed: Sequence[DecisionType], tools: S
     return TypeAdapter(answer_schema(allowed, tools)).validate_python(dict(answer))
 
 
-def _edit(tools: Sequence[str]) -> Any:
-    make: Any = TypedDict
-    if not tools:
-        args = make("answer_args", {"text": Said})
-        args.__pydantic_config__ = ConfigDict(extra="forbid")
-        action = make("answer_action", {"name": Literal["answer"], "args": args})
-        return make("edit", {"type": Literal["edit"], "edited_action": action})
-    action = make("action", {"name": Literal[tuple(sorted(set(tools)))], "args": Args})
-    return make("edit", {"type": Literal["edit"], "edited_action": action, "text": NotRequired[Text]})
-
-
-def _in_place(tools: tuple[str, ...], decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Check that edits change arguments, not the tool, and agree on the text beside the calls."""
-    edits = [(name, decision) for name, decision in zip(tools, decisions, strict=False) if decision["type"] == "edit"]
-    for name, edit in edits:
-        if edit["edited_action"]["name"] != name:
-            raise ValueError(
-                f"the edit of {name!r} calls {edit['edited_action']['name']!r}: an edit changes arguments. Reject it "
-                "to make another call"
-            )
-    texts = {edit["text"] for _, edit in edits if "text" in edit}
+def _fitting(allowed: tuple[str, ...], tools: tuple[str, ...], decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Check that there is one allowed decision for each target, and that each edit can be carried out."""
+    names = tools or ("answer",)
+    if len(decisions) != len(names):
+        raise ValueError(f"there are {len(decisions)} decisions about {len(names)} targets; give one for each")
+    for name, decision in zip(names, decisions, strict=True):
+        kind = decision["type"]
+        if kind not in (*allowed, "lapse"):
+            raise ValueError(f"the decision {kind!r} about {name!r} is not allowed. Allowed are {', '.join(allowed)}")
+        if kind == "edit":
+            _check_edit(decision["edited_action"], name, is_answer=not tools)
+    texts = {decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision}
     if len(texts) > 1:
         raise ValueError(f"the edits give {len(texts)} different texts, but the message has one")
     return decisions
+
+
+def _check_edit(action: Action, name: str, *, is_answer: bool) -> None:
+    if action["name"] != name:
+        raise ValueError(
+            f"the edit of {name!r} calls {action['name']!r}: an edit changes arguments. Reject it to make another call"
+        )
+    if is_answer:
+        if action["args"].keys() != {"text"} or not isinstance(action["args"]["text"], str):
+            raise ValueError('the edit of an answer has the arguments {"text": "..."} and no others')
+        _nonempty(action["args"]["text"])
 
 
 EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
