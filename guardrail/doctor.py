@@ -19,17 +19,17 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from .call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .describe import answer_if, asked, promises, target_text, warning
 from .errors import GuardrailError, UsageError, server_words
 from .items.gate import gate_of
 from .judges import Judge, with_majority
-from .models import resolve_model
 from .notebook import percent
 from .outcome import CERTIFIED, Infeasible
 from .plain_json import visible
+from .sampling.call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of
+from .sampling.models import resolve_model
 from .sampling.native import is_native
 from .sampling.probe import PROMPT, wants_probe
 from .sampling.prober import needs_probe, probe

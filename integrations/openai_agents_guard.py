@@ -26,10 +26,10 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import CalibrationArtifact, Guardrail
-from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
+from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan

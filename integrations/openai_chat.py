@@ -25,10 +25,10 @@ from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
-from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import UsageError, log
 from guardrail.guard.structured import Method, parser_of, structured, tracing_of, wanted_bindings
 from guardrail.sampling.batches import BatchReply, BatchState
+from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply

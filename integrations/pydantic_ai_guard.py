@@ -22,10 +22,10 @@ from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail
 from guardrail.bindings import bindings_for
-from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.plain_json import canonical_json
+from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan

@@ -17,8 +17,8 @@ pytest.importorskip("torch")
 pytest.importorskip("langchain.agents")
 
 from guardrail.bindings import bindings_for
-from guardrail.models import resolve_model
 from guardrail.prompting import PromptWrapping
+from guardrail.sampling.models import resolve_model
 from guardrail.testing import make_artifact
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, balance, calls, transfer
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import typer
 
 from guardrail.errors import UsageError
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 
 from ..data.batches import Batches
 from ..data.collect import DrawingEngine

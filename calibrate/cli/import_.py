@@ -9,9 +9,9 @@ import numpy as np
 import typer
 
 from guardrail.errors import RecordError, UsageError
-from guardrail.models import resolve_model
 from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
+from guardrail.sampling.models import resolve_model
 from guardrail.specs import IMPORTED
 from guardrail.specs import identify as identity_of
 from guardrail.types import MAX_TOKENS

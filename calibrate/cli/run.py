@@ -14,7 +14,7 @@ from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge
 from guardrail.judges.cache import PairCache
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator
 from guardrail.uncertainty.combine import FEWEST, ranked_parts

@@ -16,7 +16,7 @@ from guardrail.errors import UsageError
 from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, list_estimators
 from guardrail.uncertainty.registry import advice

@@ -9,7 +9,7 @@ from guardrail.errors import UsageError
 from guardrail.judges.json_value import is_structured
 from guardrail.judges.registry import JUDGES
 from guardrail.judges.tool_call import read_calls
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings
 
 from ..data.progress import Progress, silent

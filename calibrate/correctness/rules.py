@@ -25,8 +25,8 @@ from guardrail.judges.text import (
     written,
 )
 from guardrail.judges.tool_call import read_calls
-from guardrail.models import import_named
 from guardrail.plain_json import sha256_hex
+from guardrail.sampling.models import import_named
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import Bindings
 

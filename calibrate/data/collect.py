@@ -19,10 +19,10 @@ from typing import Literal
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 
-from guardrail.call_settings import check_settings
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
 from guardrail.sampling.batches import takes_batches
+from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.follow_ups import NO_SCORERS, Scoring
 from guardrail.sampling.limits import bounded
 from guardrail.sampling.native import is_native

@@ -18,9 +18,9 @@ from pydantic import field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..errors import AbstainedError, UsageError
-from ..models import resolve_model
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
+from ..sampling.models import resolve_model
 from .messages import as_chunk
 
 __all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "may_be_retried"]

@@ -17,10 +17,10 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CascadeArtifact
 from ..describe import guarantee
 from ..errors import ArtifactMismatchError, UsageError
-from ..models import resolve_model
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
+from ..sampling.models import resolve_model
 from ..types import Unmeasured
 from ..verdict import Reason, Verdict
 from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path

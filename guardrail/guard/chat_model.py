@@ -18,19 +18,19 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
-from ..call_settings import check_settings
 from ..decision import Gate, in_two_stages
 from ..errors import ArtifactMismatchError, TurnsMismatchError
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
-from ..models import resolve_model
 from ..monitor import SafetySwitch
 from ..prompting import ONE_QUESTION
+from ..sampling.call_settings import check_settings
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
 from ..sampling.effects import Steps, arun, run
 from ..sampling.follow_ups import Scoring
 from ..sampling.limits import bounded, limit_of
+from ..sampling.models import resolve_model
 from ..sampling.sampler import Sampler
 from ..specs import identify
 from ..types import Sample

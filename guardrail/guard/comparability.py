@@ -9,7 +9,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage
 
 from ..bindings import bindings_for
-from ..call_settings import SettingRole, setting_names
+from ..sampling.call_settings import SettingRole, setting_names
 from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
 

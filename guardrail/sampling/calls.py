@@ -19,9 +19,9 @@ from langchain_core.outputs import ChatGeneration, LLMResult
 from langchain_core.runnables import RunnableConfig, RunnableSerializable
 from langchain_core.runnables.config import ensure_config
 
-from ..call_settings import carried
 from ..errors import describe_error
 from ..types import Cost, SampleSet
+from .call_settings import carried
 from .callbacks import drop_streaming_handlers, without_tokens
 from .draws import Draw
 from .effects import Effect, Steps, arun, run
@@ -99,7 +99,7 @@ def make_calls(
     """Make the calls that a draw misses, at the same time; a failed call is reported in its reply, never raised.
 
     Raises:
-        UsageError: The model does not take a setting (`guardrail.call_settings.carried`).
+        UsageError: The model does not take a setting (`guardrail.sampling.call_settings.carried`).
     """
     ready, ambient = _with_settings(model, calls), _ambient(callbacks)
 

@@ -18,9 +18,9 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, HumanMessage
 from langchain_core.runnables import RunnableConfig
 
-from ..call_settings import carried
 from ..errors import UsageError, describe_error, reply_facts, server_words
 from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
+from .call_settings import carried
 from .calls import as_sample, at_once, with_settings
 from .effects import Effect, Steps, arun, run
 from .limits import take_slot
@@ -323,7 +323,7 @@ def _params(model: BaseChatModel, call: ProbeCall) -> dict[str, Any]:
 
 
 def takes_seeds(model: BaseChatModel) -> bool:
-    """Whether a LangChain model takes a seed (`guardrail.call_settings.carried`) and its server has not refused one."""
+    """Whether a LangChain model takes a seed (`call_settings.carried`) and its server has not refused one."""
     settings = carried(model, {"seed": 0})
     return bool(settings.fields or settings.call) and not _of(model).refuses_seeds
 

@@ -28,13 +28,13 @@ from typing import Any, Literal, TypeVar
 from langchain_core.messages import BaseMessage
 
 from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe_error, load_entry_point
-from ..models import import_named
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
 from ..sampling.calls import DEFAULT_CONCURRENCY
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
 from ..sampling.limits import adopt_limits, current_limits, limits_for_threads, new_lock, take_slot
+from ..sampling.models import import_named
 from ..sampling.replies import transport_cause
 from ..specs import EstimatorSpec
 from ..types import Cost, Missing, Sample, SampleSet, Unit, Unmeasured

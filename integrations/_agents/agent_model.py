@@ -23,7 +23,6 @@ from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, InstanceOf
 
 from guardrail.bindings import bindings_for
-from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import ArtifactMismatchError, require
 from guardrail.guard.abstention import Form
 from guardrail.guard.assess import Assessment
@@ -31,6 +30,7 @@ from guardrail.guard.base import SteppedChatModel
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
 from guardrail.judges import ToolCallJudge
+from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
 from guardrail.specs import ModelIdentity, identify

@@ -14,9 +14,9 @@ from langchain_core.runnables import Runnable
 from pydantic import ConfigDict
 
 from guardrail.bindings import bindings_for
-from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 
 from .._agents.framework_guard import SHARED, is_reviewed
 from .._openai.background import BackgroundLoop

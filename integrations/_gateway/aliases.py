@@ -22,10 +22,10 @@ from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageEr
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
-from guardrail.models import import_named
 from guardrail.monitor.drift import answer_scores
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
+from guardrail.sampling.models import import_named
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer

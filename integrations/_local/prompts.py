@@ -10,8 +10,8 @@ from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.utils.function_calling import convert_to_openai_tool
 from pydantic import Field, NonNegativeInt, ValidationError, model_validator
 
-from guardrail.call_settings import SettingRole, setting_names
 from guardrail.errors import PromptTooLongError, UsageError
+from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.types import Frozen, StopString
 
 __all__ = [

@@ -8,8 +8,8 @@ from typing import Any
 from langchain_core.messages import BaseMessage, convert_to_openai_messages
 from langchain_core.utils.function_calling import convert_to_openai_tool
 
-from guardrail.call_settings import SettingRole, register_settings, setting_names
 from guardrail.errors import UsageError
+from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 
 __all__ = [
     "CHAT_COMPLETIONS",

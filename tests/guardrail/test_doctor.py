@@ -32,8 +32,8 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutc
 from guardrail.describe import promises
 from guardrail.doctor import Finding, examine
 from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point, log
-from guardrail.models import resolve_model
 from guardrail.outcome import InfeasibleReason
+from guardrail.sampling.models import resolve_model
 from guardrail.sampling.probe import PROMPT
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan

@@ -18,11 +18,11 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
-from guardrail.call_settings import carried
 from guardrail.doctor import examine
 from guardrail.errors import UsageError
 from guardrail.judges.chat import ChatJudge
-from guardrail.models import resolve_model
+from guardrail.sampling.call_settings import carried
+from guardrail.sampling.models import resolve_model
 from guardrail.specs import identify
 from guardrail.testing import make_artifact
 from guardrail.types import SamplingPlan
@@ -338,7 +338,7 @@ def test_models_whose_profile_knows_it() -> None:
     """Reasoning models are known without a call if the package has a profile of them."""
     openai = pytest.importorskip("langchain_openai")
     anthropic = pytest.importorskip("langchain_anthropic")
-    takes = import_module("guardrail.call_settings").takes_temperature
+    takes = import_module("guardrail.sampling.call_settings").takes_temperature
     assert takes(openai.ChatOpenAI(model="gpt-4o-mini", api_key="k"))
     assert not takes(openai.ChatOpenAI(model="o3", api_key="k"))
     assert not takes(openai.ChatOpenAI(model="gpt-5-mini", api_key="k"))

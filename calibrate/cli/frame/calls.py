@@ -14,7 +14,7 @@ from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
 from guardrail.files import sqlite_path
 from guardrail.judges import ToolCallJudge
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 

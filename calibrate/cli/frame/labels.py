@@ -8,8 +8,8 @@ from pathlib import Path
 from rich.markup import escape
 
 from guardrail.errors import UsageError
-from guardrail.models import resolve_model
 from guardrail.notebook import percent
+from guardrail.sampling.models import resolve_model
 
 from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from ...correctness.registry import structured_advice

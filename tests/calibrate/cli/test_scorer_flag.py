@@ -14,7 +14,7 @@ from calibrate.data.records import read_records
 from calibrate.pipeline import fit_artifact
 from calibrate.report.sentences import headline
 from guardrail import CalibrationArtifact, Guardrail, UsageError, scorer
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty.scorer import load_scorer
 

@@ -20,7 +20,7 @@ from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unmeasured, UsageError
 from guardrail.errors import GuardrailError
-from guardrail.models import resolve_model
+from guardrail.sampling.models import resolve_model
 from guardrail.sampling.native import NativeSampler
 from guardrail.sampling.prober import known_report, probe, seeded, takes_seeds
 from guardrail.sampling.sampler import adraw, draw

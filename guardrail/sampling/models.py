@@ -21,7 +21,7 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from .errors import MissingDependencyError, UsageError, load_entry_point
+from ..errors import MissingDependencyError, UsageError, load_entry_point
 
 __all__ = ["GROUP", "import_named", "resolve_model"]
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from langchain_core.language_models import BaseChatModel
 
-from .errors import UsageError
-from .types import SamplingPlan
+from ..errors import UsageError
+from ..types import SamplingPlan
 
 __all__ = [
     "LONGEST_ANSWER",

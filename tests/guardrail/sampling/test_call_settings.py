@@ -12,7 +12,8 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from pydantic import ConfigDict, Field
 
 from guardrail import Guardrail
-from guardrail.call_settings import (
+from guardrail.errors import UsageError
+from guardrail.sampling.call_settings import (
     LONGEST_ANSWER,
     STOP_STRINGS,
     TABLE,
@@ -22,7 +23,6 @@ from guardrail.call_settings import (
     register_settings,
     setting_names,
 )
-from guardrail.errors import UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, ended, make_artifact
