@@ -121,9 +121,10 @@ def answer_if(artifact: CalibrationArtifact) -> str:
         if artifact.threshold is None:
             return "keep nothing: no threshold was found"
         return f"keep an item if at most {artifact.threshold:.6g} of the samples do not support it"
+    calls = asked(artifact).calls
     if artifact.threshold is None:
-        return "answer nothing: no threshold was found"
-    return f"answer if {artifact.estimator.condition(artifact.threshold)}"
+        return f"{'let no call through' if calls else 'answer nothing'}: no threshold was found"
+    return f"{'let a call through' if calls else 'answer'} if {artifact.estimator.condition(artifact.threshold)}"
 
 
 def promises(artifact: Artifact) -> tuple[str, ...]:

@@ -92,6 +92,7 @@ def test_the_line_of_a_gate_on_tool_calls_speaks_of_calls() -> None:
     assert promise_line(0.1, 200, NOTHING, Asked(calls=True)).endswith("so no call is let through.")
     judged = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
     assert "of calls through" in promises(artifact(CERTIFIED, estimator=judged))[0]
+    assert answer_if(artifact(CERTIFIED, estimator=judged)).startswith("let a call through if primary_disagreement <= ")
 
 
 def test_an_artifact_takes_the_figures_from_its_fields() -> None:
