@@ -149,7 +149,7 @@ def counts(
 
 
 def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: float) -> CascadeOutcome:
-    """The loosest certified policy, or the reason why there is none; and the last model alone, certified alike."""
+    """The loosest certified policy, or the reason why no policy passes; and the last model alone, certified alike."""
     u, error = pool.uncertainty, pool.error
     result = certified_cascade(u, error, alpha, delta, share=share, ratio=ratio)
     alone = certified(*pool.last, alpha, delta, share=share)

@@ -110,7 +110,8 @@ class Line(Frozen):
     def decides(self, earlier: Line) -> bool:
         """Whether this is an earlier fit of the same procedure with some of its undecided answers decided.
 
-        At every threshold no more answers are wrong than then, and no more have become right than were undecided.
+        At every threshold at most as many answers are wrong as in the earlier fit, and at most as many have become
+        right as were undecided.
         """
         fallen = np.cumsum(earlier._labels - self._labels)
         return bool(fallen.min(initial=0) >= 0 and fallen[-1:].sum() <= earlier.undecided)

@@ -246,7 +246,7 @@ def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_],
     """Refuse people's labels on answers that the judge's labels, or the scores, had a part in choosing.
 
     The judge's own labels are compared, of the answers that people labelled against the others: a random sample has as
-    many wrong ones, whatever people say about them (Fisher's exact test). Scores are compared by Kolmogorov-Smirnov.
+    many wrong ones, by any label of people (Fisher's exact test). Scores are compared by Kolmogorov-Smirnov.
 
     Raises:
         UsageError: One of them, or the shares of groups, has a p-value below .001: at most three honest fits in a
@@ -324,7 +324,7 @@ def _cuts(scores: NDArray[np.float64]) -> list[float]:
 
 def _weight(h: NDArray[np.float64], j: NDArray[np.float64], others: int) -> float:
     spread = float(j.var())
-    # A judge that always says the same corrects nothing, and without other answers there is nothing to carry over.
+    # A judge that always says the same corrects nothing, and without other answers nothing can be carried over.
     if spread == 0 or others == 0:
         return 0.0
     best = float(((h - h.mean()) * (j - j.mean())).mean()) / ((1 + h.size / others) * spread)

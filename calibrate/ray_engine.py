@@ -122,7 +122,7 @@ def score_on_ray(
 def collect_on_ray(
     drawing: Drawing, *, model: Callable[[], BaseChatModel], address: str = "auto", calls: int = 0, size: int = 0
 ) -> Generator[list[Record], None, None]:
-    """The records of questions, as they are done: a `DrawingEngine`.
+    """The records of questions in the order in which they are done: a `DrawingEngine`.
 
     ``model``, which must be picklable, makes the model in every actor: one a GPU for a model that holds weights, which
     draws ``size`` questions at once (16); otherwise one a node, at least two, with ``calls`` together (16 each).

@@ -102,7 +102,7 @@ def draw_to_label(
     within = sorted((record for record, value in pool if value <= cut), key=lambda record: record.id)
     if n > len(within):
         raise UsageError(f"only {len(within)} questions are within scope {share:g}, fewer than n = {n}. Score more.")
-    # At share 1 there is no cut to choose, so nobody could have chosen it with an eye on the scores.
+    # At share 1 no cut is chosen, so nobody could have chosen it with an eye on the scores.
     if share < 1 and not fixed_beforehand and len(within) < POOL_FACTOR * n:
         raise UsageError(
             f"{len(within)} questions are within scope {share:g}; a scope that may have been chosen after looking at "

@@ -84,7 +84,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate, remarks: 
     """The verdict on a measured answer: the one comparison, and its evidence.
 
     Args:
-        uncertainty: The measurement, or why there is none.
+        uncertainty: The measurement, or why it failed.
         drawn: The sample set.
         gate: The gate.
         remarks: Sentences for the end of the explanation.
@@ -228,7 +228,7 @@ def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArti
 
 
 def _noun(estimator: Estimator) -> str:
-    """The word for a measurement: a scorer gives a score, whatever it rates."""
+    """The word for a measurement: a scorer gives a score, other estimators an uncertainty."""
     return "score" if estimator.scorers else "uncertainty"
 
 
@@ -267,7 +267,7 @@ def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact
 
 
 def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
-    """A sentence about arguments of the answer that the judge never compares; empty if there are none."""
+    """A sentence about arguments of the answer that the judge never compares; may be empty."""
     if drawn.primary is None or estimator.judge is None:
         return ""
     names = estimator.judge.left_out(drawn.primary.comparable)

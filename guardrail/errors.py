@@ -300,4 +300,4 @@ class UnreadableReplyError(ValueError):
 
 
 class BrokenOffReplyError(UnreadableReplyError):
-    """The server failed while it answered, whatever the question was: a failed call, as one with HTTP status 503."""
+    """The server failed while it answered any question: a failed call, as one with HTTP status 503."""

@@ -60,7 +60,7 @@ class Diagnostics(Frozen):
 class Hint(Frozen):
     """Of an infeasible certificate: the first threshold that it tested, and the error rate that can be certified there.
 
-    Used instead of the target (``--alpha smallest``), it is a fit of its own.
+    Used instead of the target (``--alpha smallest``), it is another fit.
     """
 
     threshold: float

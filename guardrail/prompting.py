@@ -168,7 +168,7 @@ def _seen(value: Any) -> Any:
 
 
 def plain_turns(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:
-    """A conversation for people, as ``{"role": ..., "content": ..., "tool_calls": ...}``; without calls, no such key.
+    """A conversation for people, as ``{"role": ..., "content": ..., "tool_calls": ...}``, the last if any.
 
     Pictures and documents are named in brackets: ``[image_url]``.
     """

@@ -216,7 +216,9 @@ def next_step(verdict: Verdict) -> str:
     if verdict.record is not None:
         return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
     if verdict.reason is Reason.UNMEASURED and verdict.is_result:
-        return "Hand the question to a person: the cause is what was drawn for it, and asking again would only select."
+        return (
+            "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
+        )
     return _NEXT[verdict.reason]
 
 

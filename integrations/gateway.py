@@ -166,7 +166,7 @@ def _record_files(config: Config) -> set[Path]:
 
 
 def _supervise(arguments: argparse.Namespace, gateway: Gateway) -> None:
-    """Run the processes on one port, each also on its own; one that ends is started again."""
+    """Run the processes on one port, each also on a second port; a process that ends is started again."""
     config, stops, count = gateway.config, list[int](), arguments.workers
     family = socket.AF_INET6 if ":" in config.host else socket.AF_INET
     ports = [config.port and config.port + place for place in range(count + 1)]

@@ -145,7 +145,7 @@ class TransformersChat(NativeChat):
         return cls(model=name, loaded=local, **settings)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> TransformersChat:
-        """A copy with settings of its own; it shares the weights, which no call changes, and the batches."""
+        """A copy with other settings; it shares the weights, which no call changes, and the batches."""
         copied = self.__copy__()
         settings = {name: value for name, value in self.__dict__.items() if name in self.SETTINGS}
         copied.__dict__.update(copy.deepcopy(settings, memo))
@@ -347,7 +347,7 @@ class TransformersChat(NativeChat):
             yield chunk
 
     def _chunks(self, request: DecodingRequest, settings: CallSettings) -> Iterator[ChatGenerationChunk]:
-        """Text as it is decoded; other calls run between two tokens, so that a slow reader does not block them."""
+        """Text while it is decoded; other calls run between two tokens, so that a slow reader does not block them."""
         result, text = Continuation(), TextStream(self._engine.detokenizer, settings.stop)
         for result in self._engine.steps(request):
             shown = "" if result.ids[-1] in request.stop_ids else text.push(result.ids[-1])

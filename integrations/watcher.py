@@ -238,7 +238,7 @@ class ObserveQueue:
 class Watcher(BaseCallbackHandler):
     """Measures the answers of a model that is called with this object among its callbacks; streams as well.
 
-    The calls and their answers are left as they are. Verdicts reach the ``on_verdict`` of the guard, and `observed`
+    The calls and their answers do not change. Verdicts reach the ``on_verdict`` of the guard, and `observed`
     counts them. An answer that was drawn with other settings than the plan's, or by another model, is counted as not
     comparable.
 

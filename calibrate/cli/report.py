@@ -106,7 +106,7 @@ def report(
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
     if explained and loaded.outcome.rule in RULES:
         commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")
-    # A part of the record file that was kept out of the fit is no file of its own.
+    # A part of the record file that was kept out of the fit is not a file.
     alone = fresh_command(loaded, key, test, artifact) if test else sentences.ALONE
     written = write_report(
         out,

@@ -147,7 +147,7 @@ class Batches:
         return None if self._path(last, "results.jsonl").exists() else last
 
     def _lines(self, group: int) -> list[bytes]:
-        """The requests of a group, as they were written first."""
+        """The requests of a group, in the form in which they were first written."""
         return self._path(f"{group:04}-1", "requests.jsonl").read_bytes().splitlines(keepends=True)
 
     def _asked(self) -> dict[int, dict[str, list[str]]]:

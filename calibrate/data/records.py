@@ -469,7 +469,7 @@ def read_spans(path: str | Path, spans: Iterable[tuple[int, int]], *, fragments:
 
     Args:
         path: The record file.
-        spans: First byte and end of each part; a part begins and ends at a line's begin.
+        spans: First byte and end of each span; both stand at the beginning of a line.
         fragments: Leave torn lines out (`may_have_fragments`).
 
     Raises:

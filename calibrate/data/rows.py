@@ -102,7 +102,7 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
         raise UsageError(f"no file at {path}. Give a .jsonl, .json, .csv, .xlsx or .parquet file, or a data folder.")
     with path.open("rb") as file:
         begin = file.read(4)
-    # The zip of .xlsx, and the older compound file of .xls, whatever the name says: no text file begins so.
+    # The zip of .xlsx, and the older compound file of .xls, under any name: no text file begins so.
     if begin in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
         return RowSource(path, _excel(path), textual=True)
     kind = kind or _ENDINGS.get(path.suffix.lower().removeprefix("."))
@@ -330,7 +330,7 @@ def _written(cell: Any) -> str:
 
 
 def search(path: str, document: Any, flag: str) -> Any:
-    """The value at a path (JMESPath, https://jmespath.org) in a JSON value; None if there is none.
+    """The value at a path (JMESPath, https://jmespath.org) in a JSON value, or None.
 
     Raises:
         UsageError: It is not a path; ``flag`` names where it was given.

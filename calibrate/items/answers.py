@@ -61,7 +61,7 @@ def cap_of_counts(counts: Sequence[int]) -> int:
     No label plays a part. A larger cap needs more answers for a certificate; items beyond it are held back.
 
     Raises:
-        UsageError: There is no answer.
+        UsageError: The answer is missing.
     """
     if not counts:
         raise UsageError("no answer could be split, so the cap is unknown. Give it with --cap.")

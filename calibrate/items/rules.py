@@ -159,7 +159,7 @@ def rule_named(name: str | None) -> ItemRule:
     """The rule of this name; None for the default.
 
     Raises:
-        UsageError: There is none.
+        UsageError: No rule has the name.
     """
     for rule in RULES:
         if name in (None, rule):

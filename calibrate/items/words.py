@@ -17,7 +17,7 @@ __all__ = ["caveats", "facts", "figures_lines", "path_warnings", "paths_table", 
 
 
 def promise_line(artifact: CalibrationArtifact) -> str:
-    """The promise in one line, or why there is none."""
+    """The promise in one line, or why nothing is promised."""
     gate = gate_of(artifact)
     promised = promised_of_items(gate.rule, gate.alpha)
     if gate.threshold is None:

@@ -489,7 +489,7 @@ def audited(audit: Audit) -> list[str]:
         ]
     more = "No number of further labels would decide it: the rate lies on the target."
     if audit.needed is not None:
-        more = f"About {audit.needed:,} more would decide it, if the rate stays as it is."
+        more = f"At the present rate, about {audit.needed:,} more labels would decide it."
     return [f"{counts} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
 
 

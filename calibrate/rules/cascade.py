@@ -38,7 +38,7 @@ def matched_path(u: ArrayLike, ratio: float = RATIO) -> Floats:
     """Policies from strict to loose by matched quantiles of the stages' scores; reads no label.
 
     At point i of n the last stage's threshold is the i-th smallest of its scores, and that of each earlier stage the
-    ceil(ratio i)-th smallest of its own; ``ratio`` in [0, 1] is declared before labels are seen. ``u`` has shape
+    ceil(ratio i)-th smallest of its scores; ``ratio`` in [0, 1] is declared before labels are seen. ``u`` has shape
     (n, stages); from the scores of unlabelled questions `certified_cascade` is proved, from those of the labelled ones
     tested (.02 to .07 at delta .1). Returns shape (policies, stages), not falling, equal rows once.
     """

@@ -130,7 +130,7 @@ def certified(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, 
 
     Fine print (proofs: docs/guarantees.md): thresholds are scores of labelled units, and the unit on the first is not a
     random one of those below. The level is at most delta if risk does not fall with acceptance; for any risk without
-    ties at most delta / (1 - alpha); for any risk with ties there is no proof, and an exact adversarial search stays
+    ties at most delta / (1 - alpha); for any risk with ties no proof is known, and an exact adversarial search stays
     below delta (tests/calibrate/rules/test_adversarial.py).
 
     ``share`` is that of all units which the first tested threshold accepts, see `start`: about half of what you expect
@@ -148,7 +148,7 @@ def smallest(u: ArrayLike, wrong: ArrayLike, delta: float = 0.1, *, share: float
     """The first threshold with k >= share n, and the exact upper bound of its error rate (``--alpha smallest``).
 
     One test at a place that depends neither on labels nor on alpha, so nothing is chosen: P(SCER > bound) <= delta,
-    with the fine print of `certified`. Beside an infeasible fit it is a hint; used, it is a fit of its own. Infeasible
+    with the fine print of `certified`. Beside an infeasible fit it is a hint; used, it is another fit. Infeasible
     where fewer than share n units are measured, or all that are accepted are wrong: then no bound below 1 exists.
     """
     check_share("share", share)

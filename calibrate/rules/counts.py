@@ -20,7 +20,7 @@ Bools: TypeAlias = NDArray[np.bool_]
 TOLERANCE = 1e-9  # counts closer than this are equal: alpha k must not miss a whole number by a rounding error
 
 # Even without an error there are too few measured units; the first threshold fails though a later one by itself would
-# pass; no threshold passes; the rule accepts nothing on such scores, whatever the labels.
+# pass; no threshold passes; the rule accepts nothing on such scores, for any labels.
 Reason: TypeAlias = Literal[
     "too_few_items", "most_confident_items_are_wrong", "risk_never_low_enough", "rule_accepts_nothing"
 ]

@@ -38,7 +38,7 @@ def p_people(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, alpha: 
     h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
     rest = np.asarray(judge_only, dtype=np.float64)
     w = 0.0
-    # A judge that always says the same corrects nothing, and without other answers there is nothing to carry over.
+    # A judge that always says the same corrects nothing, and without other answers nothing can be carried over.
     if rest.size and (spread := float(j.var())) > 0:
         w = float(np.clip(((h - h.mean()) * (j - j.mean())).mean() / ((1 + h.size / rest.size) * spread), 0.0, 1.0))
     residual = np.append(h - w * j, 1.0)

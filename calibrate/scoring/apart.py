@@ -172,7 +172,7 @@ def drawn_by_hash(
 ) -> tuple[list[Record], list[Record]]:
     """The records of the questions, or with clusters of the groups, with the smallest hashes; and the others.
 
-    Equal questions, and clusters, stay together. The part is the same in every run, whatever the order of the records.
+    Equal questions, and clusters, stay together. Every run sets the same questions apart, for any order of records.
     """
     units = [_unit_hash(record, "choice", groups) for record in records]
     distinct = sorted(set(units))

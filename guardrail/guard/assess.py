@@ -409,7 +409,7 @@ def _noted(assessment: Assessment, memory: Draw, name: str) -> Steps[Assessment]
 
 
 def _procedure(artifact: CalibrationArtifact) -> str:
-    """Digest of what a score depends on besides the plan: artifacts that share it judge one draw."""
+    """Digest of what a score depends on, except the plan: artifacts that share it judge one draw."""
     return _digest(*(part.model_dump_json() for part in (artifact.model, artifact.prompt, artifact.estimator)))
 
 

@@ -53,7 +53,7 @@ class Router(GuardedChatModel):
         >>> router = Router.of(chat, "router.json", key=intent)                           # doctest: +SKIP
         >>> (router.prompt | router).invoke({"question": "When is invoice 7 due?"})       # doctest: +SKIP
 
-    Each guard keeps its own promise about the questions of its group, whatever the mix of groups. Find the group as at
+    Each guard keeps its own promise about the questions of its group, for any mix of groups. Find the group as at
     calibration, and never let a client name it: it chooses the threshold.
 
     The key is a function of the prompt's messages. Without one, the configuration of each call names the route:
@@ -136,7 +136,7 @@ class Router(GuardedChatModel):
             messages: The prompt.
 
         Raises:
-            ArtifactMismatchError: The key has no guard, and there is none for "all others"; or nothing names a key.
+            ArtifactMismatchError: Neither the key nor "all others" has a guard; or nothing names a key.
             UsageError: The key function failed, or a key is not a string.
         """
         source = f'config["configurable"][{CONFIG_KEY!r}]'
@@ -257,7 +257,7 @@ class Router(GuardedChatModel):
 
     @property
     def on_abstain(self) -> Any:
-        """The abstention path of the guards, if all of them give a text or raise; otherwise one that does not."""
+        """The abstention path of the guards, if all of them give a text or raise; otherwise the first other one."""
         paths = [getattr(guard, "on_abstain", None) for guard in self.guards.values()]
         return next((path for path in paths if not isinstance(path, str)), paths[0])
 

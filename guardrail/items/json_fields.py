@@ -83,7 +83,7 @@ def document_of(answer: Sample, call: str | None) -> Document:
         call: Name of the tool that it must call; None for an answer whose text is the document.
 
     Raises:
-        ValueError: There is none: not JSON, a field twice, more than `MOST_ITEMS` values, several calls, another tool.
+        ValueError: The answer is not JSON, a field twice, more than `MOST_ITEMS` values, several calls, another tool.
     """
     if [made.name for made in answer.tool_calls] != ([] if call is None else [call]):
         raise ValueError(f"expected {call or 'no tool call'}, got {[made.name for made in answer.tool_calls]}")
@@ -435,7 +435,7 @@ def placed(document: Document, path: str, value: Document) -> Document:
     """The document with another value at a JSON pointer; a field that an object does not have is added to it.
 
     Raises:
-        ValueError: The document has no such place.
+        ValueError: The document has no value at the path.
     """
     steps = [unescaped(step) for step in path.split("/")[1:]]
     try:
@@ -476,7 +476,7 @@ def json_spec(
         cap: Most items that can be kept. Default: the number of leaf fields of the schema.
 
     Raises:
-        UsageError: The cap is needed: there is no schema, or a list in it has no ``maxItems``.
+        UsageError: The cap is needed: the schema is missing, or a list in it has no ``maxItems``.
     """
     read_from = schema or schema_of(bindings)
     fields = Fields(None, (), (), ()) if read_from is None else leaf_fields(read_from, keys)

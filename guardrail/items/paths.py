@@ -113,7 +113,7 @@ def named_path(path: str, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> 
     Args:
         path: JSON pointer of an item.
         spec: The items; paths of their judges, key fields and optional fields count as named.
-        schema: The JSON schema of the answers; None if there is none.
+        schema: The JSON schema of the answers, or None.
     """
     listed = {*spec.optional, *spec.judges, *spec.keys, *(f"{at}/*/{escaped(key)}" for at, key in spec.keys.items())}
     named = {"/".join(whole.split("/")[:end]) for whole in listed for end in range(2, whole.count("/") + 2)}

@@ -52,7 +52,7 @@ class CanaryMonitor(Monitor[CanaryState]):
     """Tests "the known questions are answered as certainly as in their first rounds".
 
     Known questions are not exchangeable with those of the calibration, so each is compared with itself only. Its first
-    `BASELINE` scores are a `Grid` of its own, in which every later score is ranked among all scores of this question
+    `BASELINE` scores are its `Grid`, in which every later score is ranked among all scores of this question
     before it. While nothing changes, the scores of a question are exchangeable over the rounds, so its p-values are
     independent and uniform *exactly* (see `Grid`). Questions are drawn apart from each other, so the p-values of all of
     them, one after another, are independent, too. The money bets on them as a `DriftMonitor` does, in both directions.

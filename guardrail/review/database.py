@@ -185,7 +185,7 @@ class Database:
 
     @contextmanager
     def _turn(self, operation: _Operation, writes: bool) -> Iterator[None]:
-        """One of the connections; on SQLite also the turn to write, which SQLite would give to whoever tries first."""
+        """One of the connections; on SQLite also the turn to write, which SQLite would give to any thread."""
         locks = [self._writing, self._connections] if writes and self._sqlite else [self._connections]
         taken = []
         try:
@@ -403,7 +403,7 @@ def _close_before_fork() -> None:
 
 
 def _new_after_fork() -> None:
-    """The child gets connections and locks of its own; those of the parent stay the parent's."""
+    """The child opens its connections and locks; the parent keeps those that it has."""
     for database in list(_open):
         database.engine.dispose(close=False)
         database._new_locks()

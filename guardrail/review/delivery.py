@@ -8,8 +8,8 @@ killed in between, the callback becomes due again. A receiver may therefore get 
 Requests are signed as Standard Webhooks (https://www.standardwebhooks.com, version 1); a receiver verifies them with a
 library of that standard.
 
-A callback goes only to a host that the operator named. Whoever may queue an item chooses the URL of its callback, and
-no list of addresses to refuse is complete: clouds, NAT64 and proxies each have their own.
+A callback goes only to a host that the operator named. The program that queues an item chooses the URL of its callback,
+and no list of addresses to refuse is complete: clouds, NAT64 and proxies each have their own.
 
 Callbacks of one item may arrive out of order, because a failed one is tried again later. A decision drops a waiting
 callback that says that the item expired; if that one is being posted at the time, the receiver can compare the times of

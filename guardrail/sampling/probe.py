@@ -294,7 +294,7 @@ def conclude(
     cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())
     pair, other, again, greedy = replies
     failed, said = next(((reply.error, reply.said) for reply in (*replies, *later) if reply.error), ("", ""))
-    # A missing reply could be the one that shows a cache, so nothing is concluded from the others.
+    # The missing reply could have shown a cache, so nothing is concluded from the others.
     if failed:
         return ProbeReport(failed=failed, said=said, cost=cost)
     if any(reply.unfinished for reply in (*replies, *later)):

@@ -99,7 +99,7 @@ def _of(model: BaseChatModel) -> _Known:
 
 def _forget(key: int, dead: weakref.ref[BaseChatModel]) -> None:
     entry = _known.get(key)  # no lock: this runs wherever garbage is collected
-    # A new model may have the same id and an entry of its own by now.
+    # A new model may have the same id and its entry by now.
     if entry is not None and entry[0] is dead:
         _known.pop(key, None)
 

@@ -443,7 +443,7 @@ _LONGEST_REASON = 60
 
 
 def _end_fault(reason: str | None, calls: bool) -> str | None:
-    """The fault of a stated end that is neither that of a whole answer nor that of one that became too long."""
+    """The fault of a stated end: neither the end of a whole answer nor that of an answer that became too long."""
     if reason is None or is_cut(reason) or is_whole(reason, calls=calls):
         return None
     lost = ", and has no tool call that can be read" if _letters(reason) in _CALLED else ""
@@ -510,7 +510,7 @@ def read_reply(message: AIMessage) -> Sample:
 
     Raises:
         UnreadableReplyError: The reply cannot be judged and given out unchanged; see `guardrail.sampling.replies`. Or
-            the stated reason of its end is not one of a whole answer (`is_whole`), nor of one that became too long;
+            the stated reason of its end is not that of a whole answer (`is_whole`), nor that of a too long answer;
             `BrokenOffReplyError` if it says that the server failed.
     """
     # Content blocks hold thinking, too; `text` is what the user sees.

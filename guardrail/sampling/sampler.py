@@ -175,7 +175,7 @@ class Sampler:
         lacking = sets[places[0]]
         needs_primary = self.primary and lacking.primary is None
         missing = n - len(lacking.samples)
-        # A set without samples would have the likeliest option as its answer, whatever the plan says.
+        # A set without samples would have the likeliest option as its answer, against the plan.
         missing = max(missing, int(needs_primary and n > 0 and self.plan.options is not None))
         asking = replace(self, plan=self.plan.model_copy(update={"n": missing}), primary=needs_primary)
         # Each part has another seed. Where nothing is remembered, a sampled primary answer has taken the first one.

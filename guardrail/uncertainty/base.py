@@ -163,7 +163,7 @@ class Estimator:
             self.entailment is not None
             or (self.judge is not None and self.judge.is_slow)
             or (self.similarity is not None and self.similarity.is_slow)
-            # A combination has no judge of its own: its cost is that of its parts.
+            # A combination has no judge: its cost is that of its members.
             or any(member.is_slow for member in self.members)
             # A formula that asks a model itself, as that of items does, says so.
             or getattr(self.formula, "is_slow", False) is True

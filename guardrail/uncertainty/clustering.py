@@ -122,7 +122,7 @@ def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Step
     if merged is None:
         return None
     root_of, judged = merged
-    # Refusals and calls that nobody judged are not in the dict: each is a cluster of its own key.
+    # Refusals and calls that nobody judged are not in the dict: each is a cluster with its key.
     roots = [root_of.get(key, key) for key in folded.keys]
     number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
     return Clusters(assignment=tuple(number[root] for root in roots), judged_pairs=judged)

@@ -94,7 +94,7 @@ def then(cheap: Estimator, dear: Estimator, *, w: float = 0.2, m: int = 2, ranks
     of the first m samples. At run time a question with F(c) + w <= t is accepted, and one with F(c) > t held back,
     before a sample is drawn; at most about a share w of the questions draws samples.
 
-    A question is unmeasured only if its primary answer or c is. Whatever fails later (a sample, the judge, the
+    A question is unmeasured only if its primary answer or c is. Any later failure (a sample, the judge, the
     transport) counts d = 1, at calibration and at run time: otherwise a question accepted before drawing is one that
     calibration left out.
 
@@ -175,7 +175,7 @@ def ties(first: Estimator, second: Estimator, *, r: float = 1e-3) -> Estimator:
 def tie_order(r: float, first: float, second: float) -> float | Missing:
     """The score r (round(a / r) + s(b)) of `ties`, with s(b) = (1 + b / (1 + |b|)) / 2 in [0, 1).
 
-    A question with a smaller multiple has the smaller score, whatever b is, and among equal multiples the score does
+    A question with a smaller multiple has the smaller score for every b, and among equal multiples the score does
     not fall as b grows. Rounding cannot break either: multiples are whole numbers below 2**20, s is at most
     1 - 2**-30, and multiplication by r is monotone. Where b is so large that s no longer moves, ties stay ties.
     """

@@ -74,7 +74,7 @@ def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[
             return None
         between[place[a], place[b]] = between[place[b], place[a]] = checked(value)
     node = np.array([place[key] for key in folded.keys], dtype=np.intp)
-    # Stable, so that equal answers keep their order and every sample has one row of its own.
+    # Stable, so that equal answers keep their order and every sample has one row.
     order = np.argsort(node, kind="stable")
     rows = np.empty(len(node), dtype=np.intp)
     rows[order] = np.arange(len(node))

@@ -50,7 +50,7 @@ def list_estimators() -> tuple[str, ...]:
 def advice(names: Iterable[str] | None = None) -> list[str]:
     """A sentence for each of these estimators (default: all) that another one replaces, for help texts and tables."""
     return [
-        f"{name}: use {estimator.instead} instead; it needs the same and certifies more."
+        f"{name}: use {estimator.instead} instead. It has the same needs, and more answers pass its certificate."
         for name, estimator in sorted(ESTIMATORS.items())
         if estimator.instead is not None and (names is None or name in names)
     ]

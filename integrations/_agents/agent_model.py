@@ -1,4 +1,4 @@
-"""The models that a LangChain agent calls in place of its own.
+"""The models that a LangChain agent calls instead of the given model.
 
 `AgentModel` draws samples, judges the message, and lets out accepted ones only; `DecidedModel` gives out a message that
 a person decided about.

@@ -153,7 +153,7 @@ class AgentGate:
             ArtifactMismatchError: The model is not the calibrated one.
         """
         running = identify(step.model)
-        # Before a model may pass: a tool that is neither gated nor exempt is refused whatever model runs.
+        # Before a model may pass: a tool that is neither gated nor exempt is refused for every model.
         self.artifacts.check_tools(step.tools)
         if pass_others and self.artifacts.is_other_model(running):
             return None

@@ -65,7 +65,7 @@ class _Endpoint(Frozen):
 
     @property
     def secret(self) -> str:
-        """The text of the key; empty if there is none."""
+        """The text of the key, or an empty string."""
         return os.environ.get("OPENAI_API_KEY", "") if self.key is None else self.key.get_secret_value()
 
     @property

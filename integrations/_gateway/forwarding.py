@@ -53,7 +53,7 @@ def passed_name(path: str, names: tuple[str, ...]) -> str | None:
 
 
 class CutError(Exception):
-    """Ends the client's reply, because there is no reply of the upstream, or it broke off."""
+    """Ends the client's reply, because the upstream did not reply, or broke off."""
 
 
 class Mask:

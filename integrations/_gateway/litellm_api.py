@@ -1,7 +1,7 @@
 """LiteLLM's Generic Guardrail API: its proxy asks before an answer goes out. No I/O.
 
 The proxy sends the prompt before the call and the answer after it, without the settings of the call. So the gate draws
-and judges an answer of its own, as for any client, and the proxy's answer leaves only if it is the judged one. Every
+and judges its answer, as for any client, and the proxy's answer leaves only if it is the judged one. Every
 other answer is blocked: in a stream, the proxy ignores texts that replace others. Errors block with status 200, since a
 proxy with ``fail_open`` passes an answer after a 503.
 """

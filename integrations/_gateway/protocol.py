@@ -181,7 +181,7 @@ def has_more_values(content: bytes, most: int) -> bool:
 
 
 def messages_of(body: Mapping[str, Any]) -> tuple[BaseMessage, ...]:
-    """The messages of a request; an `ApiError` if there are none, or one cannot be read."""
+    """The messages of a request; an `ApiError` if none are given, or a message cannot be read."""
     unreadable, listed = partial(invalid, "messages", code="invalid_messages"), body.get("messages")
     if not isinstance(listed, list) or not listed or not all(isinstance(entry, dict) for entry in listed):
         raise unreadable("must be a list of at least one message.")

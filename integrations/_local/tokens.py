@@ -197,7 +197,7 @@ def _clip_bytes(raw: Sequence[bytes], text: str, count: int) -> list[bytes] | No
 
     None if some bytes of the text form no character: the position of the cut among the bytes is then unknown.
     """
-    # A replacement character has three bytes in UTF-8, whatever bytes it stands for.
+    # A replacement character has three bytes in UTF-8, for any bytes that it stands for.
     if INCOMPLETE in text:
         return None
     return (_clip(raw, len(text.encode())) + [b""] * count)[:count]

@@ -30,7 +30,7 @@ class LRU(Generic[Value]):
         return len(self._values)
 
     def get(self, key: Hashable, make: Callable[[], Value]) -> Value:
-        """Return the value under a key, made by ``make`` if there is none.
+        """Return the value under a key, made by ``make`` if it is missing.
 
         ``make`` runs under the lock, so that two callers cannot make the same value twice.
         """

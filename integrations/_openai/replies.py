@@ -45,7 +45,7 @@ class MalformedReplyError(ValueError):
 
 
 class ForeignReplyError(MalformedReplyError):
-    """The reply does not even begin as a JSON object: a page of a proxy or of another server, whatever was asked."""
+    """The reply does not even begin as a JSON object: a page of a proxy or of another server."""
 
 
 def parsed(content: bytes) -> dict[str, Any]:

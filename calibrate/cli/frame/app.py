@@ -69,7 +69,7 @@ class _Loading(dict[str, Any]):
         return self[name]
 
     def get(self, name: str, default: Any = None) -> Any:
-        """The command, or the default if there is none of this name."""
+        """The command of this name, or the default."""
         return self[name] if name in COMMANDS else default
 
     def __iter__(self) -> Iterator[str]:

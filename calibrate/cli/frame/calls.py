@@ -80,7 +80,7 @@ def learn_calls(
     """Label the recorded calls of a tool by people's decisions, and fit a gate for it.
 
     Raises:
-        UsageError: No decision can be used, there are no samples, or an option has no use here.
+        UsageError: No decision can be used, samples are missing, or an option has no use here.
     """
     if records and drawing is not None:
         raise UsageError("--records has the samples, and --model would draw others. Give one of them.")

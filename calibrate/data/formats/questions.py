@@ -52,7 +52,7 @@ def load_questions(
     Args:
         path: A file, or a folder of a Hugging Face dataset.
         format: One of `QUESTION_FORMATS`; None recognises it.
-        columns: Columns, or paths into nested ones, of a file of another form; None where there is none.
+        columns: Columns, or paths into nested ones, of a file of another form; or None.
         rows: Path of the rows in a JSON document of another form.
         require_references: Whether our own format needs references; data sets always have them.
 

@@ -47,7 +47,7 @@ def test_fields_are_flags_in_their_place_and_arrive_as_one_value() -> None:
 
 
 def test_tables_say_which_score_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
-    sentence = "perplexity: use sequence_nll instead; it needs the same and certifies more."
+    sentence = "perplexity: use sequence_nll instead. It has the same needs, and more answers pass its certificate."
     print_advice(["sequence_nll", "semantic_entropy:exact"])
     assert capsys.readouterr().out == ""
     print_advice(["sequence_nll", "perplexity"])
