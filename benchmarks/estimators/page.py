@@ -87,7 +87,7 @@ page and then calibrate it on the same questions."""
 
 
 def _files(page: Page) -> str:
-    """The files, how wide intervals of AUROC are on them, and what is particular about each."""
+    """The files, how wide intervals of AUROC are on them, and how it is read; estimators.json has every note."""
     head = ["file", "content", "questions", "wrong", "AUROC interval up to"]
     rows: list[list[str]] = []
     notes: dict[str, list[str]] = {}
@@ -98,7 +98,7 @@ def _files(page: Page) -> str:
         width = max((row.auroc.high - row.auroc.low) / 2 for row in figures)
         wrong = f"{100 * figures[0].error_rate:.0f} %"
         rows.append([f"`{each.name}`", each.title, f"{figures[0].n:,}", wrong, f"± {width:.3f}"])
-        particular = [note for note in each.notes if not note.startswith(_LACKING)]
+        particular = [note for note in each.notes if not note.startswith(_LACKING)][:1]
         if each.baseline is not None:
             base, ours = each.baseline, each.baseline.figures.auroc.value
             particular.append(f"Baseline: {base.name}, published AUROC {base.published:.3f}, here {ours:.3f}.")

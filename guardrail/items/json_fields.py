@@ -83,7 +83,8 @@ def document_of(answer: Sample, call: str | None) -> Document:
         call: Name of the tool that it must call; None for an answer whose text is the document.
 
     Raises:
-        ValueError: The answer is not JSON, a field twice, more than `MOST_ITEMS` values, several calls, another tool.
+        ValueError: The answer is not JSON, has a field twice or more than `MOST_ITEMS` values, makes several calls, or
+            calls another tool.
     """
     if [made.name for made in answer.tool_calls] != ([] if call is None else [call]):
         raise ValueError(f"expected {call or 'no tool call'}, got {[made.name for made in answer.tool_calls]}")

@@ -1,4 +1,4 @@
-"""The proxies of docs/gateway.md with TLS in front of a gateway: their blocks as they stand on the page."""
+"""The proxies of examples/deploy with TLS in front of a gateway: their files as they stand."""
 
 from __future__ import annotations
 
@@ -19,14 +19,8 @@ import pytest
 from guardrail.guard.abstention import ABSTENTION
 from tests.integrations.gateway.conftest import SURE, UNSURE, Held, Serve
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+DEPLOY = Path(__file__).resolve().parents[3] / "examples" / "deploy"
 SITE = "guard.example.com"
-
-
-def block(start: str) -> str:
-    """The block of the page that begins with a line."""
-    (found,) = re.findall(rf"^```\w*\n({re.escape(start)}.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
-    return str(found)
 
 
 def free_port() -> int:
@@ -44,14 +38,14 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 def behind(backend: str, text: str) -> str:
-    """The page's block in front of one gateway, in place of its two."""
+    """The text of a file with one gateway in place of its two."""
     assert "127.0.0.1:8702" in text
     return re.sub(r"\s*(server )?127\.0\.0\.1:8702;?", "", text).replace("127.0.0.1:8701", backend)
 
 
 def nginx(folder: Path, backend: str, port: int) -> list[str]:
     pem, key = certificate(folder)
-    text = behind(backend, block("upstream guardrail {"))
+    text = behind(backend, (DEPLOY / "nginx.conf").read_text(encoding="utf-8"))
     text = text.replace("listen 443 ssl", f"listen 127.0.0.1:{port} ssl")
     text = text.replace("/etc/ssl/guard.pem", str(pem)).replace("/etc/ssl/guard.key", str(key))
     folders = "".join(
@@ -66,7 +60,7 @@ def nginx(folder: Path, backend: str, port: int) -> list[str]:
 
 def caddy(folder: Path, backend: str, port: int) -> list[str]:
     pem, key = certificate(folder)
-    text = behind(backend, block(f"{SITE} {{"))
+    text = behind(backend, (DEPLOY / "Caddyfile").read_text(encoding="utf-8"))
     text = text.replace(f"{SITE} {{", f"{SITE}:{port} {{\n    bind 127.0.0.1\n    tls {pem} {key}", 1)
     (folder / "Caddyfile").write_text(
         f"{{\n    admin off\n    auto_https disable_redirects\n}}\n{text}", encoding="utf-8"
