@@ -38,7 +38,7 @@ from guardrail.sampling.sampler import draw
 from guardrail.specs import Clustering
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator as make
-from guardrail.uncertainty import measure_many
+from guardrail.uncertainty import measure_stream
 from integrations.transformers_chat import TransformersChat
 from integrations.transformers_judges import NliJudge
 
@@ -143,7 +143,7 @@ def ours(judge: NliJudge, questions: Sequence[Question], clustering: Clustering,
     for start in range(0, len(questions), at_once):
         part = questions[start : start + at_once]
         plan = SamplingPlan(n=len(part[0].answers))
-        scores = measure_many([_drawn(question) for question in part], [estimator], plan)
+        scores = list(measure_stream([_drawn(question) for question in part], [estimator], plan))
         assert all(score.value is not None for (score,) in scores), scores
 
 

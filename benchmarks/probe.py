@@ -26,7 +26,7 @@ from calibrate.scoring.metrics import auroc
 from examples.demo import smollm2
 from examples.demo.embedded import MODEL
 from guardrail.outcome import Feasible
-from guardrail.uncertainty import make_estimator, measure_many
+from guardrail.uncertainty import make_estimator, measure_stream
 from guardrail.uncertainty.plan import plan_for
 from integrations.transformers_chat import TransformersChat
 
@@ -65,7 +65,9 @@ def fill(cache: Path, questions: int | None = None) -> None:
 def _save(path: Path, chat: TransformersChat, records: Sequence[Record]) -> None:
     usable = [r for r in records if r.correct is not None and r.drawn and r.drawn.primary and r.drawn.primary.text]
     plan = plan_for([make_estimator("semantic_entropy")])
-    measured = measure_many([r.drawn for r in usable if r.drawn], [make_estimator(name) for name in BASELINES], plan)
+    measured = list(
+        measure_stream([r.drawn for r in usable if r.drawn], [make_estimator(name) for name in BASELINES], plan)
+    )
     values = np.array([[np.nan if each.value is None else each.value for each in row] for row in measured])
     error = np.array([not r.correct for r in usable], dtype=np.int64)
     np.savez(path, states=states_of(chat, usable), error=error, **dict(zip(BASELINES, values.T, strict=True)))

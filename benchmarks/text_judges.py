@@ -21,7 +21,7 @@ from calibrate.scoring.metrics import auroc
 from examples.demo import recorded, smollm2
 from guardrail.judges import Judge, make_judge
 from guardrail.types import SamplingPlan
-from guardrail.uncertainty import cluster, make_estimator, measure_many
+from guardrail.uncertainty import cluster, make_estimator, measure_stream
 
 __all__ = ["merges", "ranking", "records_of", "table"]
 
@@ -45,7 +45,7 @@ def ranking(records: Sequence[Record], judge: Judge) -> float | None:
     labelled = [record for record in records if record.correct is not None and record.drawn is not None]
     estimator = make_estimator("primary_disagreement", judge=judge)
     drawn = [record.drawn for record in labelled if record.drawn is not None]
-    scores = measure_many(drawn, [estimator], SamplingPlan(n=max(len(each.samples) for each in drawn)))
+    scores = list(measure_stream(drawn, [estimator], SamplingPlan(n=max(len(each.samples) for each in drawn))))
     measured = [
         (score.value, not record.correct)
         for (score,), record in zip(scores, labelled, strict=True)

@@ -17,7 +17,7 @@ from guardrail.judges import default_judge
 from guardrail.notebook import percent, text_table
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make_estimator, measure_many
+from guardrail.uncertainty import Estimator, EstimatorSpec, from_spec, make_estimator, measure_stream
 from guardrail.uncertainty.combine import FEWEST as FEWEST_RANKED
 from guardrail.uncertainty.combine import primary_alone
 
@@ -209,7 +209,7 @@ def score_of(sets: Sequence[SampleSet], estimator: Estimator, n: int, plan: Samp
     """An estimator on the first n samples of each draw, with the calls and tokens that it pays for."""
     alone = n == 0 and plan.primary != "majority"
     cut = [primary_alone(drawn) if alone else drawn.model_copy(update={"samples": drawn.samples[:n]}) for drawn in sets]
-    measured = measure_many(cut, [estimator], plan.model_copy(update={"n": n}))
+    measured = list(measure_stream(cut, [estimator], plan.model_copy(update={"n": n})))
     values = np.array([np.nan if score.value is None else score.value for (score,) in measured])
     tokens = _tokens([drawn.primary for drawn in sets]) + (n * _sample_tokens(sets) if n else 0.0)
     return Score(name or estimator.name, n + 1, values, tokens)

@@ -8,7 +8,7 @@ from .base import Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .combine import rank_mean, then, ties
 from .graph import similarity_matrix
-from .measure import measure, measure_all, measure_many, measure_stream
+from .measure import measure, measure_stream
 from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator
 from .scorer import Scorer, scorer
@@ -27,8 +27,6 @@ __all__ = [
     "list_estimators",
     "make_estimator",
     "measure",
-    "measure_all",
-    "measure_many",
     "measure_stream",
     "plan_for",
     "rank_mean",

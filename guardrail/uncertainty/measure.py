@@ -18,7 +18,7 @@ from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similari
 from .relevance import all_pieces, relevance_of
 from .selfcheck import contradictions, sentences
 
-__all__ = ["measure", "measure_all", "measure_many", "measure_stream", "unusable"]
+__all__ = ["measure", "measure_stream", "unusable"]
 
 QUESTIONS = 64
 """Most questions in one pass."""
@@ -29,7 +29,7 @@ ITEMS = 16384
 def measure(
     drawn: SampleSet, estimator: Estimator, plan: SamplingPlan, *, seen: list[Evidence] | None = None
 ) -> Uncertainty:
-    """Measure one sample set with one estimator; see `measure_many`.
+    """Measure one sample set with one estimator; see `measure_stream`.
 
     Args:
         drawn: What was drawn for one prompt.
@@ -40,33 +40,6 @@ def measure(
     return next(measure_stream([drawn], [estimator], plan, seen=seen))[0]
 
 
-def measure_all(drawn: SampleSet, estimators: Sequence[Estimator], plan: SamplingPlan) -> list[Uncertainty]:
-    """Measure one sample set with several estimators; see `measure_many`."""
-    return measure_many([drawn], estimators, plan)[0]
-
-
-def measure_many(
-    drawns: Iterable[SampleSet], estimators: Sequence[Estimator], plan: SamplingPlan
-) -> list[list[Uncertainty]]:
-    """Measure sample sets with estimators.
-
-    Fails closed: if a set lacks something that the plan asks for, the estimators that need it are unmeasured, with the
-    reason. If a judge raises, or gives no verdict on a pair, only the sets that need that pair are unmeasured.
-
-    Each judge, similarity and entailment model is asked once per round for all sets and estimators together, and only
-    once about equal pairs of equal questions. `measure_stream` does the same for sets that do not fit in memory.
-
-    Args:
-        drawns: What was drawn, one set for each prompt.
-        estimators: What to compute.
-        plan: The plan the sets were drawn by.
-
-    Returns:
-        For each set, in order, one `Uncertainty` for each estimator, in order.
-    """
-    return list(measure_stream(drawns, estimators, plan))
-
-
 def measure_stream(
     drawns: Iterable[SampleSet],
     estimators: Sequence[Estimator],
@@ -74,9 +47,14 @@ def measure_stream(
     *,
     seen: list[Evidence] | None = None,
 ) -> Iterator[list[Uncertainty]]:
-    """`measure_many` as a stream: reads at most 64 sets ahead (fewer when they need many pairs), yields in order.
+    """Measure sample sets with estimators: for each set, in order, one `Uncertainty` for each estimator, in order.
 
-    Memory does not grow with the number of sets. Nothing is asked before the first result is requested.
+    Fails closed: if a set lacks something that the plan asks for, the estimators that need it are unmeasured, with the
+    reason. If a judge raises, or gives no verdict on a pair, only the sets that need that pair are unmeasured.
+
+    Each judge, similarity and entailment model is asked once per round for many sets and all estimators together, and
+    only once about equal pairs of equal questions. At most 64 sets are read ahead (fewer if they need many pairs), so
+    memory does not grow with the number of sets. Nothing is asked before the first result is requested.
 
     Args:
         drawns: What was drawn, one set for each prompt.

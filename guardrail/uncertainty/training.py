@@ -9,6 +9,7 @@ from typing import Any
 
 from ..errors import UsageError
 from ..plain_json import sha256_hex
+from ..prompting import normal_form
 from ..types import Frozen
 
 __all__ = ["Training", "hash_of", "question_hash"]
@@ -53,10 +54,14 @@ class Training(Frozen):
 
 
 def question_hash(question: str, options: Mapping[str, str] | None) -> str:
-    """Hash of text and options, without regard to case and white space."""
+    """Hash of text and options, without regard to case, white space and what nobody sees."""
     # The NUL keeps labels and texts apart: without it (A, Bc) and (AB, c) would have the same hash.
-    listed = "".join(f"\0{label}\0{text}" for label, text in sorted((options or {}).items()))
-    return hash_of(" ".join(f"{question}{listed}".casefold().split()))
+    listed = "".join(f"\0{label.casefold()}\0{_seen(text)}" for label, text in sorted((options or {}).items()))
+    return hash_of(f"{_seen(question)}{listed}")
+
+
+def _seen(text: str) -> str:
+    return " ".join(normal_form(text).casefold().split())
 
 
 def hash_of(text: str) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from guardrail.judges import ExactJudge, Judge, JudgeSpec, TextJudge, from_judge, make_similarity
 from guardrail.judges.similarity import rouge_l
 from guardrail.types import Sample, SampleSet, SamplingPlan
-from guardrail.uncertainty import Clustering, cluster, measure, measure_all, measure_many
+from guardrail.uncertainty import Clustering, cluster, measure, measure_stream
 from guardrail.uncertainty import make_estimator as make
 
 WORDS = ["Paris", "It is Paris", "paris!", "Rome", "12", "1,2", "no", "I don't know", "a b c d", "a b"]
@@ -132,9 +132,9 @@ def test_graph_scores_are_bit_equal_under_permutation_and_bounded(
         "lexical_similarity": (0.0, 1.0),
     }
     estimators = [make(name, similarity=make_similarity(similarity)) for name in bounds]
-    values = [score.value for score in measure_all(drawn(texts), estimators, SamplingPlan(n=m))]
+    values = [score.value for score in next(measure_stream([drawn(texts)], estimators, SamplingPlan(n=m)))]
     shuffle.shuffle(texts)
-    assert [score.value for score in measure_all(drawn(texts), estimators, SamplingPlan(n=m))] == values
+    assert [score.value for score in next(measure_stream([drawn(texts)], estimators, SamplingPlan(n=m)))] == values
     for value, (low, high) in zip(values, bounds.values(), strict=True):
         assert value is not None
         assert low - 1e-9 <= value <= high + 1e-9
@@ -203,8 +203,8 @@ def test_many_questions_are_measured_as_each_alone(rows: list[list[str]], data: 
     estimators += [make("degree"), make("semantic_entropy"), make("perplexity")]
     plan = SamplingPlan(n=2)
     drawns = [drawn(texts).model_copy(update={"question": f"q{i % 2}"}) for i, texts in enumerate(rows)]
-    assert measure_many(drawns, estimators, plan) == [
-        measure_all(sample_set, estimators, plan) for sample_set in drawns
+    assert list(measure_stream(drawns, estimators, plan)) == [
+        next(measure_stream([sample_set], estimators, plan)) for sample_set in drawns
     ]
 
 

@@ -26,7 +26,7 @@ from guardrail.uncertainty import (
     from_spec,
     make_estimator,
     measure,
-    measure_many,
+    measure_stream,
     rank_mean,
     then,
     ties,
@@ -266,7 +266,7 @@ def test_parts_are_measured_in_one_judging_pass_and_scores_go_where_they_belong(
     first, second = (make_estimator(name, judge=Counting()) for name in ("self_consistency", "num_sets"))
     Counting.calls = 0
     three = [first, ties(second, first), second]
-    scores = measure_many([drawn(1, "a1", "b1")], three, SamplingPlan(n=2, logprobs=True))[0]
+    scores = next(measure_stream([drawn(1, "a1", "b1")], three, SamplingPlan(n=2, logprobs=True)))
     assert Counting.calls == 1
     # s(1/2) = (1 + 1/3)/2 = 2/3
     assert [score.value for score in scores] == [0.5, pytest.approx(0.001 * (2000 + 2 / 3)), 2.0]

@@ -12,7 +12,7 @@ from numpy.linalg import LinAlgError
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, Judge, JudgeSpec, make_judge
 from guardrail.types import Missing, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
-from guardrail.uncertainty import Evidence, from_spec, make_estimator, measure, measure_all
+from guardrail.uncertainty import Evidence, from_spec, make_estimator, measure, measure_stream
 from guardrail.uncertainty.clustering import Clusters
 from guardrail.uncertainty.entropy import graded_disagreement
 from guardrail.uncertainty.plan import plan_for, unmet_needs
@@ -177,7 +177,7 @@ def test_the_primary_answer_is_grouped_for_those_alone_that_ask() -> None:
     """One pass, one judge: the primary must not become a meaning of the samples."""
     both = [make_estimator("primary_disagreement", judge=EXACT), make_estimator("num_sets", judge=EXACT)]
     drawn = answers("a1", "a1", "b1", "b1", primary="c1")
-    assert [result.value for result in measure_all(drawn, both, SamplingPlan(n=4))] == [1.0, 2.0]
+    assert [result.value for result in next(measure_stream([drawn], both, SamplingPlan(n=4)))] == [1.0, 2.0]
 
 
 @pytest.mark.parametrize("name", ["self_consistency", "discrete_semantic_entropy"])
@@ -254,7 +254,7 @@ def test_estimators_share_one_judging_pass() -> None:
         make_estimator("self_consistency", judge=judge),
         make_estimator("discrete_semantic_entropy", judge=judge),
     ]
-    values = [result.value for result in measure_all(answers("a1", "b1"), estimators, SamplingPlan(n=2))]
+    values = [result.value for result in next(measure_stream([answers("a1", "b1")], estimators, SamplingPlan(n=2)))]
     assert values == pytest.approx([0.5, math.log(2)])
     assert judge.calls == 1
 

@@ -13,7 +13,7 @@ from guardrail.decision import _alternatives
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, Similarity, from_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_all, similarity_matrix
+from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_stream, similarity_matrix
 from guardrail.uncertainty.base import Evidence
 from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
 
@@ -188,7 +188,11 @@ def test_a_shortfall_or_an_empty_sample_is_unmeasured(name: str) -> None:
 
 def test_estimators_share_one_similarity_pass_and_ask_no_duplicates() -> None:
     similarity = Rated(0.0)
-    measure_all(answers(FOUR), [make_estimator(name, similarity=similarity) for name in GRAPH], SamplingPlan(n=4))
+    next(
+        measure_stream(
+            [answers(FOUR)], [make_estimator(name, similarity=similarity) for name in GRAPH], SamplingPlan(n=4)
+        )
+    )
     assert similarity.calls == 1
     measure(answers(["Paris", "Paris "]), make_estimator("degree", similarity=similarity), SamplingPlan(n=2))
     assert similarity.calls == 1

@@ -18,8 +18,6 @@ from guardrail.uncertainty import (
     cluster,
     make_estimator,
     measure,
-    measure_all,
-    measure_many,
     measure_stream,
 )
 
@@ -74,7 +72,7 @@ CLUSTERED = ("discrete_semantic_entropy", "num_sets", "self_consistency")
 def test_all_questions_and_estimators_share_one_batch() -> None:
     judge = Table()
     drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(5)]
-    measure_many(drawns, [make_estimator(name, judge=judge) for name in CLUSTERED], PLAN)
+    list(measure_stream(drawns, [make_estimator(name, judge=judge) for name in CLUSTERED], PLAN))
     assert len(judge.batches) == 1
     assert len(judge.asked) == 5 * 3  # u (u - 1) / 2 = 3 pairs a question, for all three estimators
 
@@ -82,14 +80,14 @@ def test_all_questions_and_estimators_share_one_batch() -> None:
 def test_components_and_greedy_of_one_judge_share_their_pairs() -> None:
     judge = Table()
     both = [make_estimator("num_sets", judge=judge), make_estimator("num_sets", judge=judge, clustering="greedy")]
-    assert [score.value for score in measure_all(answers("q", "a1", "b1", "c1"), both, PLAN)] == [3, 3]
+    assert [score.value for score in next(measure_stream([answers("q", "a1", "b1", "c1")], both, PLAN))] == [3, 3]
     assert len(judge.asked) == len(set(judge.asked)) == 3
 
 
 def test_equal_pairs_of_equal_questions_are_asked_once_and_unordered() -> None:
     judge = Table()
     drawns = [answers("q", "a1", "b1"), answers("q", "b1", "a1"), answers("other", "a1", "b1")]
-    measure_many(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))
+    list(measure_stream(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2)))
     assert judge.asked == [("q", "a1", "b1"), ("other", "a1", "b1")]
 
 
@@ -106,8 +104,8 @@ def test_many_questions_give_what_each_gives_alone() -> None:
     estimators = [
         make_estimator(name) for name in (*CLUSTERED, "degree", "semantic_entropy", "word_sequence_entropy", "sar")
     ]
-    together = measure_many(drawns, estimators, PLAN)
-    assert together == [measure_all(drawn, estimators, PLAN) for drawn in drawns]
+    together = list(measure_stream(drawns, estimators, PLAN))
+    assert together == [next(measure_stream([drawn], estimators, PLAN)) for drawn in drawns]
     assert together[1][0].reason is Unmeasured.SAMPLING_SHORTFALL
     assert all(score.value is not None for row in (together[0], together[2], together[3]) for score in row)
 
@@ -144,7 +142,7 @@ def test_greedy_asks_no_more_than_the_nature_code_and_stops_at_the_first_match()
 def test_greedy_rounds_are_batched_across_questions() -> None:
     judge = Table()
     drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)]
-    measure_many(drawns, [make_estimator("num_sets", judge=judge, clustering="greedy")], PLAN)
+    list(measure_stream(drawns, [make_estimator("num_sets", judge=judge, clustering="greedy")], PLAN))
     assert [len(batch) for batch in judge.batches] == [4 * 2, 4 * 1]
 
 
@@ -164,8 +162,10 @@ class Plain(Judge):
 def test_a_bad_pair_takes_down_its_own_question_only(trouble: object) -> None:
     judge = Table(broken=lambda item: trouble if item[0] == "q1" and "b1" in item else None)
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
-    scores = measure_many(
-        drawns, [make_estimator("num_sets", judge=judge), make_estimator("lexical_similarity")], SamplingPlan(n=2)
+    scores = list(
+        measure_stream(
+            drawns, [make_estimator("num_sets", judge=judge), make_estimator("lexical_similarity")], SamplingPlan(n=2)
+        )
     )
     assert [row[0].value for row in scores] == [2, None, 2]
     assert scores[1][0].reason is Unmeasured.JUDGE_FAILED
@@ -176,7 +176,7 @@ def test_a_bad_pair_takes_down_its_own_question_only(trouble: object) -> None:
 def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
     judge = Table(broken=lambda item: ValueError("bad row") if item[0] == "q1" else None)
     drawns = [answers(f"q{i}", "a1", "b1") for i in range(3)]
-    scores = measure_many(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2))
+    scores = list(measure_stream(drawns, [make_estimator("num_sets", judge=judge)], SamplingPlan(n=2)))
     assert [row[0].value for row in scores] == [2, None, 2]
     assert "ValueError" in scores[1][0].detail
     assert len(judge.batches) == 1 + 3
@@ -185,7 +185,7 @@ def test_a_batch_that_raises_is_asked_again_question_by_question() -> None:
 def test_a_bad_text_does_not_take_down_another_set_of_the_same_question() -> None:
     judge = Table(broken=lambda item: ValueError("bad text") if "bad" in item else None)
     drawns = [answers("q", "bad", "a1", "b1"), answers("q", "a1", "b1", "c1"), answers("q", "c1", "d1", "e1")]
-    scores = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
+    scores = list(measure_stream(drawns, [make_estimator("num_sets", judge=judge)], PLAN))
     # The pair (a1, b1) was asked beside the bad one, and again for the second set, which needs it too.
     assert [row[0].value for row in scores] == [None, 3, 3]
     assert "ValueError" in scores[0][0].detail
@@ -201,14 +201,14 @@ def test_texts_without_a_question_fail_apart_too() -> None:
             return [EntailmentScores(0.5, 0.0, 0.5)] * len(items)
 
     drawns = [answers("q1", "bad", "a1", "b1"), answers("q2", "a1", "b1", "c1")]
-    scores = measure_many(drawns, [make_estimator("selfcheck_nli", entailment=Nli())], PLAN)
+    scores = list(measure_stream(drawns, [make_estimator("selfcheck_nli", entailment=Nli())], PLAN))
     assert [row[0].value for row in scores] == [None, 0.5]
 
 
 def test_a_judge_that_always_raises_is_asked_once_a_batch_a_question_and_a_set() -> None:
     judge = Table(broken=lambda item: RuntimeError("down"))
     drawns = [answers(f"q{i % 2}", f"a{i}", f"b{i}", f"c{i}") for i in range(8)]
-    scores = measure_many(drawns, [make_estimator("num_sets", judge=judge)], PLAN)
+    scores = list(measure_stream(drawns, [make_estimator("num_sets", judge=judge)], PLAN))
     assert {row[0].reason for row in scores} == {Unmeasured.JUDGE_FAILED}
     assert len(judge.batches) == 1 + 2 + 8
 
@@ -266,8 +266,10 @@ def test_a_stream_reads_ahead_no_further_than_a_pass(monkeypatch: pytest.MonkeyP
 def test_a_pass_is_full_when_it_has_many_pairs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(measuring, "ITEMS", 5)
     judge = Table()
-    measure_many(
-        [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)], [make_estimator("num_sets", judge=judge)], PLAN
+    list(
+        measure_stream(
+            [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)], [make_estimator("num_sets", judge=judge)], PLAN
+        )
     )
     assert [len(batch) for batch in judge.batches] == [6, 6]
 
@@ -371,10 +373,12 @@ def test_without_an_entailment_model_there_is_no_score() -> None:
 
 def test_judges_of_equal_specs_are_one_judge() -> None:
     first, second = TextJudge(), TextJudge()
-    scores = measure_all(
-        answers("q", "a b", "a c", "d"),
-        [make_estimator("num_sets", judge=first), make_estimator("num_sets", judge=second)],
-        PLAN,
+    scores = next(
+        measure_stream(
+            [answers("q", "a b", "a c", "d")],
+            [make_estimator("num_sets", judge=first), make_estimator("num_sets", judge=second)],
+            PLAN,
+        )
     )
     assert scores[0] == scores[1]
     assert ExactJudge().spec != first.spec
