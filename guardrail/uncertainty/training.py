@@ -45,9 +45,12 @@ class Training(Frozen):
         for row in rows:
             # A bare text may be any of the three; a question refused by mistake costs less than one let through.
             fields: dict[str, Any] = row if isinstance(row, dict) else {"id": row, "question": row, "group": row}
-            ids |= {hash_of(str(fields["id"]))} if fields.get("id") else set()
-            groups |= {hash_of(str(fields["group"]))} if fields.get("group") else set()
-            questions |= {question_hash(fields["question"], fields.get("options"))} if fields.get("question") else set()
+            if fields.get("id"):
+                ids.add(hash_of(str(fields["id"])))
+            if fields.get("group"):
+                groups.add(hash_of(str(fields["group"])))
+            if fields.get("question"):
+                questions.add(question_hash(str(fields["question"]), fields.get("options")))
         if not (ids or questions):
             raise UsageError(f"trained_on names no question, got {source!r:.100}. Leave it out for an untrained score.")
         return cls(ids=tuple(sorted(ids)), questions=tuple(sorted(questions)), groups=tuple(sorted(groups)))

@@ -193,7 +193,7 @@ def test_run_makes_two_stages_and_the_guard_serves_them(tmp_path: Path, monkeypa
         if i % 10 < i // 100:
             row["references"] = ["elsewhere"]
     Path("q.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    command = "run --questions q.jsonl --calls 1.4 --alpha 0.2 --test-fraction 0.1 --splits 0 --correctness token_f1"
+    command = "run --questions q.jsonl --calls 1.4 --alpha .2 --test-fraction .1 --set splits=0 --correctness token_f1"
     asked = [*command.split(), "--model", f"python:{__name__}:model", "--out", "out"]
     outcome = CliRunner().invoke(app, asked)
     assert outcome.exit_code == 0, outcome.output
