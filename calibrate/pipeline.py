@@ -40,11 +40,10 @@ from .rules import Rule
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
-from .scoring.scores import Scored, arrays, refuse_failed, unmeasured_among
+from .scoring.scores import Scored, arrays, refuse_failed, units_of, unmeasured_among
 from .spec_syntax import estimator_flags
 
 __all__ = [
-    "CERTIFICATE_DELTA",
     "FitSettings",
     "GateCounts",
     "Groups",
@@ -67,9 +66,6 @@ __all__ = [
     "without",
     "without_choice",
 ]
-
-CERTIFICATE_DELTA = 0.1
-"""Failure probability of the certificate that every artifact carries."""
 
 
 class GateCounts(Frozen):
@@ -202,9 +198,9 @@ def fit_artifact(
         error=array("b", scored.error.tobytes()),
         group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
     )
-    u, wrong, clusters = _units(used, scored, score, clusters=calibration.group is not None)
+    units = units_of(used, score, groups=calibration.group is not None)
     options = {**settings.options, **({} if share is None else {"share": share})}
-    outcome = fit(u, wrong, alpha=alpha, rule=rule, delta=delta, groups=clusters, **options)
+    outcome = fit(units.u, units.wrong, alpha=alpha, rule=rule, delta=delta, groups=units.group, **options)
     return CalibrationArtifact(
         created=now(),
         model=header.model,
@@ -400,22 +396,6 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
 def _cut(outcome: Feasible | Infeasible) -> float:
     # No score is at or below -inf, so an infeasible gate accepts nothing.
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
-
-
-def _units(
-    used: RecordTable, scored: Scored, key: str, *, clusters: bool
-) -> tuple[NDArray[np.float64], NDArray[np.int8], list[str] | None]:
-    """Scores, labels and clusters as a rule reads them.
-
-    What could not be measured is a unit that no threshold accepts, and it is among the n of the walk. Where only a part
-    of the questions is labelled, the first unmeasured ones of the file stand for those of that part.
-    """
-    n = scored.n_unmeasured_among
-    u, wrong = np.append(scored.uncertainty, np.full(n, np.inf)), np.append(scored.error, np.zeros(n, dtype=np.int8))
-    if not clusters or scored.group is None:
-        return u, wrong, None
-    unmeasured = used.take(np.isnan(used.scores(key)))
-    return u, wrong, [*scored.group, *(str(group) for group in unmeasured.groups[:n])]
 
 
 def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:

@@ -1,6 +1,6 @@
 """Names with parameters: how the command line writes and reads them.
 
-A judge or similarity is "text(threshold=0.7)", a threshold rule "acrc:min_accept=1,monotone=false", and a column
+A judge or similarity is "text(threshold=0.7)", a threshold rule "acrc:k_min=1,monotone=false", and a column
 map "question=prompt": all are names and lists of key=value, which are read here.
 """
 
@@ -94,9 +94,7 @@ def parse_rule(text: str) -> str | tuple[str, dict[str, Any]]:
     options: dict[str, Any] = {}
     for part, key, value in _assignments(rest):
         if not (key and value):
-            raise UsageError(
-                f"rule {text!r}: {part!r} is not an option. Write name:option=value, e.g. acrc:min_accept=1."
-            )
+            raise UsageError(f"rule {text!r}: {part!r} is not an option. Write name:option=value, e.g. acrc:k_min=1.")
         if key in options:
             raise UsageError(f"rule {text!r}: option {key!r} is given twice. Remove one.")
         options[key] = _option_value(value)

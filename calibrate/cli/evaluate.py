@@ -22,7 +22,8 @@ from ..evaluation.calls import CallsTable, calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
-from ..pipeline import CERTIFICATE_DELTA, part_header
+from ..fitting import DEFAULT_DELTA
+from ..pipeline import part_header
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..rules import compared_rules
@@ -110,7 +111,7 @@ def evaluate(
 ) -> None:
     """Compare rules, scores and calibration sizes over many random splits. The model is not called.
 
-    Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:min_accept=1 --csv rules.csv
+    Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:k_min=1 --csv rules.csv
 
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
@@ -123,7 +124,7 @@ def evaluate(
             records,
             alphas=alpha or ALPHAS,
             rules=rule or (),
-            delta=CERTIFICATE_DELTA if delta is None else delta,
+            delta=DEFAULT_DELTA if delta is None else delta,
             n_calibration=None if not n_calibration else n_calibration[0],
             splits=splits,
             seed=seed,

@@ -70,7 +70,8 @@ class EvaluationRow(Frozen):
     pooled: Estimate | None
     """sum(errors) / sum(accepted) over all splits: the ratio of expectations; None when nothing was accepted."""
     acceptance: Estimate
-    """Accepted share of the test items, over all splits (an abstaining gate accepts none of them)."""
+    """Accepted share of the test items, those that could not be measured included, over all splits (an abstaining gate
+    accepts none of them)."""
     power: Estimate | None
     """Accepted share of the correct test items, over all splits; None if no split has a correct test item."""
     violation_rate: Estimate
@@ -179,13 +180,12 @@ def evaluate(
     seed: int = 0,
     delta: float | None = None,
     groups: Sequence[Hashable] | None = None,
-    measured: float = 1.0,
     progress: Progress = silent,
 ) -> Evaluation:
     """Run every rule at every alpha on the same random splits of one pool.
 
     Args:
-        uncertainty: Scores of the pool, shape (n,), finite; higher is less certain.
+        uncertainty: Scores of the pool, shape (n,); higher is less certain, +inf where it could not be measured.
         error: 0 or 1, shape (n,).
         rules: Names or rules of your own, or such with options.
         alphas: Targets, each in (0, 1).
@@ -195,7 +195,6 @@ def evaluate(
         delta: For rules that use one and do not bring their own; their default when None.
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
             Rules read them as `calibrate.fit` does.
-        measured: Share of the questions asked that could be measured, and are in the pool: acceptance counts all.
         progress: Called after each split.
 
     Returns:
@@ -207,7 +206,7 @@ def evaluate(
     scores, labels = items(uncertainty, error)
     _check_protocol(scores.size, rules, alphas, n_calibration, splits)
     jobs = [_target(spec, alpha, delta) for spec in rules for alpha in alphas]
-    tallies = [_Tally(splits, measured) for _ in jobs]
+    tallies = [_Tally(splits) for _ in jobs]
     ranking = _Ranking()
     # The pool is sorted once: both parts of a split are taken from it in this order.
     order = np.argsort(scores, kind="stable")
@@ -216,9 +215,10 @@ def evaluate(
     members = None if groups is None else _members(scores.size, groups, n_calibration)
     ids = None if groups is None else [groups[i] for i in order.tolist()]
     pool = counts(ranked, wrong)
+    area, risk, excess = ranking_of(pool)
 
-    def run(number: int, child: np.random.SeedSequence) -> tuple[float | None, float, float]:
-        """Fill in one split; the AUROC, AURC and excess AURC of its test part."""
+    def run(number: int, child: np.random.SeedSequence) -> Counts:
+        """Fill in one split; its test part."""
         calibration = _calibration_part(scores.size, n_calibration, child, members)
         inside = np.zeros(ranked.size, dtype=np.bool_)
         inside[rank[calibration]] = True
@@ -234,22 +234,22 @@ def evaluate(
                 n_accepted, wrong_taken = pool.accepted(result.threshold)
                 tally.above[number] = wrong_taken / n_accepted > target.alpha
             tally.record(number, accepted, errors, test)
-        return ranking_of(test)
+        return test
 
     # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
     with ThreadPoolExecutor(2 if scores.size >= THREADS_FROM else 1) as threads:
         children = np.random.SeedSequence(seed).spawn(splits)  # the same splits, independent of rules and alphas
-        for number, results in enumerate(threads.map(run, range(splits), children), start=1):
-            ranking.record(*results)
+        for number, test in enumerate(threads.map(run, range(splits), children), start=1):
+            if test.measured:
+                ranking.record(*ranking_of(test))
             progress(number, splits)
-    area, risk, excess = ranking_of(pool)
     return Evaluation(
         n=scores.size,
         n_calibration=n_calibration,
         splits=splits,
         seed=seed,
         grouped=groups is not None,
-        base_error=float(labels.mean()),
+        base_error=pool.errors / max(1, pool.measured),
         auroc=area,
         aurc=risk,
         excess_aurc=excess,
@@ -282,8 +282,7 @@ class _Ranking:
 class _Tally:
     """Test counts of one rule at one alpha, collected split by split."""
 
-    def __init__(self, splits: int, measured: float = 1.0) -> None:
-        self.measured = measured
+    def __init__(self, splits: int) -> None:
         self.accepted = np.zeros(splits)
         self.errors = np.zeros(splits)
         self.right = np.zeros(splits)
@@ -314,7 +313,7 @@ class _Tally:
             scer=_mean(rate) if rate.size else None,
             scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
             pooled=_ratio(self.errors, self.accepted) if rate.size else None,
-            acceptance=_mean(self.measured * self.accepted / self.n),
+            acceptance=_mean(self.accepted / self.n),
             power=_mean(power) if power.size else None,
             violation_rate=_mean(violated),
             pool_violation_rate=_mean(self.above),

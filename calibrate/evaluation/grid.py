@@ -16,7 +16,7 @@ from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, pooled
 from ..scoring.apart import refuse_overlap, without_ranked
 from ..scoring.names import stored_key
-from ..scoring.scores import Scored, arrays
+from ..scoring.scores import Scored, Units, arrays, units_of
 from ..spec_syntax import estimator_flags
 from .evaluate import (
     CAVEAT,
@@ -175,20 +175,19 @@ def evaluate_grid(
         UsageError: No scores, missing groups, or as `evaluate`.
     """
     cells = []
-    for source, key, scored in _scored(pools, estimators, cluster_by_group):
-        for size in sizes or [len(scored.ids) // 2]:
+    for source, key, pool in _pools(pools, estimators, cluster_by_group):
+        for size in sizes or [pool.u.size // 2]:
             with shown(key if sizes is None or len(sizes) < 2 else f"{key}, {size}") as progress:
                 evaluation = evaluate(
-                    scored.uncertainty,
-                    scored.error,
+                    pool.u,
+                    pool.wrong,
                     rules=rules,
                     alphas=alphas,
                     n_calibration=size,
                     splits=splits,
                     seed=seed,
                     delta=delta,
-                    groups=scored.group if cluster_by_group else None,
-                    measured=scored.measured,
+                    groups=pool.group,
                     progress=progress,
                 )
             cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=evaluation))
@@ -220,18 +219,18 @@ def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_g
     )
 
 
-def _scored(
+def _pools(
     pools: Sequence[Source], estimators: Sequence[str] | None, cluster_by_group: bool
-) -> Iterator[tuple[Source, str, Scored]]:
+) -> Iterator[tuple[Source, str, Units]]:
     for source in pools:
         for key in _keys(source, estimators):
             spec = source.file.header.estimators[key]
             # A trained score looks too good on the questions that it was trained on.
             records = without_ranked(spec, source.records)
             refuse_overlap(spec, records)
-            scored = arrays(records, key)
-            _need_groups(scored, cluster_by_group)
-            yield source, key, scored
+            pool = units_of(records, key, groups=cluster_by_group)
+            _need_groups(pool, cluster_by_group)
+            yield source, key, pool
 
 
 def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
@@ -249,7 +248,7 @@ def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
     return keys
 
 
-def _need_groups(scored: Scored, cluster_by_group: bool) -> None:
+def _need_groups(scored: Scored | Units, cluster_by_group: bool) -> None:
     if cluster_by_group and scored.group is None:
         raise UsageError("--cluster-by-group needs a group for every question. Add groups, or leave it out.")
 

@@ -21,7 +21,8 @@ from ..data.columns import open_records
 from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
-from ..pipeline import CERTIFICATE_DELTA, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
+from ..fitting import DEFAULT_DELTA
+from ..pipeline import narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from ..rules.certificate import interval
 from ..scoring.scores import refuse_failed, unmeasured_among
 from .answers import LabelledItems, labelled_items, stored_spec
@@ -47,7 +48,7 @@ def fit_items_artifact(
     *,
     alpha: float,
     rule: str | None = None,
-    delta: float = CERTIFICATE_DELTA,
+    delta: float = DEFAULT_DELTA,
     part: Sequence[Record] | None = None,
     groups: Groups = "category",
     cap: int | None = None,

@@ -27,7 +27,7 @@ from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
 from ..rules import RULES, certifies, compared_rules
-from ..scoring.scores import arrays, labels_of, taken, values_of
+from ..scoring.scores import arrays, labels_of, taken, units_of, values_of
 from . import sentences
 from .content import (
     FEW_NOTE,
@@ -79,16 +79,15 @@ def compare_rules(
 
     Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
     """
-    pool = arrays(records, estimator)
+    pool = units_of(records, estimator, groups=artifact.calibration.group is not None)
     return evaluate(
-        pool.uncertainty,
-        pool.error,
+        pool.u,
+        pool.wrong,
         rules=_compared(artifact),
         alphas=[artifact.alpha],
-        n_calibration=len(pool.ids) // 2,
+        n_calibration=pool.u.size // 2,
         splits=splits,
-        groups=pool.group if artifact.calibration.group is not None else None,
-        measured=pool.measured,
+        groups=pool.group,
         progress=progress,
     )
 
@@ -105,19 +104,18 @@ def sweep(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, evaluation: Evaluation
 ) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
-    pool = arrays(records, estimator)
+    pool = units_of(records, estimator, groups=evaluation.grouped)
     names = [name for name in (artifact.outcome.rule, CERTIFIED) if name in RULES]
     alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
     return evaluate(
-        pool.uncertainty,
-        pool.error,
+        pool.u,
+        pool.wrong,
         rules=list(dict.fromkeys(names)),
         alphas=[alpha for alpha in alphas if alpha < 1],
         n_calibration=evaluation.n_calibration,
         splits=evaluation.splits,
         seed=evaluation.seed,
-        groups=pool.group if evaluation.grouped else None,
-        measured=pool.measured,
+        groups=pool.group,
     )
 
 
@@ -283,7 +281,7 @@ def _comparisons(
     evaluation: Evaluation,
 ) -> dict[str, Figure]:
     """Figures on the calibration records: splits of each rule above the target, and results at other targets."""
-    n = len(arrays(shown, estimator).ids)
+    n = units_of(shown, estimator).u.size
     if n != evaluation.n:
         raise UsageError(
             f"the evaluation is of {evaluation.n} questions, and there are {n} calibration records: a report mixes "

@@ -22,10 +22,10 @@ from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
+from ..fitting import DEFAULT_DELTA
 from ..items.fit import fit_items_artifact, held_out_items
 from ..ledger import Ledger, counted
 from ..pipeline import (
-    CERTIFICATE_DELTA,
     FitSettings,
     GateCounts,
     fit_artifact,
@@ -189,7 +189,7 @@ def _fit_items(
         file,
         alpha=gate.alpha if alpha is None else alpha,
         rule=rule or gate.rule,
-        delta=CERTIFICATE_DELTA if delta is None else delta,
+        delta=DEFAULT_DELTA if delta is None else delta,
         groups=groups,
         cap=gate.spec.cap,
         repeats="all",  # users repeat questions, and each time is a draw of its own

@@ -89,7 +89,13 @@ def excess_aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:
 
 
 def ranking_of(at: Counts) -> tuple[float | None, float, float]:
-    """`auroc`, `aurc` and `excess_aurc` of items that are counted already."""
+    """`auroc`, `aurc` and `excess_aurc` of the measured among items that are counted already.
+
+    Raises:
+        UsageError: Not one of them is measured.
+    """
+    if not at.measured:
+        raise UsageError(f"none of {at.n} items could be measured, so nothing is ranked.")
     wrong, area = np.arange(1, at.errors + 1), _aurc(at)
     perfect = float((wrong / (at.measured - at.errors + wrong)).sum()) / at.measured
     # A perfect ranking gives 0 up to rounding, which must not show as a negative excess.

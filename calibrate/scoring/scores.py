@@ -36,6 +36,7 @@ __all__ = [
     "ScoreSummary",
     "Scored",
     "Scoring",
+    "Units",
     "arrays",
     "default_estimator",
     "estimator_key",
@@ -48,6 +49,8 @@ __all__ = [
     "score_records",
     "supported",
     "taken",
+    "units_of",
+    "unmeasured_among",
     "uses_models",
     "usual_estimators",
     "usual_key",
@@ -84,15 +87,20 @@ class Scored:
     n_unlabelled: int
     n_undecided: int
 
-    @property
-    def measured(self) -> float:
-        """Share of the records that could be measured."""
-        return 1 - self.n_unmeasured / self.n_records
 
-    @property
-    def n_unmeasured_among(self) -> int:
-        """Unmeasured records among those that the items stand for: see `unmeasured_among`."""
-        return unmeasured_among(len(self.ids), self.n_unlabelled, self.n_unmeasured)
+@dataclass(frozen=True, slots=True)
+class Units:
+    """The questions of a fit as a rule reads them: those that could not be measured are among them.
+
+    Attributes:
+        u: Scores, shape (n,); +inf where the question could not be measured, which no threshold accepts.
+        wrong: 1 where the answer is wrong or undecided, shape (n,); 0 where it was not measured.
+        group: Group of each question, where asked for.
+    """
+
+    u: NDArray[np.float64]
+    wrong: NDArray[np.int8]
+    group: Sequence[str] | None
 
 
 def unmeasured_among(n_used: int, n_unlabelled: int, n_unmeasured: int) -> int:
@@ -470,6 +478,23 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         n_unlabelled=n_unlabelled,
         n_undecided=int(np.count_nonzero(selected.undecided())),
     )
+
+
+def units_of(records: Sequence[Record], key: str, *, groups: bool = False) -> Units:
+    """The labelled records, and those without a score that belong to them.
+
+    Where only a part of the records is labelled, the first unmeasured ones stand for those of that part.
+
+    Raises:
+        UsageError: As `arrays`.
+    """
+    table, scored = table_of(records), arrays(records, key)
+    n = unmeasured_among(len(scored.ids), scored.n_unlabelled, scored.n_unmeasured)
+    u, wrong = np.append(scored.uncertainty, np.full(n, np.inf)), np.append(scored.error, np.zeros(n, dtype=np.int8))
+    if not groups or scored.group is None:
+        return Units(u, wrong, None)
+    unmeasured = table.take(np.isnan(table.scores(key)))
+    return Units(u, wrong, [*scored.group, *(str(group) for group in unmeasured.groups[:n])])
 
 
 def refuse_failed(records: Sequence[Record], key: str | None = None, *, allowed: bool = False) -> int:

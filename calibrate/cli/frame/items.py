@@ -24,6 +24,7 @@ from ...data.progress import bar
 from ...data.records import Record, RecordFile, read_records, write_records
 from ...data.split import Groups, split
 from ...evaluation.evaluate import csv_text
+from ...fitting import DEFAULT_DELTA
 from ...items.answers import (
     label_items,
     labelled_items,
@@ -41,7 +42,7 @@ from ...items.page import write_items_report
 from ...items.rules import RULES, rule_named
 from ...items.words import caveats, facts, figures_lines, path_warnings, paths_table, promise_line
 from ...ledger import Ledger, counted
-from ...pipeline import CERTIFICATE_DELTA, part_header
+from ...pipeline import part_header
 from ...report.sentences import slots_argument
 from ...spec_syntax import assignment, parse_name
 from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, warn_unlike
@@ -231,7 +232,7 @@ def fit_by_items(
         file,
         alpha=alpha,
         rule=rule,
-        delta=CERTIFICATE_DELTA if delta is None else delta,
+        delta=DEFAULT_DELTA if delta is None else delta,
         part=fitted,
         groups=groups,
         cap=cap,
@@ -321,7 +322,7 @@ def _written_report(
     files, name = listed(records), listed([artifact])
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test)
     flags = f"--items --alpha {gate.alpha:g} --rule {gate.rule}"
-    flags += "" if gate.delta == CERTIFICATE_DELTA else f" --delta {gate.delta:g}"
+    flags += "" if gate.delta == DEFAULT_DELTA else f" --delta {gate.delta:g}"
     flags += "" if gate.scores.group is None else " --cluster-by-group"
     flags += "" if gate.spec.cap == stored_spec(file).cap else f" --cap {gate.spec.cap}"
     commands = (

@@ -246,3 +246,14 @@ def option_entropies(file: str) -> tuple[NDArray[np.float64], NDArray[np.int64]]
 def test_every_rule_runs() -> None:
     result = evaluate(*pool(), rules=sorted(RULES), alphas=[0.2], n_calibration=200, splits=2)
     assert [row.rule for row in result.rows] == sorted(RULES)
+
+
+def test_unmeasured_items_are_in_every_split_and_in_no_answer() -> None:
+    """Evaluated without them, a rule would begin its tests elsewhere than the fit does, and answer twice the share."""
+    result = evaluate([*range(100), *[np.inf] * 100], [0] * 200, rules=["certified"], alphas=[0.2], n_calibration=100)
+    (row,) = result.rows
+    assert (result.n, result.base_error, row.infeasible_rate.value) == (200, 0, 0)
+    # Of a test part all measured items are accepted but those above the largest calibration score, about 1 of 50.
+    assert 0.47 < row.acceptance.value < 0.51
+    with pytest.raises(UsageError, match="none of 8 items could be measured"):
+        evaluate([np.inf] * 8, [0] * 8, rules=["certified"], alphas=[0.2], n_calibration=4)
