@@ -8,16 +8,14 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
-from .describe import guarantee, target_text
+from .describe import guarantee, why
 from .gate import accepts
 from .judges import default_judge, distinct_answers
-from .outcome import Infeasible, InfeasibleReason
-from .sampling.follow_ups import SCORE
 from .sampling.replies import part_of_an_answer
 from .types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from .uncertainty.combine import primary_alone
-from .verdict import WAY_OUT, Meaning, Reason, Verdict
+from .verdict import Meaning, Reason, Verdict
 
 __all__ = ["Gate", "ThresholdGate", "by_first_call", "in_two_stages", "unmeasurable", "verdict_by"]
 
@@ -94,7 +92,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate, remarks: 
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=_explain(reason, uncertainty, artifact, estimator) + remarks + _left_out(drawn, estimator),
+        detail=why(reason, uncertainty, artifact, estimator) + remarks + _left_out(drawn, estimator),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
@@ -191,58 +189,6 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
     return Reason.WITHIN_THRESHOLD if accepts(uncertainty.value, artifact.threshold) else Reason.ABOVE_THRESHOLD
 
 
-def _explain(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, estimator: Estimator) -> str:
-    name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
-    unit = " nats" if uncertainty.unit == "nats" else ""
-    outcome = artifact.outcome
-    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED:
-        fault = "" if uncertainty.value is not None else f" Not measured: {uncertainty.reason}: {uncertainty.detail}."
-        return f"Held back: {outcome.detail}{fault}"
-    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
-        return f"Held back: {outcome.detail}"
-    if isinstance(outcome, Infeasible):
-        return (
-            f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
-            f"nothing is accepted ({outcome.reason.value}: {outcome.detail}) Route these questions elsewhere, or "
-            "calibrate with a larger alpha, more questions, or a better model."
-        )
-    if reason is Reason.UNMEASURED:
-        way_out = "The answer itself may be fine. Fix the cause and retry, or hand the question to a person."
-        if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
-            way_out = "Hand the question to a person; nothing draws it again."
-        elif uncertainty.reason in WAY_OUT:
-            way_out = WAY_OUT[uncertainty.reason]
-        return (
-            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
-            + way_out
-        )
-    target = target_text(outcome.alpha, certifies=outcome.certifies)
-    own = _as_scored(uncertainty, artifact.threshold, estimator)
-    if reason is Reason.WITHIN_THRESHOLD:
-        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}{own}, calibrated for {target}."
-    return (
-        f"Held back: {name} > {outcome.threshold:.4g}{unit}{own}, the threshold calibrated for {target} among answers "
-        f"that are given. {_sign(estimator)}; hand the question to a person, a stronger model, or ask it "
-        "more precisely."
-    )
-
-
-def _noun(estimator: Estimator) -> str:
-    """The word for a measurement: a scorer gives a score, other estimators an uncertainty."""
-    return "score" if estimator.scorers else "uncertainty"
-
-
-def _as_scored(uncertainty: Uncertainty, threshold: float | None, estimator: Estimator) -> str:
-    """Number and limit as a scorer gives them, where a high number speaks for the answer; otherwise empty."""
-    if estimator.scorer is None or estimator.params.get("higher") != "certain":
-        return ""
-    value = uncertainty.value
-    if value is None or threshold is None:
-        return ""
-    sign = 1.0 if uncertainty.unit == "probability" else 0.0
-    return f" (the scorer gave {sign - value:.4g}, and {sign - threshold:.4g} is enough)"
-
-
 def _by_bound(settled: Uncertainty | None) -> str:
     if settled is None or settled.value is None:
         return ""
@@ -273,28 +219,6 @@ def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
     names = estimator.judge.left_out(drawn.primary.comparable)
     listed = "; ".join(names)
     return f" Not judged, because the artifact leaves it out of the comparison: {listed}. Check it." if names else ""
-
-
-def _sign(estimator: Estimator) -> str:
-    """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
-    needs = estimator.needs
-    if estimator.after_first is not None:
-        return "The model gave its own answer too little probability, or its further answers contradict it"
-    if estimator.name == "ties":
-        return _sign(estimator.members[0])  # the second score only orders equal ones
-    if estimator.members:
-        return "Its scores together do not speak for the answer clearly enough"
-    if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
-        return "The score does not speak for the answer clearly enough"
-    if needs.follow_up is not None:
-        return "Asked about its own answer, the model did not stand by it clearly enough"
-    if needs.samples and needs.logprobs and not needs.judge:
-        return "The model gave its own answers too little probability"
-    if needs.samples:
-        return "The model's own answers disagree too much"
-    if needs.options:
-        return "No option stands out clearly enough"
-    return "The model gave its own answer too little probability"
 
 
 def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:

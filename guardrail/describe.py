@@ -1,4 +1,4 @@
-"""The words about a gate: what it promises, what it does not cover, and what it answers.
+"""The words about a gate: what it promises, what that leaves out, what it answers, and why it decided as it did.
 
 Artifacts, outcomes and verdicts store numbers and reasons; every sentence about a promise is made here, when it is
 shown. Terminal, report, log and ``/readyz`` therefore say the same. Shares are of all questions asked.
@@ -13,7 +13,11 @@ from typing import get_args
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
 from .items.spec import ItemRule
 from .notebook import percent, sure
-from .outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, InfeasibleReason, Outcome
+from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome
+from .sampling.follow_ups import SCORE
+from .types import Uncertainty
+from .uncertainty import Estimator
+from .verdict import WAY_OUT, Reason
 
 __all__ = [
     "Asked",
@@ -35,10 +39,12 @@ __all__ = [
     "together",
     "unguardable",
     "warning",
+    "why",
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
+NO_THRESHOLD, NO_CALL = "answer nothing: no threshold was found", "let no call through: no threshold was found"
 PEOPLE = "prediction_powered"
 """The rule that fits on the labels of a judge, corrected by those of people."""
 PROVISIONAL = 200
@@ -123,7 +129,7 @@ def answer_if(artifact: CalibrationArtifact) -> str:
         return f"keep an item if at most {artifact.threshold:.6g} of the samples do not support it"
     calls = asked(artifact).calls
     if artifact.threshold is None:
-        return f"{'let no call through' if calls else 'answer nothing'}: no threshold was found"
+        return NO_CALL if calls else NO_THRESHOLD
     return f"{'let a call through' if calls else 'answer'} if {artifact.estimator.condition(artifact.threshold)}"
 
 
@@ -136,39 +142,22 @@ def promises(artifact: Artifact) -> tuple[str, ...]:
     if isinstance(artifact, RouterArtifact):
         return tuple(f"{name}: {line}" for name, part in artifact.artifacts.items() for line in promises(part))
     if isinstance(artifact, CascadeArtifact):
-        system = artifact.outcome
-        spent = 0.0 if artifact.spent is None else artifact.spent.delta
-        return (
-            promise_line(
-                artifact.alpha,
-                system.n,
-                Terms(
-                    system.rule,
-                    system.rule == CERTIFIED,
-                    1 - max(system.delta or 0.0, spent),
-                    system.acceptance,
-                    system.n_accepted,
-                    system.n_errors,
-                    system.interval,
-                ),
-                asked(artifact),
-            ),
-        )
+        return (promise_line(artifact.alpha, artifact.outcome.n, _terms(artifact), asked(artifact)),)
     if artifact.items is not None:
         return tuple(_promises_of_items(artifact))
     return (promise_line(artifact.alpha, len(artifact.calibration.error), _terms(artifact), asked(artifact)),)
 
 
-def _terms(artifact: CalibrationArtifact) -> Terms:
+def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
     outcome = artifact.outcome
     return Terms(
         outcome.rule,
-        outcome.certifies,
+        outcome.rule == CERTIFIED if isinstance(outcome, CascadeOutcome) else outcome.certifies,
         confidence(artifact),
-        artifact.acceptance,
+        outcome.acceptance if isinstance(artifact, CascadeArtifact) else artifact.acceptance,
         outcome.n_accepted,
         outcome.n_errors,
-        outcome.interval if isinstance(outcome, Feasible) else None,
+        None if isinstance(outcome, Infeasible) else outcome.interval,
     )
 
 
@@ -202,7 +191,7 @@ def asked(artifact: CalibrationArtifact | CascadeArtifact) -> Asked:
     return Asked(data.measured * scope.measured, max(failed, scope.failed), calls=calls)
 
 
-def confidence(artifact: CalibrationArtifact) -> float:
+def confidence(artifact: CalibrationArtifact | CascadeArtifact) -> float:
     """Confidence of the promise, over all fits on the same labels."""
     delta = artifact.outcome.delta or 0.0
     return 1 - (delta if artifact.spent is None else max(delta, artifact.spent.delta))
@@ -273,36 +262,41 @@ def _short(artifact: Artifact) -> str | None:
 # -- What a fit leads with ---------------------------------------------------------------------------------------------
 
 
-def summary(artifact: CalibrationArtifact, needed: str | None = None) -> tuple[str, ...]:
+def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None = None) -> tuple[str, ...]:
     """The lines that a fit leads with: threshold, promise, share answered, error rate without the gate.
 
     Without a threshold: what cannot be promised, what could be, and the labels that would do.
 
     Args:
-        artifact: An artifact of whole answers.
+        artifact: An artifact of whole answers, or of a cascade (whose thresholds stand in a table of its stages).
         needed: Labels that would do, in one sentence, where there is no threshold.
     """
-    outcome, labels = artifact.outcome, len(artifact.calibration.error)
-    n = outcome.scope.n_asked or artifact.data.n_questions
-    without = "of everything within the scope" if outcome.scope.leaves_out else "without the gate"
-    last = f"{without} {percent(outcome.diagnostics.base_error)} are wrong"
-    if isinstance(outcome, Infeasible):
-        return (
-            answer_if(artifact),
-            f"{percent(outcome.alpha)} wrong answers cannot be promised on these {labels} labels by rule "
-            f"{outcome.rule}",
-            *_way_to_a_threshold(outcome, needed),
-            last,
-        )
-    of, wrong = asked(artifact), percent(outcome.error_rate)
-    share = f"{percent(artifact.acceptance)} of all {n:,}"
+    outcome = artifact.outcome
+    if isinstance(artifact, CascadeArtifact):
+        labels = n = artifact.outcome.n
+        condition = "the first stage answers whose condition holds" if outcome.n_accepted else NO_THRESHOLD
+        rest: tuple[str, ...] = () if outcome.n_accepted else (artifact.outcome.detail,)
+    else:
+        labels = len(artifact.calibration.error)
+        n = artifact.outcome.scope.n_asked or artifact.data.n_questions
+        condition = answer_if(artifact)
+        without = "of everything within the scope" if artifact.outcome.scope.leaves_out else "without the gate"
+        rest = (f"{without} {percent(artifact.outcome.diagnostics.base_error)} are wrong",)
+        if isinstance(artifact.outcome, Infeasible):
+            rest = (*_way_to_a_threshold(artifact.outcome, needed), *rest)
+    if not outcome.n_accepted:
+        target = percent(artifact.alpha)
+        refused = f"{target} wrong answers cannot be promised on these {labels} labels by rule {outcome.rule}"
+        return (condition, refused, *rest)
+    terms, of = _terms(artifact), asked(artifact)
+    share, wrong = f"{percent(terms.acceptance)} of all {n:,}", percent(outcome.n_errors / outcome.n_accepted)
     answers = f"lets {share} calls through" if of.calls else f"answers {share} questions"
     few = f" (provisional: {labels} labels)" if labels < PROVISIONAL else ""
     return (
-        answer_if(artifact),
-        _kept(artifact.alpha, labels, _terms(artifact), of),
+        condition,
+        _kept(artifact.alpha, labels, terms, of),
         f"{answers}; {wrong} of these {'calls' if of.calls else 'answers'} were wrong here{few}",
-        last,
+        *rest,
     )
 
 
@@ -461,3 +455,88 @@ def _kept(alpha: float, n: int, terms: Terms, of: Asked) -> str:
 def target_text(alpha: float, *, certifies: bool) -> str:
     """The target of a gate in a verdict; only a certificate is stated without "on average"."""
     return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
+
+
+# -- Verdicts ----------------------------------------------------------------------------------------------------------
+
+
+def why(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, estimator: Estimator) -> str:
+    """The reason of a verdict in words, with its numbers and the way out.
+
+    Args:
+        reason: The reason.
+        uncertainty: The measurement, or why there is none.
+        artifact: The artifact that decided.
+        estimator: Its estimator.
+    """
+    name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
+    unit = " nats" if uncertainty.unit == "nats" else ""
+    outcome = artifact.outcome
+    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED:
+        fault = "" if uncertainty.value is not None else f" Not measured: {uncertainty.reason}: {uncertainty.detail}."
+        return f"Held back: {outcome.detail}{fault}"
+    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
+        return f"Held back: {outcome.detail}"
+    if isinstance(outcome, Infeasible):
+        return (
+            f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
+            f"nothing is accepted ({outcome.reason.value}: {outcome.detail}) Route these questions elsewhere, or "
+            "calibrate with a larger alpha, more questions, or a better model."
+        )
+    if reason is Reason.UNMEASURED:
+        way_out = "The answer itself may be fine. Fix the cause and retry, or hand the question to a person."
+        if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
+            way_out = "Hand the question to a person; nothing draws it again."
+        elif uncertainty.reason in WAY_OUT:
+            way_out = WAY_OUT[uncertainty.reason]
+        return (
+            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
+            + way_out
+        )
+    target = target_text(outcome.alpha, certifies=outcome.certifies)
+    own = _as_scored(uncertainty, artifact.threshold, estimator)
+    if reason is Reason.WITHIN_THRESHOLD:
+        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}{own}, calibrated for {target}."
+    return (
+        f"Held back: {name} > {outcome.threshold:.4g}{unit}{own}, the threshold calibrated for {target} among answers "
+        f"that are given. {_sign(estimator)}; hand the question to a person, a stronger model, or ask it "
+        "more precisely."
+    )
+
+
+def _noun(estimator: Estimator) -> str:
+    """The word for a measurement: a scorer gives a score, other estimators an uncertainty."""
+    return "score" if estimator.scorers else "uncertainty"
+
+
+def _as_scored(uncertainty: Uncertainty, threshold: float | None, estimator: Estimator) -> str:
+    """Number and limit as a scorer gives them, where a high number speaks for the answer; otherwise empty."""
+    if estimator.scorer is None or estimator.params.get("higher") != "certain":
+        return ""
+    value = uncertainty.value
+    if value is None or threshold is None:
+        return ""
+    sign = 1.0 if uncertainty.unit == "probability" else 0.0
+    return f" (the scorer gave {sign - value:.4g}, and {sign - threshold:.4g} is enough)"
+
+
+def _sign(estimator: Estimator) -> str:
+    """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
+    needs = estimator.needs
+    if estimator.after_first is not None:
+        return "The model gave its own answer too little probability, or its further answers contradict it"
+    if estimator.name == "ties":
+        return _sign(estimator.members[0])  # the second score only orders equal ones
+    if estimator.members:
+        return "Its scores together do not speak for the answer clearly enough"
+    if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
+        return "The score does not speak for the answer clearly enough"
+    if needs.follow_up is not None:
+        return "Asked about its own answer, the model did not stand by it clearly enough"
+    if needs.samples and needs.logprobs and not needs.judge:
+        return "The model gave its own answers too little probability"
+    if needs.samples:
+        return "The model's own answers disagree too much"
+    if needs.options:
+        return "No option stands out clearly enough"
+    return "The model gave its own answer too little probability"

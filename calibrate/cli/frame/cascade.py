@@ -11,7 +11,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CascadeArtifact
-from guardrail.describe import answer_if, guarantee, promises, warning
+from guardrail.describe import answer_if, summary, warning
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
@@ -23,8 +23,8 @@ from ...report.sentences import slots_argument
 from .files import keep_inputs, warn_incomplete, warn_undecided
 from .next_commands import listed
 from .options import chosen_estimator
-from .terminal import console, finish, print_line, table
-from .verdicts import print_fits
+from .terminal import console, finish, print_line, print_words, table
+from .verdicts import print_fits, print_lines
 
 __all__ = ["audit_stages", "fit_stages", "is_cascade", "say_cascade"]
 
@@ -140,14 +140,9 @@ def _in_python(artifact: CascadeArtifact, path: Path) -> str:
 
 def _print_system(artifact: CascadeArtifact) -> None:
     outcome = artifact.outcome
-    title, style = ("May answer, within limits", "green") if outcome.feasible else ("Abstains on everything", "red")
-    lines = [_headline(artifact), guarantee(outcome) if outcome.feasible else f"Why: {outcome.detail}"]
+    print_lines(summary(artifact), answers=outcome.feasible)
     if (open_gate := warning(artifact)) is not None:
-        title, style = "This gate stops nothing", "red"
-        lines.insert(0, open_gate)
-    console.print(Panel(escape("\n\n".join(lines)), title=title, title_align="left", border_style=style))
-    for line in promises(artifact):
-        print_line(line)
+        print_words(f"Warning: {open_gate}", "red")
     rows = []
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
         threshold = "never answers" if share.threshold is None else answer_if(stage).removeprefix("answer if ")
@@ -167,14 +162,4 @@ def _print_last_alone(artifact: CascadeArtifact) -> None:
         f"certificate, asked about every question; the cascade answers {percent(outcome.acceptance)} and asks it about "
         f"{percent(asked / outcome.n)}.",
         "yellow" if alone.n_accepted > outcome.n_accepted else None,
-    )
-
-
-def _headline(artifact: CascadeArtifact) -> str:
-    outcome = artifact.outcome
-    if not outcome.feasible:
-        return f"no thresholds at alpha = {outcome.alpha:g}."
-    return (
-        f"{percent(outcome.acceptance)} of {outcome.n} questions answered, {outcome.n_errors} of {outcome.n_accepted} "
-        f"answers wrong ({percent(outcome.n_errors / outcome.n_accepted)}; target {percent(outcome.alpha)})."
     )

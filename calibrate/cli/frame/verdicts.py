@@ -27,6 +27,7 @@ __all__ = [
     "print_choice",
     "print_facts",
     "print_fits",
+    "print_lines",
     "print_ranked",
     "print_unwritten",
     "print_verdict",
@@ -37,15 +38,19 @@ GAP = "    "
 """Between threshold and promise on one line."""
 
 
+def print_lines(lines: Sequence[str], *, answers: bool) -> None:
+    """Print `guardrail.describe.summary`: threshold and promise on one line where that fits."""
+    condition, promise, *others = lines
+    together = f"{condition}{GAP}{promise}"
+    first, *more = [together] if len(together) <= console.width else [condition, promise]
+    print_words(first, "bold" if answers else "bold red")
+    for line in (*more, *others):
+        print_words(line)
+
+
 def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> None:
     """Print what was fitted in four lines, the test part, and the gravest warnings; ``most`` of None prints all."""
-    condition, promise, *others = text.lines
-    # On one line where it fits, so that nobody reads the threshold without the promise.
-    together = f"{condition}{GAP}{promise}"
-    head = [together] if len(together) <= console.width else [condition, promise]
-    strong = "bold red" if text.verdict.status == "abstains" else "bold"
-    for line, style in [(head[0], strong), *((line, None) for line in (*head[1:], *others))]:
-        print_words(line, style)
+    print_lines(text.lines, answers=text.verdict.status != "abstains")
     if text.fits is not None:
         print_words(text.fits, "yellow")
     tested = (f"{text.verdict.title}.", *text.tested) if text.speaks_against else text.tested
