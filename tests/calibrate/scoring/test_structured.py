@@ -136,7 +136,7 @@ def test_the_default_rule_depends_on_the_plan_and_the_questions() -> None:
 
 def test_run_compares_answers_in_a_format_as_values_by_default(folder: Path) -> None:
     output = shown(
-        *f"run --questions q.jsonl --model {MODEL} --tools format.json --alpha 0.2 --out out --splits 0".split()
+        *f"run --questions q.jsonl --model {MODEL} --tools format.json --alpha 0.2 --out out --set splits=0".split()
     )
     assert "Rule json:" in output
     assert "compares words" not in output
@@ -173,7 +173,9 @@ def test_the_steps_compare_answers_in_a_format_as_values_by_default(folder: Path
 
 def test_a_rule_or_judge_of_words_that_is_named_is_used_with_one_warning(folder: Path) -> None:
     words = "--correctness token_f1 --score semantic_entropy:text"
-    command = f"run --questions q.jsonl --model {MODEL} --tools format.json {words} --alpha 0.2 --out out --splits 0"
+    command = (
+        f"run --questions q.jsonl --model {MODEL} --tools format.json {words} --alpha 0.2 --out out --set splits=0"
+    )
     output = shown(*command.split())
     assert output.count("rule token_f1 compares words") == output.count("judge text compares words") == 1
     assert "--correctness json" in output
