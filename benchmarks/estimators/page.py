@@ -78,12 +78,10 @@ This page is generated. Do not edit it; run
 **AUROC** is the probability that a wrong answer scores above a right one (.5 is useless). **Answered** is the
 percentage of questions answered at alpha {alphas}, when rule `acrc` is fitted on one half of the questions and used on
 the other, mean over {HALVES} random halves. [`estimators.json`](estimators.json) has every figure with its 95 %
-bootstrap interval ({page.resamples:,} resamples; of whole clusters where questions depend on each other), paired
-differences from the baseline, areas under the risk-coverage curve, error rates among accepted answers, and weights.
+bootstrap interval ({page.resamples:,} resamples), and more.
 
-Compare estimators within a file: files differ in models, questions and what counts as right. Intervals may overlap
-although one estimator is better, because all are measured on the same questions. Do not pick an estimator from this
-page and then calibrate it on the same questions."""
+Compare scores within a file. Intervals may overlap although one score is better, because all are measured on the same
+questions. Do not pick a score from this page and then calibrate it on the same questions."""
 
 
 def _files(page: Page) -> str:
@@ -155,10 +153,6 @@ def _left_out(page: Page) -> str:
     absent = sorted(set(list_estimators()).difference(*(each.rows for each in page.files)))
     nowhere = f"Measured on no file: {', '.join(f'`{name}`' for name in absent)}. " if absent else ""
     return f"""## Not covered
-
-Most estimators use only the samples and not the answer that is returned (`primary_disagreement`, `graded_disagreement`,
-the self-check and the follow-up estimators use it). This decides the result if the samples are not draws of the same
-model, as in InterCode and NQ-open.
 
 No recorded file has log-probabilities of sampled text, so estimators that need them, or ask a further question, are
 measured only on the embedded model (1.5 million weights, answers of a few words) and the first 500 questions of this
