@@ -69,7 +69,7 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     """
     match = _NAMED.fullmatch(text.strip())
     if match is None:
-        raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: token_f1(threshold=0.6).")
+        raise UsageError(f"cannot read {text!r}. Write a name, or a name with parameters: text(threshold=0.6).")
     params: dict[str, Any] = {}
     for part, key, value in _assignments(match["params"] or ""):
         if not part.strip():

@@ -136,8 +136,9 @@ def stored_key(known: Mapping[str, EstimatorSpec], text: str, bindings: Bindings
         spelled = _expression(text) or _read(text)
     except UsageError:
         return text
-    fits = [key for key, spec in known.items() if spelled.fits(spec)]
-    usual = [key for key in fits if spelled.usual(known[key], bindings)]
+    matches = {key: _match(spelled, spec, bindings) for key, spec in known.items()}
+    fits = [key for key, usual in matches.items() if usual is not None]
+    usual = [key for key in fits if matches[key]]
     if len(usual) == 1 or len(fits) == 1:
         return (usual if len(usual) == 1 else fits)[0]
     if not fits:
@@ -215,19 +216,6 @@ class _Written:
     parts: dict[Role, str]
     clustering: str
 
-    def fits(self, spec: EstimatorSpec) -> bool:
-        """Whether everything in the text is true of a spec."""
-        if spec.name != self.name or self.clustering not in ("", spec.clustering):
-            return False
-        return all(_is(role, part, getattr(spec, role)) for role, part in self.parts.items() if part)
-
-    def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
-        """Whether a spec has the default wherever the text is silent."""
-        default = make_estimator(self.name, bindings=bindings).spec
-        open_roles = [role for role, part in self.parts.items() if not part]
-        same = all(getattr(spec, role) == getattr(default, role) for role in open_roles)
-        return same and (self.clustering != "" or spec.clustering == default.clustering)
-
 
 @dataclass(frozen=True, slots=True)
 class _Expression:
@@ -243,31 +231,40 @@ class _Expression:
     parts: tuple[str, ...]
     settings: dict[str, float]
 
-    def fits(self, spec: EstimatorSpec) -> bool:
-        """Whether everything in the text is true of a spec."""
-        stored = self._stored(spec)
-        if stored is None or any(stored.settings.get(name) != value for name, value in self.settings.items()):
-            return False
-        return all(_part_fits(text, part) for text, part in zip(self.parts, stored.parts, strict=True))
 
-    def usual(self, spec: EstimatorSpec, bindings: Bindings | None) -> bool:
-        """Whether a spec has the default wherever the text is silent."""
-        stored = self._stored(spec)
-        if stored is None:
-            return False
-        usual = parse_estimator(f"{self.name}(sequence_nll, primary_disagreement)").params["settings"]
-        parts = zip(self.parts, stored.parts, strict=True)
-        return {**usual, **self.settings} == stored.settings and all(
-            part.name == text.strip() or _read(text).usual(part, bindings) for text, part in parts
-        )
+def _match(spelled: _Written | _Expression, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
+    """Whether a spec is what a text means, and has the default wherever the text is silent.
 
-    def _stored(self, spec: EstimatorSpec) -> Parts | None:
-        stored = Parts.from_stored(spec.params) if spec.name == self.name else None
-        return stored if stored is not None and len(stored.parts) == len(self.parts) else None
+    Returns:
+        None if something in the text is not true of the spec; otherwise whether the rest of the spec is the default.
+    """
+    if isinstance(spelled, _Expression):
+        return _match_expression(spelled, spec, bindings)
+    named = {role: part for role, part in spelled.parts.items() if part}
+    if spec.name != spelled.name or spelled.clustering not in ("", spec.clustering):
+        return None
+    if not all(_is(role, part, getattr(spec, role)) for role, part in named.items()):
+        return None
+    default = make_estimator(spelled.name, bindings=bindings).spec
+    same = all(getattr(spec, role) == getattr(default, role) for role in spelled.parts.keys() - named.keys())
+    return same and (spelled.clustering != "" or spec.clustering == default.clustering)
 
 
-def _part_fits(text: str, spec: EstimatorSpec) -> bool:
-    return text.strip() == spec.name if text.strip().startswith(SCORE) else _read(text).fits(spec)
+def _match_expression(spelled: _Expression, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
+    stored = Parts.from_stored(spec.params) if spec.name == spelled.name else None
+    if stored is None or len(stored.parts) != len(spelled.parts):
+        return None
+    parts = [_match_part(text, part, bindings) for text, part in zip(spelled.parts, stored.parts, strict=True)]
+    if None in parts or any(stored.settings.get(name) != value for name, value in spelled.settings.items()):
+        return None
+    usual = parse_estimator(f"{spelled.name}(sequence_nll, primary_disagreement)").params["settings"]
+    return all(parts) and {**usual, **spelled.settings} == stored.settings
+
+
+def _match_part(text: str, spec: EstimatorSpec, bindings: Bindings | None) -> bool | None:
+    if text.strip().startswith(SCORE):
+        return text.strip() == spec.name or None
+    return _match(_read(text), spec, bindings)
 
 
 def _expression(text: str) -> _Expression | None:

@@ -268,14 +268,13 @@ def score_records(
     Raises:
         UsageError: No estimator.
     """
-    estimators = _ranked(estimators, _ranks(estimators, file if ranks is None else ranks))
-    header = _scored_header(file.header, estimators)
+    scoring = Scoring.of(file.header, lambda _: estimators, _ranks(estimators, file if ranks is None else ranks))
     total = len(file.records)
     scored = []
-    for record in _scored(file.records, estimators, header):
+    for record in scoring.of_records(file.records):
         scored.append(record)
         progress(len(scored), total)
-    return RecordFile(file.path, header, tuple(scored), file.torn)
+    return RecordFile(file.path, scoring.header, tuple(scored), file.torn)
 
 
 def score_file(
@@ -356,8 +355,9 @@ class Scoring:
         ranks: Mapping[str, Ranks],
     ) -> Scoring:
         """From the header of the file to score and the ranks of combinations by key; see `score_file`."""
-        chosen = _ranked(estimators(header.plan), ranks)
-        return cls(_scored_header(header, chosen), chosen)
+        chosen = estimators(header.plan)
+        ranked = [with_ranks(each, ranks[estimator_key(each)]) if needs_ranks(each) else each for each in chosen]
+        return cls(_scored_header(header, ranked), ranked)
 
     def of_records(self, records: Iterable[Record]) -> Iterator[Record]:
         """The records with scores, in order."""
@@ -372,13 +372,6 @@ def _ranks(estimators: Iterable[Estimator], source: RecordFile | str | Path) -> 
     """The ranks of the combinations that have none yet, by key."""
     keys = {estimator_key(estimator): estimator for estimator in estimators if needs_ranks(estimator)}
     return {key: ranks_from(source, estimator, key) for key, estimator in keys.items()}
-
-
-def _ranked(estimators: Iterable[Estimator], ranks: Mapping[str, Ranks]) -> list[Estimator]:
-    return [
-        with_ranks(estimator, ranks[estimator_key(estimator)]) if needs_ranks(estimator) else estimator
-        for estimator in estimators
-    ]
 
 
 def _scored_header(header: RecordHeader, estimators: Sequence[Estimator]) -> RecordHeader:

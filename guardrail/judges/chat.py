@@ -22,7 +22,7 @@ from ..sampling.limits import in_flight
 from ..sampling.native import is_native
 from ..sampling.sampler import draw
 from ..specs import JudgeSpec, identify
-from ..types import SamplingPlan
+from ..types import SampleSet, SamplingPlan
 from .base import Item, Judge
 
 __all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
@@ -129,12 +129,7 @@ class ChatJudge(Judge):
     def _texts(self, prompts: list[list[BaseMessage]]) -> list[Any]:
         plan = SamplingPlan(n=0, max_tokens=_TEXT_TOKENS, cut_off="measure")
         drawn = draw(self._model, prompts, plan, callbacks=[], max_concurrency=self._max_concurrency)
-        return [
-            RuntimeError(sample_set.problem_detail)
-            if sample_set.primary is None
-            else _said(sample_set.primary.text, sample_set.primary.refusal)
-            for sample_set in drawn
-        ]
+        return list(map(_reply_of, drawn))
 
     def _objects(self, structured: Runnable[Any, Any], prompts: list[list[BaseMessage]]) -> list[Any]:
         # An empty list of callbacks: without it the judge would speak in the stream of the run that asks it.
@@ -147,8 +142,11 @@ class ChatJudge(Judge):
         return RunnableLambda(ask).batch(prompts, config, return_exceptions=True)
 
 
-def _said(text: str, refusal: bool) -> str | None:
-    return None if refusal else text
+def _reply_of(drawn: SampleSet) -> str | Exception | None:
+    """The text of a reply; None for a refusal, and the error of a failed call."""
+    if drawn.primary is None:
+        return RuntimeError(drawn.problem_detail)
+    return None if drawn.primary.refusal else drawn.primary.text
 
 
 def _structured(model: BaseChatModel, reply: Reply) -> Runnable[Any, Any] | None:

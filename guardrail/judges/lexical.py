@@ -80,11 +80,11 @@ class TextJudge(Judge):
 
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
         """Compare the answers' own words; each answer is read once."""
-        said = {text: _Said.of(question, text) for text in {text for pair in pairs for text in pair}}
-        return [said[a].is_like(said[b], self.threshold) for a, b in pairs]
+        own = {text: _OwnWords.of(question, text) for text in {text for pair in pairs for text in pair}}
+        return [own[a].is_like(own[b], self.threshold) for a, b in pairs]
 
 
-class _Said(NamedTuple):
+class _OwnWords(NamedTuple):
     normal: str
     names: frozenset[str]
     numbers: list[str]
@@ -92,16 +92,16 @@ class _Said(NamedTuple):
     """Words that both answers or neither must have: those of `CHANGING` and single letters."""
 
     @classmethod
-    def of(cls, question: str, text: str) -> _Said:
+    def of(cls, question: str, text: str) -> _OwnWords:
         own = own_words(question, text) if not read(text).marks else []
         numbers = [word for word in own if has_digit(word)]
         others = frozenset(word for word in own if word.casefold() in CHANGING or (len(word) == 1 and word.isalpha()))
         return cls(normalise(text), frozenset(own).difference(numbers, others), numbers, others)
 
-    def is_like(self, other: _Said, threshold: float) -> bool:
+    def is_like(self, other: _OwnWords, threshold: float) -> bool:
         if self.normal == other.normal:
             return True
-        few, many = sorted((self, other), key=lambda said: (len(said.names), len(said.numbers)))
+        few, many = sorted((self, other), key=lambda own: (len(own.names), len(own.numbers)))
         if not (few.names or few.numbers):
             return bool(few.others) and few[1:] == many[1:]
         return (

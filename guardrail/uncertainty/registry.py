@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from functools import partial
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from ..errors import ArtifactMismatchError, UsageError
 from ..judges import (
@@ -129,7 +129,8 @@ def from_spec(
             "start with `calibrate collect`."
         )
     if spec.name in COMBINATIONS:
-        remake = partial(_part, judge=judge, similarity=similarity, entailment=entailment, scorer=scorer)
+        given = {"judge": judge, "similarity": similarity, "entailment": entailment, "scorer": scorer}
+        remake = partial(_part, given={role: one for role, one in given.items() if one is not None})
         running = from_combination_spec(spec, remake)
         if scorer is not None and scorer.follow_up not in {each.name for each in running.members}:
             raise _unused(spec, scorer)
@@ -179,19 +180,11 @@ def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argu
         ) from error
 
 
-def _part(
-    spec: EstimatorSpec,
-    *,
-    judge: Judge | None,
-    similarity: Similarity | None,
-    entailment: Entailment | None,
-    scorer: Scorer | None,
-) -> Estimator:
+def _part(spec: EstimatorSpec, given: Mapping[str, Any]) -> Estimator:
     """A part of a combination, with those of the given objects that match its spec."""
-    return from_spec(
-        spec,
-        judge=judge if judge is not None and judge.spec == spec.judge else None,
-        similarity=similarity if similarity is not None and similarity.spec == spec.similarity else None,
-        entailment=entailment if entailment is not None and entailment.spec == spec.entailment else None,
-        scorer=scorer if scorer is not None and scorer.follow_up == spec.name else None,
-    )
+    fitting = {
+        role: one
+        for role, one in given.items()
+        if (one.follow_up == spec.name if role == "scorer" else one.spec == getattr(spec, role))
+    }
+    return from_spec(spec, **fitting)
