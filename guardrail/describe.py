@@ -202,6 +202,8 @@ def together(router: RouterArtifact) -> str:
     failing = [1 - confidence(part) for part in router.artifacts.values() if part.outcome.n_accepted]
     if not failing:
         return "No group has a threshold, so nothing is answered."
+    if len(failing) == 1:
+        return f"The one threshold holds with {percent(1 - failing[0])} confidence."
     return (
         f"All {len(failing)} thresholds hold at once, and so for any mix of the groups, with "
         f"{percent(max(0.0, 1 - sum(failing)))} confidence."

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import answer_if, caveats, guarantee, promises
+from guardrail.describe import caveats, guarantee, summary, unguardable, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.judges import Judge
@@ -311,11 +311,10 @@ def _render(page: _Page, estimator: str) -> str:
         "standing": sentences.standing(page.artifact, page.test),
         "good": page.artifact.outcome.n_accepted > 0,
         "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
-        "promise": sentences.promise(page.artifact),
         "guarantee": guarantee(page.artifact.outcome),
-        "threshold": f"Threshold in use: {answer_if(page.artifact)}.",
-        "promises": promises(page.artifact),
-        "headline": sentences.headline(page.artifact, page.test),
+        "lines": summary(page.artifact),
+        "open_gate": warning(page.artifact),
+        "useless": unguardable(page.artifact),
         "audited": [] if page.test is None else sentences.audited(page.test),
         "facts": sentences.facts(page.artifact),
         "caveats": caveats(page.artifact),

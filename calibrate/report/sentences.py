@@ -33,11 +33,9 @@ __all__ = [
     "describe_spec",
     "facts",
     "fits_line",
-    "headline",
     "held_out",
     "next_steps",
     "not_fitted_on",
-    "promise",
     "ranking",
     "second_look",
     "shifted",
@@ -202,58 +200,6 @@ def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -
     )
 
 
-def headline(artifact: CalibrationArtifact, test: Audit | None = None) -> str:
-    """The verdict in a few sentences, on all evidence; see `standing`."""
-    outcome, n = artifact.outcome, len(artifact.calibration.error)
-    model = artifact.model.model
-    status = standing(artifact, test).status
-    if test is not None and status == "refuted":
-        return f'Do not let the model "{model}" answer through this gate. {audited(test)[0]} {_at_calibration(test)}'
-    if test is not None and status == "above":
-        return f"{_seen(test)} {_unlikely(test)} {_at_calibration(test)}"
-    if (open_gate := warning(artifact)) is not None:
-        return " ".join(filter(None, (open_gate, unguardable(artifact))))
-    if isinstance(outcome, Infeasible):
-        return (
-            f"No safe threshold was found: on {n} questions, no cut of {artifact.estimator.name} was shown to "
-            f"keep the errors of {model} at {percent(outcome.alpha)} of the answers it gives. This gate abstains on "
-            "everything."
-        )
-    of_what = f"the {n} calibration questions"
-    if missing := artifact.data.n_unmeasured:
-        of_what = f"all questions ({outcome.n_accepted} of {n}; {missing} more could not be measured)"
-    if outcome.scope.leaves_out:
-        of_what = f"all questions ({outcome.n_accepted} of {n} that were labelled within the scope)"
-    share, end = percent(artifact.acceptance), " It hands the other questions over."
-    where = f"{_its_noun(artifact)} is {_sure_end(artifact)}"
-    start = f'The model "{model}" may answer by itself where {where}: {share} of {of_what}.'
-    if (useless := unguardable(artifact)) is not None:
-        start, end = f"{useless} The scores of {share} of {of_what} are at most the threshold.", ""
-    return (
-        f"{start} Of those answers {percent(outcome.error_rate)} were wrong "
-        f"({outcome.n_errors} of {outcome.n_accepted}; target {percent(outcome.alpha)}). {_without(artifact)} "
-        f"{percent(outcome.diagnostics.base_error)} are wrong.{end}"
-    )
-
-
-def _at_calibration(test: Audit) -> str:
-    before = test.at_calibration
-    if before.error_rate is None:
-        return ""
-    return f"At calibration it was {percent(before.error_rate[0])} ({before.n_errors} of {before.n_accepted})."
-
-
-def promise(artifact: CalibrationArtifact) -> str:
-    """The promise in one sentence."""
-    if not artifact.outcome.n_accepted:
-        return "Nothing: this rule found no threshold, so nothing is answered."
-    return guarantee(artifact.outcome)
-
-
-def _without(artifact: CalibrationArtifact) -> str:
-    return "Of everything within the scope" if artifact.outcome.scope.leaves_out else "Without the gate"
-
-
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
     """Results of the gate on questions kept out of the fit, in one sentence."""
     start = f"On {counts.n_asked} questions kept out of the fit the model answers {_share(counts.acceptance)}"
@@ -294,7 +240,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     else:
         rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {outcome.detail}")]
     rows += [
-        ("promise", promise(artifact)),
+        ("promise", guarantee(artifact.outcome) if artifact.outcome.n_accepted else "nothing, so nothing is answered"),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
         ("most any rule accepts", percent(of.of_measured(diagnostics.max_acceptance) * of.measured)),
@@ -597,18 +543,6 @@ def _identity(artifact: CalibrationArtifact) -> str:
 def _noun(artifact: CalibrationArtifact) -> str:
     """The word for the measurement: a scorer gives a score."""
     return "uncertainty" if scorer_of(artifact.plan) is None else "score"
-
-
-def _sure_end(artifact: CalibrationArtifact) -> str:
-    """The end of the scale where the model is sure, in the user's own units: a scorer may mean certain by high."""
-    higher = artifact.estimator.params.get("higher")
-    if higher is None and scorer_of(artifact.plan) is not None:  # ties are broken by another score
-        return "on the certain side"
-    return "high" if higher == "certain" else "low"
-
-
-def _its_noun(artifact: CalibrationArtifact) -> str:
-    return "its uncertainty" if scorer_of(artifact.plan) is None else "the score of its answer"
 
 
 def _scored_by(estimator: EstimatorSpec) -> str:

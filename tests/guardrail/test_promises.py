@@ -11,7 +11,6 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.fitting import fit
-from calibrate.report.sentences import promise
 from guardrail import Guardrail
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -29,6 +28,7 @@ from guardrail.describe import (
     promise_line,
     promises,
     stops_nothing,
+    summary,
     warning,
 )
 from guardrail.doctor import examine
@@ -185,7 +185,7 @@ def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str,
         "artifact": f"{describe(loaded)} {stored._repr_html_()}",
         "report": CliRunner().invoke(app, ["report", str(path)]).output,
         "doctor": " ".join(findings),
-        "page": promise(loaded),
+        "page": " ".join(summary(loaded)),
     }
     for page, text in pages.items():
         words = " ".join(text.replace("\u2502", " ").split()).lower()

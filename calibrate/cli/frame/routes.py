@@ -9,7 +9,7 @@ from guardrail.describe import promises, together
 from guardrail.notebook import percent
 
 from ...evaluation.audit import Audit
-from .terminal import console, print_line, table
+from .terminal import console, print_line, print_words, table
 
 __all__ = ["print_audits", "print_router"]
 
@@ -32,8 +32,8 @@ def print_router(artifact: RouterArtifact) -> None:
     columns = ("group", "labels", "wrong, no gate", "answers if", "answered", "wrong among answered")
     console.print(table("Groups", columns, rows))
     for line in promises(artifact):
-        print_line(line)
-    print_line(together(artifact), "bold")
+        print_words(line)
+    print_words(together(artifact), "bold")
     nothing = [name for name, part in artifact.artifacts.items() if part.calibration.error and part.threshold is None]
     if nothing:
         print_line(f"Nothing is answered in: {', '.join(nothing)}. Label more questions of these groups.", "yellow")

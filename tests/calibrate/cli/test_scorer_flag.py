@@ -12,8 +12,8 @@ from typer.testing import CliRunner, Result
 from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.pipeline import fit_artifact
-from calibrate.report.sentences import headline
 from guardrail import CalibrationArtifact, Guardrail, UsageError, scorer
+from guardrail.describe import summary
 from guardrail.sampling.models import resolve_model
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty.scorer import load_scorer
@@ -98,7 +98,7 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     loaded = CalibrationArtifact.load(artifact)
     assert (loaded.estimator.name, loaded.plan.n, loaded.plan.logprobs) == ("ties", 0, True)
     stricter = fit_artifact(read_records(records), score=key, alpha=0.06, rule="certified")
-    assert "where the score of its answer is on the certain side" in headline(stricter)
+    assert summary(stricter)[0].startswith("answer if ties <= ")
     assert loaded.plan.follow_ups == ("score:coarse@1",)
     guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=coarse)
     on_file = {record.id: record.scores[key].value for record in read_records(records).records}

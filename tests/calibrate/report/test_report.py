@@ -13,7 +13,7 @@ from calibrate.pipeline import fit_artifact, split
 from calibrate.report import compare_rules, parts_of, sentences, write_report
 from calibrate.report.page import sweep
 from calibrate.report.panels import violations
-from guardrail.describe import guarantee
+from guardrail.describe import guarantee, summary
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
 from guardrail.types import SampleSet
@@ -88,7 +88,7 @@ def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: 
         "May answer, within limits",
         "On 72 questions kept out of the fit",
         "target 15 %",
-        "threshold in use",
+        summary(artifact)[2],
         "Clopper-Pearson",
         "What is promised, and what is not",
         guarantee(artifact.outcome),
