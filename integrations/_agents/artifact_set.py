@@ -131,6 +131,19 @@ class GateSettings:
             refuse_unknown(name, known, "the keywords of an agent's guard", "a setting")
         return cls(**given)
 
+    @property
+    def judges(self) -> dict[str, Any]:
+        """The judge objects by name."""
+        judge = self.judge
+        return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+
+    @property
+    def scorers(self) -> dict[str, Scorer]:
+        """The scorers by the name of their estimator."""
+        scorer = self.scorer
+        listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
+        return {each.follow_up: each for each in listed}
+
 
 @dataclass(frozen=True)
 class ArtifactSet:
@@ -140,9 +153,8 @@ class ArtifactSet:
         answer: Judges final answers; None lets them pass.
         tools: Judges messages that call these tools; "*" stands for every other tool.
         exempt: Tools whose calls pass.
-        judges: Judge objects by name, for artifacts whose judge cannot be made by name.
+        settings: Settings of the guard.
         collect_plan: How samples are drawn for tools without an artifact, if the agent has no artifact at all.
-        scorers: Scorers by the name of their estimator.
         plan: Draws what all of them need.
         gates: The gate of each artifact, by its digest.
     """
@@ -150,11 +162,8 @@ class ArtifactSet:
     answer: CalibrationArtifact | None
     tools: Mapping[str, CalibrationArtifact]
     exempt: Collection[str]
-    judges: Mapping[str, object] = field(default_factory=dict)
-    similarity: object = None
-    entailment: object = None
+    settings: GateSettings
     collect_plan: SamplingPlan | None = None
-    scorers: Mapping[str, Scorer] = field(default_factory=dict)
     plan: SamplingPlan = field(init=False)
     gates: Mapping[str, Gate] = field(init=False)
 
@@ -180,17 +189,12 @@ class ArtifactSet:
             model: The agent's model, if it is known already; see `for_request`.
         """
         answer = None if artifact is None else load(artifact)
-        judge, scorer = settings.judge, settings.scorer
-        judges = judge if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
         # The first request of an agent that only collects brings the system prompt and the tools, see `for_request`.
         identity = model or ModelIdentity(provider="unknown", model="unknown")
-        same = judges.get(TOOL_CALL)
+        same = settings.judges.get(TOOL_CALL)
         stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings(), judge=same)
         gated = with_collected(answer, tools, stand_in)
-        scorers = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
-        by_name = {each.follow_up: each for each in scorers}
-        similarity, entailment = settings.similarity, settings.entailment
-        return cls(answer, gated, frozenset(exempt), dict(judges), similarity, entailment, plan, by_name)
+        return cls(answer, gated, frozenset(exempt), settings, plan)
 
     def __post_init__(self) -> None:
         if not self.artifacts:
@@ -222,7 +226,7 @@ class ArtifactSet:
         """These artifacts, or for an agent that only collects those that collect under the request's conditions."""
         if not self.collects_only:
             return self
-        same = self.judges.get(TOOL_CALL)
+        same = self.settings.judges.get(TOOL_CALL)
         own = collecting_artifact(model, plan=self.collect_plan, system=system, bindings=bindings, judge=same)
         return replace(self, tools=dict.fromkeys(self.tools, own))
 
@@ -322,8 +326,8 @@ class ArtifactSet:
     def _gate(self, artifact: CalibrationArtifact) -> Gate:
         return gate_of(
             artifact,
-            judge=judges_among(artifact, self.judges),  # type: ignore[arg-type]
-            similarity=self.similarity,  # type: ignore[arg-type]
-            entailment=self.entailment,  # type: ignore[arg-type]
-            scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
+            judge=judges_among(artifact, self.settings.judges),
+            similarity=self.settings.similarity,  # type: ignore[arg-type]
+            entailment=self.settings.entailment,  # type: ignore[arg-type]
+            scorer=self.settings.scorers.get(scorer_of(artifact.plan) or ""),
         )

@@ -341,7 +341,7 @@ def _gate_of(
     first = artifacts.artifacts[0]
     spec, judge = first.estimator.judge, settings.judge
     own = judge.get(spec.name) if spec is not None and isinstance(judge, Mapping) else judge
-    scorer = artifacts.scorers.get(scorer_of(first.plan) or "")
+    scorer = settings.scorers.get(scorer_of(first.plan) or "")
     guard = Guardrail(model=model, artifact=first, scorer=scorer, **({} if own is None else {"judge": own}), **options)
     settings = replace(settings, **{name: getattr(guard, name) for name in CHECKED})
     gate = AgentGate(artifacts, settings, on_abstain=guard.on_abstain, reviewed=holds, records=records)

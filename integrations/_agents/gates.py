@@ -328,7 +328,7 @@ class ModelGates:
                 step.model,
                 plan,
                 max_concurrency=self.agent.settings.max_concurrency,
-                scoring=Scoring(artifacts.scorers, artifacts.artifacts[0].prompt, asked),
+                scoring=Scoring(artifacts.settings.scorers, artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,
             trust=self.trust,
