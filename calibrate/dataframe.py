@@ -498,10 +498,11 @@ _IN_PYTHON = (
     (r"--map\b(?! \w+=)", "the arguments"),
     (r", or name the tool that wrote the file: --format [^.]*", ""),
     (r"--(right|cut|rows) (\S+?)(?=[,.]?(\s|$))", r"settings=ImportSettings(\1=\2)"),
-    (r"--skip-bad", "settings=ImportSettings(skip_bad=True)"),
+    (r"--skip-bad 0.1", "settings=ImportSettings(skip_bad=True)"),
     (r"--(system|other-labels) (\w+)", lambda m: f'settings=ImportSettings({m[1].replace("-", "_")}="{m[2]}")'),
     (r"--option-scale (\w+)", r'settings=ImportSettings(option_scale="\1")'),
-    (r"\(--temperature\)", "(settings=ImportSettings(temperature=...))"),
+    (r"\(--set temperature=T\)", "(settings=ImportSettings(temperature=...))"),
+    (r"--set cut_off=measure", 'settings=ImportSettings(cut_off="measure")'),
 )
 """Options of `calibrate import` in its errors, and the arguments of `from_frame` that do the same."""
 

@@ -100,8 +100,8 @@ def fit_router(
         most = max(labels.items(), key=lambda item: item[1], default=None)
         largest = "no question has a group" if most is None else f"the largest, {most[0]!r}, has {most[1]}"
         raise UsageError(
-            f"no group has {by.min_labels} labelled questions: {largest}. Label more questions, lower --min-labels, "
-            "or fit one threshold."
+            f"no group has {by.min_labels} labelled questions: {largest}. Label more questions, lower "
+            "min_labels (--by group:min_labels=N), or fit one threshold."
         )
     place_of = {name: place for place, name in enumerate(names)}
     parts = {name: table.take(codes == place_of[name]) for name in groups}

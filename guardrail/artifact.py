@@ -283,7 +283,7 @@ class CalibrationArtifact(Persisted):
         if not self.model.is_known:
             way_out = (
                 "these answers were imported without naming their model. If this one gave them, name it with "
-                "`calibrate identify RECORDS --model MODEL` (in Python from_frame(..., model=model)) and fit again, "
+                "`calibrate import RECORDS --model MODEL` (in Python from_frame(..., model=model)) and fit again, "
                 "which is the same fit."
             )
         raise ArtifactMismatchError(

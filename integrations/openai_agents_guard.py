@@ -316,7 +316,7 @@ class GuardedModel(Model):
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The events of `get_response`, after the verdict."""
         response = await self.get_response(*args, **kwargs)
-        async for event in stream_events(response, self._gate.guard.artifact.model.model):
+        for event in stream_events(response, self._gate.guard.artifact.model.model):
             yield event
 
     async def close(self) -> None:

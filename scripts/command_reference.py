@@ -49,7 +49,7 @@ def _guardrail() -> Iterator[str]:
 
 def _with_code(text: str) -> str:
     """Help with its examples, "Example: calibrate ...", as code."""
-    return re.sub(r"^([A-Z][\w ]+: +)(calibrate .*)$", r"\1`\2`", text, flags=re.MULTILINE)
+    return re.sub(r"^([A-Z][\w ]+: +)(calibrate .*)$", r"\1`\2`\n", text, flags=re.MULTILINE)
 
 
 def _cell(text: str) -> str:

@@ -56,7 +56,7 @@ def test_every_command_and_option_is_on_the_page() -> None:
     ("line", "absent"),
     [
         (r"^\| `--test-fraction <float>.*\n(?=\| `--test <)", ["calibrate fit --test-fraction"]),
-        (r"^\| `--group-delta <.*\n", ["calibrate fit --group-delta"]),
+        (r"^\| `--human-labels <.*\n", ["calibrate fit --human-labels"]),
         (r"^  --dry-run .*\n", ["guardrail review --dry-run"]),
     ],
 )
@@ -74,7 +74,7 @@ def test_help_and_defaults_are_those_of_the_commands() -> None:
     fit = section(PAGE, "calibrate fit")
     assert "Choose alpha before you look at results." in fit
     assert "| Artifact to write. [default: artifact.json] |" in fit
-    assert "Example: `calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json`" in fit
+    assert "Example: `calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3`" in fit
 
 
 def test_no_style_of_the_terminal_is_left_and_the_site_uses_the_hook() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import typer
 
@@ -31,13 +31,13 @@ from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
-from .frame.app import app
+from .frame.app import command
 from .frame.cascade import fit_stages
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
 from .frame.items import fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
-from .frame.options import USUAL, ItemsOption, RecordsArgument, WithoutFailedOption, chosen_estimator, with_flags
+from .frame.options import LABELS, PROMISE, ItemsOption, RecordsArgument, WithoutFailedOption, chosen_estimator
 from .frame.routes import print_audits, print_router
 from .frame.terminal import finish, print_line
 from .frame.verdicts import (
@@ -53,16 +53,11 @@ __all__ = ["fit"]
 
 
 @dataclass(frozen=True, slots=True)
-class _TestPart:
+class _Testing:
     """The questions that the fit leaves out and is tested on."""
 
-    test_fraction: Annotated[
-        float, typer.Option(help="Keep this share of the records out of the fit and test on it.")
-    ] = 0.0
-    test: Annotated[
-        list[Path] | None, typer.Option(help="Record file to test on, scored and labelled. May be repeated.")
-    ] = None
-    seed: Annotated[int, typer.Option(help="Seed of the split.")] = 0
+    fraction: float
+    files: Sequence[Path]
 
     def cut(
         self, file: RecordFile, path: Path, groups: Groups, repeats: Repeats
@@ -71,49 +66,13 @@ class _TestPart:
 
         The test part counts equal questions as the fit does.
         """
-        if self.test:
-            return file.records, open_pool(self.test)
-        if not self.test_fraction:
+        if self.files:
+            return file.records, open_pool(self.files)
+        if not self.fraction:
             return file.records, None
-        part, rest = split(file.records, test_fraction=self.test_fraction, seed=self.seed, groups=groups)
+        part, rest = split(file.records, test_fraction=self.fraction, seed=0, groups=groups)
         rest = one_per_question(rest) if repeats == "once" else rest
         return part, RecordFile(path, part_header(file.header, rest), rest, file.torn)
-
-
-@dataclass(frozen=True, slots=True)
-class _Grouping:
-    """A certificate for each group."""
-
-    by: Annotated[
-        Literal["group"] | None,
-        typer.Option(help="Certify a threshold for each group (intent, topic) instead of one for all questions."),
-    ] = None
-    group_delta: Annotated[
-        Literal["together", "each"],
-        typer.Option(help="With --by: one delta for all groups together (divided among them), or for each."),
-    ] = "together"
-    other_groups: Annotated[
-        Literal["fit", "abstain"],
-        typer.Option(help="With --by: questions of smaller groups get one threshold together, or abstain."),
-    ] = "fit"
-    min_labels: Annotated[int, typer.Option(help="With --by: labels a group needs for a threshold.")] = 50
-
-    def rule(self) -> ByGroup | None:
-        """How to fit by group; None for one threshold."""
-        return ByGroup(self.group_delta, self.other_groups, self.min_labels) if self.by else None
-
-
-@dataclass(frozen=True, slots=True)
-class _Counting:
-    """Which records count, and which choose the score."""
-
-    count_repeats: Annotated[
-        bool,
-        typer.Option(
-            "--count-repeats",
-            help="Use every record of a question that is in the file several times; default: one of each.",
-        ),
-    ] = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +117,7 @@ class _ByRule:
     delta: float | None
     share: float | None
     groups: Groups
-    testing: _TestPart
+    testing: _Testing
     settings: FitSettings
 
     def fit(self, file: RecordFile, key: str) -> _Fitted:
@@ -182,12 +141,12 @@ class _ByRule:
         )
         if test is not None:
             refuse_failed(test.records, key, allowed=settings.without_failed)
-        if test is not None and self.testing.test:  # before the fit is counted
+        if test is not None and self.testing.files:  # before the fit is counted
             require_same(artifact, test, key)
             refuse_untestable(test.records, key)
             refuse_fitted(artifact, test.records, "test")
         artifact = _counted(artifact, self.sources, key)
-        beside = None if self.testing.test else test
+        beside = None if self.testing.files else test
         return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=settings.repeats)
 
 
@@ -245,7 +204,7 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
     print_fits(next(iter(router.artifacts.values())), ledger)
     fitting.out.parent.mkdir(parents=True, exist_ok=True)
     written = [router.save(fitting.out)]
-    if test is not None and not fitting.testing.test:
+    if test is not None and not fitting.testing.files:
         write_records(test.path, test.header, test.records)
         written.append(test.path)
     print_router(router)
@@ -275,80 +234,65 @@ def _labelled_by_people(out: Path) -> Path:
     return out.with_suffix(".human.jsonl")
 
 
-@app.command()
-@with_flags
+@command("fit")
 def fit(
     records: RecordsArgument,
     alpha: Annotated[
         str,
         typer.Option(
-            "--alpha",
-            "-a",
-            help="Share of wrong answers you accept among those given; smallest: what can be certified.",
+            "--alpha", "-a", help="Share of wrong answers accepted; smallest: what can be certified.", metavar="SHARE"
         ),
     ],
-    *,
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
     estimators: Annotated[
         list[str] | None,
-        typer.Option(
-            "--score",
-            "-s",
-            help=f"{USUAL} auto: the one with the highest AUROC on 20 % of the questions, which the fit does not use. "
-            "With --cascade one a stage, or one for all.",
-        ),
+        typer.Option("--score", "-s", help="A score; auto: the best one on 20 %.", metavar="NAME"),
+    ] = None,
+    items: ItemsOption = False,
+    cap: Annotated[
+        int | None, typer.Option(help="With --items: another cap.", min=1, show_default=False, rich_help_panel=PROMISE)
     ] = None,
     rule: Annotated[
         str | None,
         typer.Option(
-            help="Threshold rule: certified (default: proved), acrc (the paper's: on average), ... Options follow a "
-            "colon: certified_groups:most=20."
+            help="certified (default), acrc (the paper's), ...; with settings: certified:share=0.4.",
+            rich_help_panel=PROMISE,
         ),
     ] = None,
-    delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one (0.1).")] = None,
-    share: Annotated[
-        float | None,
-        typer.Option(
-            help="Rule certified: share of the questions from which thresholds are tested (0.25), declared before you "
-            "see labels: about half of what you expect to be answered. No threshold accepts fewer."
-        ),
+    delta: Annotated[float | None, typer.Option(help="Failure probability (0.1).", rich_help_panel=PROMISE)] = None,
+    by: Annotated[
+        str | None,
+        typer.Option(help="group: a threshold for each; with settings: group:min_labels=20.", rich_help_panel=PROMISE),
+    ] = None,
+    cascade: Annotated[
+        bool, typer.Option("--cascade", help="Each file is a model, cheapest first.", rich_help_panel=PROMISE)
+    ] = False,
+    test_fraction: Annotated[
+        float, typer.Option(help="Share of the records to test on.", rich_help_panel=LABELS)
+    ] = 0.0,
+    test: Annotated[list[Path] | None, typer.Option(help="Record file to test on.", rich_help_panel=LABELS)] = None,
+    human_labels: Annotated[
+        Path | None,
+        typer.Option(help="Labels by people of a random sample; those on file are a judge's.", rich_help_panel=LABELS),
     ] = None,
     cluster_by_group: Annotated[
         bool,
-        typer.Option("--cluster-by-group", help="Groups are conversations, users, documents: use one question each."),
+        typer.Option("--cluster-by-group", help="Use one question of each group.", rich_help_panel=LABELS),
     ] = False,
-    cascade: Annotated[
-        bool,
-        typer.Option(
-            "--cascade", help="Each record file is a model, the cheapest first: fit their thresholds as one system."
-        ),
+    count_repeats: Annotated[
+        bool, typer.Option("--count-repeats", help="Use repeated questions each time.", rich_help_panel=LABELS)
     ] = False,
-    testing: _TestPart,
-    grouping: _Grouping,
-    human_labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels people gave to a random sample; the records' own are then a judge's."),
-    ] = None,
-    counting: _Counting,
-    without_failed: WithoutFailedOption = False,
     trust_labels: Annotated[
-        bool, typer.Option("--trust-labels", help="Fit even where the labels look broken.")
+        bool, typer.Option("--trust-labels", help="Fit on labels that look broken.", rich_help_panel=LABELS)
     ] = False,
-    items: ItemsOption = False,
-    cap: Annotated[
-        int | None,
-        typer.Option(help="With --items: another cap than that of the items. Fix it before looking at labels.", min=1),
-    ] = None,
+    without_failed: WithoutFailedOption = False,
 ) -> None:
     """Fit the threshold and write the artifact.
 
+    Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3
+    Example: calibrate fit records.jsonl --items --alpha 0.05
+
     Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
-
-    Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3 --out artifact.json
-
-    Example: calibrate fit records.jsonl --items --alpha 0.05 --out artifact.json
-
-    Example: calibrate fit small.jsonl large.jsonl --cascade --alpha 0.1 --out cascade.json
     """
     groups: Groups = "cluster" if cluster_by_group else "category"
     target = _target(alpha)
@@ -359,7 +303,7 @@ def fit(
             alpha=_number(target),
             estimators=estimators or (),
             delta=DEFAULT_DELTA if delta is None else delta,
-            share=SHARE if share is None else share,
+            share=_share_of_cascade(rule),
             cluster_by_group=cluster_by_group,
             without_failed=without_failed,
         )
@@ -368,13 +312,7 @@ def fit(
         raise UsageError(f"give one score, got {len(estimators or ())}. Several are for --cascade, one a stage.")
     estimator = estimators[0] if estimators else None
     if items:
-        refuse_with_items(
-            estimator=estimator,
-            share=share,
-            by=grouping.by,
-            human_labels=human_labels,
-            count_repeats=counting.count_repeats,
-        )
+        refuse_with_items(estimator=estimator, by=by, human_labels=human_labels, count_repeats=count_repeats)
         fit_by_items(
             records,
             out,
@@ -383,21 +321,22 @@ def fit(
             rule=rule,
             cap=cap,
             groups=groups,
-            test_fraction=testing.test_fraction,
-            test=testing.test or (),
-            seed=testing.seed,
+            test_fraction=test_fraction,
+            test=test or (),
+            seed=0,
             without_failed=without_failed,
         )
         return
     refuse_without_items(cap=cap)
-    parsed = parse_rule(rule or CERTIFIED)
-    name, options = (parsed, {}) if isinstance(parsed, str) else parsed
+    name, options = _rule_and_options(rule or CERTIFIED)
+    share = options.pop("share", None)
+    testing, groups_of = _Testing(test_fraction, test or ()), None if by is None else _by(by)
     fitting: _Fitting
     if human_labels is not None:
         beside = [_labelled_by_people(out)]
         fitting = _WithPeople(human_labels, out, _number(target), delta, records, without_failed)
     else:
-        beside = [_kept_out(out)] if testing.test_fraction else []
+        beside = [_kept_out(out)] if test_fraction else []
         fitting = _ByRule(
             sources=records,
             out=out,
@@ -407,16 +346,10 @@ def fit(
             share=share,
             groups=groups,
             testing=testing,
-            settings=FitSettings(options, "all" if counting.count_repeats else "once", without_failed),
+            settings=FitSettings(options, "all" if count_repeats else "once", without_failed),
         )
-    keep_inputs([*records, *(testing.test or ()), human_labels, estimator], [out, *beside])
-    _refuse_conflicts(
-        rule if share is None else "share",
-        human_labels,
-        testing,
-        grouping,
-        clusters=cluster_by_group,
-    )
+    keep_inputs([*records, *testing.files, human_labels, estimator], [out, *beside])
+    _refuse_conflicts(rule, human_labels, testing, by=by, clusters=cluster_by_group)
     files = open_files(records)
     file = pool_of(files)
     key = _key(file, estimator, reads_all=human_labels is not None)
@@ -424,10 +357,9 @@ def fit(
     if human_labels is None and not trust_labels:
         refuse_broken(file)
     warn_incomplete(file)
-    by = grouping.rule()
-    if by is not None:
+    if groups_of is not None:
         assert isinstance(fitting, _ByRule), "refused above"
-        _fit_by_group(fitting, by, file, key)
+        _fit_by_group(fitting, groups_of, file, key)
         return
     fitted = fitting.fit(file, key)
     out.parent.mkdir(parents=True, exist_ok=True)
@@ -436,7 +368,7 @@ def fit(
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
     print_ranked(fitted.artifact.estimator)
     warn_unlike(files, fitted.key)
-    _present(fitted, file, testing.test or (), out)
+    _present(fitted, file, testing.files, out)
 
 
 def _target(text: str) -> float | Literal["smallest"]:
@@ -455,23 +387,54 @@ def _number(target: float | Literal["smallest"]) -> float:
     return target
 
 
+def _rule_and_options(text: str) -> tuple[str, dict[str, Any]]:
+    """A name and its settings, as "certified:share=0.4"."""
+    parsed = parse_rule(text)
+    return (parsed, {}) if isinstance(parsed, str) else parsed
+
+
+def _share_of_cascade(rule: str | None) -> float:
+    """The share from which rule certified tests thresholds, which is all of --rule that a cascade has."""
+    name, options = _rule_and_options(rule or "certified")
+    if name != "certified" or options.keys() - {"share"}:
+        raise UsageError(f"--cascade is fitted by rule certified or certified:share=S, got {rule!r}. Leave --rule out.")
+    return float(options.get("share", SHARE))
+
+
+def _by(text: str) -> ByGroup:
+    """The settings of --by, as "group:min_labels=20,share=each,others=abstain"."""
+    name, options = _rule_and_options(text)
+    allowed: dict[str, Any] = {"share": ("together", "each"), "others": ("fit", "abstain")}
+    wrong = [
+        f"{key}={value}"
+        for key, value in options.items()
+        if value not in allowed.get(key, ()) and not (key == "min_labels" and isinstance(value, int))
+    ]
+    if name != "group" or wrong:
+        raise UsageError(
+            f"--by must be group, with settings min_labels=NUMBER, share=together or each, and others=fit or abstain, "
+            f"got {text!r}. Write for instance --by group:min_labels=20,others=abstain."
+        )
+    return ByGroup(**options)
+
+
 def _refuse_conflicts(
     rule: str | None,
     human_labels: Path | None,
-    testing: _TestPart,
-    grouping: _Grouping,
+    testing: _Testing,
     *,
+    by: str | None,
     clusters: bool,
 ) -> None:
     """Refuse options that exclude each other, before a file is read."""
-    if human_labels is not None and (rule or grouping.by or clusters or testing.test or testing.test_fraction):
+    if human_labels is not None and (rule or by or clusters or testing.files or testing.fraction):
         raise UsageError(
             "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
             "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
-    if grouping.by and clusters:
+    if by and clusters:
         raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    if testing.test and testing.test_fraction:
+    if testing.files and testing.fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
 
 

@@ -3,129 +3,121 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
+from typing import Annotated, Any, get_args
 
 import numpy as np
 import typer
 
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import GuardrailError, RecordError, UsageError
 from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
-from guardrail.specs import IMPORTED
-from guardrail.specs import identify as identity_of
-from guardrail.types import MAX_TOKENS
+from guardrail.specs import IMPORTED, identify
 
 from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
-from ..data.records import RecordFile, rewrite_records, write_records
+from ..data.records import RecordFile, parse_header, rewrite_records, write_records
 from ..evaluation.label_checks import auroc_interval
 from ..items.documents import import_documents
 from ..scoring.scores import labels_of, values_of
-from .frame.app import app
+from .frame.app import command
 from .frame.files import keep_inputs
 from .frame.next_commands import listed, next_step
-from .frame.options import MODEL_HELP, RecordsArgument
+from .frame.options import MODEL_HELP
+from .frame.settings import ImportedPlan, load_settings
 from .frame.terminal import finish, print_line
 
-__all__ = ["identify", "import_"]
+__all__ = ["import_"]
 
+COLUMNS, VALUES = "Columns", "What their values mean"
+
+_LONGEST_HEADER = 2**22
+"""Bytes of a first line beyond which a file is not read on: not a record file."""
 _SHOWN = 20
 """Malformed rows that are printed; all of them are in the file."""
 
 
-@app.command("import")
+@command("import")
 def import_(
-    source: Annotated[
-        Path, typer.Argument(help="A .jsonl, .json, .csv or .parquet file, or a Hugging Face `datasets` folder.")
-    ],
-    out: Annotated[Path, typer.Option("--out", "-o", help="Record file to write.")] = Path("records.jsonl"),
-    format: Annotated[
+    source: Annotated[Path, typer.Argument(help="JSON, JSONL, CSV, Excel or Parquet; or a record file to name.")],
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="Record file (records.jsonl).")] = None,
+    model: Annotated[
         str | None,
-        typer.Option(
-            help=f"Kind of file, or the tool that wrote it: {', '.join((*KINDS, *EXPORTS))}. Default: by name."
-        ),
+        typer.Option("--model", "-m", help=f"Who answered: a name, or {MODEL_HELP}", metavar="MODEL"),
     ] = None,
-    rows: Annotated[
-        str | None, typer.Option(help="Path of the list of rows in a JSON document, e.g. results.results.")
+    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
+    skip_bad: Annotated[
+        float | None,
+        typer.Option(help="Leave malformed rows out, if at most this share.", metavar="SHARE"),
+    ] = None,
+    items: Annotated[bool, typer.Option("--items", help="Answers are JSON, kept or held back by item.")] = False,
+    assigned: Annotated[
+        list[str] | None,
+        typer.Option("--set", help="How answers were drawn: temperature=1, ...", metavar="NAME=VALUE"),
     ] = None,
     map: Annotated[
         list[str] | None,
-        typer.Option(
-            "--map",
-            help="FIELD=COLUMN, or a path into a nested column (answer=response.output), for question, references, "
-            "samples, logprobs, tokens, answer, options, option_scores, correct, error, tools, model, group, id "
-            "(FIELD=- for none); score=NAME:COLUMN or confidence=NAME:COLUMN. May be repeated.",
-        ),
+        typer.Option("--map", help="FIELD=COLUMN or FIELD=PATH.", metavar="FIELD=COLUMN", rich_help_panel=COLUMNS),
+    ] = None,
+    format: Annotated[
+        str | None,
+        typer.Option(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.", rich_help_panel=COLUMNS),
+    ] = None,
+    rows: Annotated[
+        str | None, typer.Option(help="Path of the rows in a document.", metavar="PATH", rich_help_panel=COLUMNS)
+    ] = None,
+    system: Annotated[
+        str | None, typer.Option(help="Which of several models to read.", metavar="NAME", rich_help_panel=COLUMNS)
     ] = None,
     primary: Annotated[
         str,
         typer.Option(
-            help="The answer: first (greedy), sampled (the first, drawn like the others) or majority of the "
-            "samples, or the column that holds it."
+            help="The answer: majority of the samples, first, sampled, or a column.",
+            metavar="HOW",
+            rich_help_panel=VALUES,
         ),
     ] = "majority",
     option_scale: Annotated[
-        str | None, typer.Option(help="Option scores are: logit, logprob (log-probabilities) or probability.")
+        str | None, typer.Option(help="logit, logprob or probability.", metavar="SCALE", rich_help_panel=VALUES)
     ] = None,
     score_direction: Annotated[
         str,
-        typer.Option(help="Of --map score= columns: higher-is-uncertain, or higher-is-certain (log-probabilities)."),
+        typer.Option(help="Of scores: this, or higher-is-certain.", metavar="DIRECTION", rich_help_panel=VALUES),
     ] = "higher-is-uncertain",
     right: Annotated[
         list[str] | None,
-        typer.Option(help="Label that says right, if it is not a usual word (yes, pass, 1). May be repeated."),
+        typer.Option(help="A label that says right (yes, pass, 1).", metavar="WORD", rich_help_panel=VALUES),
     ] = None,
-    cut: Annotated[float | None, typer.Option(help="Labels are grades, and right from this number on.")] = None,
+    cut: Annotated[
+        float | None, typer.Option(help="Labels are grades, right from here on.", rich_help_panel=VALUES)
+    ] = None,
     other_labels: Annotated[
-        str | None, typer.Option(help="What a third value of a label ('unparseable') counts as: wrong or unlabelled.")
+        str | None, typer.Option(help="Third labels are: wrong, unlabelled.", metavar="HOW", rich_help_panel=VALUES)
     ] = None,
-    system: Annotated[str | None, typer.Option(help="Which system or model to read, in files with several.")] = None,
-    unit: Annotated[str, typer.Option(help="Unit of scores: nats or probability.")] = "nats",
-    model: Annotated[str | None, typer.Option(help="Name of the model. Default: the system, or the file.")] = None,
-    provider: Annotated[str, typer.Option(help="Who serves it, as LangChain names it.")] = IMPORTED,
-    temperature: Annotated[float | None, typer.Option(help="Temperature the samples were drawn at.")] = None,
-    top_p: Annotated[float, typer.Option(help="Nucleus mass they were drawn with.")] = 0.9,
-    max_tokens: Annotated[int, typer.Option(help="Longest answer, in tokens.")] = MAX_TOKENS,
-    cut_off: Annotated[
-        Literal["abstain", "measure"],
-        typer.Option(help="An answer that was cut off (finish_reason): abstain, or measure it like others."),
-    ] = "abstain",
-    system_message: Annotated[str | None, typer.Option(help="System message the model was given.")] = None,
-    template: Annotated[str, typer.Option(help="Human message; {question} stands for the question.")] = "{question}",
-    exclude: Annotated[list[str] | None, typer.Option(help="Id of a record to leave out. May be repeated.")] = None,
-    skip_bad: Annotated[bool, typer.Option("--skip-bad", help="Count and list malformed rows, do not stop.")] = False,
-    max_bad: Annotated[
-        float, typer.Option(help="With --skip-bad: largest share of malformed rows; above it nothing is imported.")
-    ] = 0.1,
-    items: Annotated[
-        bool,
-        typer.Option(
-            "--items",
-            help="References, samples and the answer are JSON documents, one row an answer (objects, or texts).",
-        ),
-    ] = False,
-    replace: Annotated[bool, typer.Option("--replace", help="Overwrite a record file that exists.")] = False,
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
 
-    Example: calibrate import answers.csv --map question=prompt --map references=gold --map samples=s1,s2,s3
+    Example: calibrate import answers.csv --map question=prompt --map samples=a,b
+    Example: calibrate import records.jsonl --model openai:gpt-4o
 
-    Example: calibrate import graded.csv --map question=prompt --map correct=ok --map confidence=stated:sure
-
-    Example: calibrate import cards.csv --items --map references=gold --map samples=s1,s2,s3
+    The second names the model of records that are imported already; scores and labels stay.
     """
+    if _is_record_file(source):
+        _name_model(source, out, model)
+        return
+    out = out or Path("records.jsonl")
     skipped = out.with_name(f"{out.stem}.skipped.jsonl")
     keep_inputs([source], [out, skipped])
     if out.exists() and not replace:
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
-    if not 0 <= max_bad <= 1:
-        raise UsageError(f"--max-bad must be in [0, 1], got {max_bad:g}. Write 0.1 for 10 %.")
+    if skip_bad is not None and not 0 <= skip_bad <= 1:
+        raise UsageError(f"--skip-bad must be a share in [0, 1], got {skip_bad:g}. Write 0.1 for 10 %.")
+    plan = load_settings(ImportedPlan, None, {}, assigned or ())
+    identity = None if model is None or ":" not in model else identify(resolve_model(model))
     chosen = next((name for name in get_args(Primary) if name == primary), None)
     settings = ImportSettings(
         format=format,
         columns=parse_map(
             map or (),
-            unit=_one_of("--unit", unit, "nats", "probability"),
             certain=_one_of("--score-direction", score_direction, "higher-is-uncertain", "higher-is-certain")
             == "higher-is-certain",
         ),
@@ -139,26 +131,27 @@ def import_(
         cut=cut,
         other_labels=None if other_labels is None else _one_of("--other-labels", other_labels, "wrong", "unlabelled"),
         system=system,
-        model=model,
-        provider=provider,
-        temperature=temperature,
-        top_p=top_p,
-        max_tokens=max_tokens,
-        cut_off=cut_off,
-        prompt=PromptWrapping(system=system_message, template=template),
-        exclude=tuple(exclude or ()),
-        skip_bad=skip_bad,
+        model=model if identity is None else identity.model,
+        provider=IMPORTED if identity is None else identity.provider,
+        temperature=plan.temperature,
+        top_p=plan.top_p,
+        max_tokens=plan.max_tokens,
+        cut_off=plan.cut_off,
+        prompt=PromptWrapping(system=plan.system, template=plan.template),
+        skip_bad=skip_bad is not None,
     )
     imported = import_documents(source, settings) if items else import_file(source, settings)
     write_bad(skipped, imported.bad)
-    if len(imported.bad) > max_bad * imported.n_rows:
+    if len(imported.bad) > (skip_bad or 0) * imported.n_rows:
         _print_bad(imported, skipped)
         raise RecordError(
-            f"{len(imported.bad)} of {imported.n_rows} rows are malformed, more than {max_bad:.0%}: nothing is "
-            "imported, since the rest is not a random item of the questions. Correct the --map or the rows, or raise "
-            "--max-bad if you know why they are malformed."
+            f"{len(imported.bad)} of {imported.n_rows} rows are malformed, more than {skip_bad or 0:.0%}: nothing is "
+            "imported, since the rest is not a random part of the questions. Correct the --map or the rows, or raise "
+            "--skip-bad if you know why they are malformed."
         )
     header = imported.file.header
+    if identity is not None:  # with the revision of its weights
+        header = header.model_copy(update={"model": identity})
     write_records(out, header, imported.file.records)
     reversed_keys = _print_result(imported, skipped, out)
     if items:
@@ -168,18 +161,23 @@ def import_(
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, best))
 
 
-@app.command()
-def identify(
-    records: RecordsArgument,
-    model: Annotated[str, typer.Option("--model", "-m", help=f"The model that gave the answers: {MODEL_HELP}")],
-) -> None:
-    """Name the model that gave imported answers, so that a guard with that model can load their artifact.
+def _is_record_file(path: Path) -> bool:
+    """Whether a file is one that this package wrote. Any fault shows when it is imported or opened."""
+    try:
+        with path.open("rb") as stream:
+            parse_header(path, stream.readline(_LONGEST_HEADER))
+    except (GuardrailError, OSError):
+        return False
+    return True
 
-    Changes the record files in place; scores and labels stay. Fit again afterwards: it is the same fit.
 
-    Example: calibrate identify own.jsonl --model openai:gpt-4o-mini
-    """
-    identity = identity_of(resolve_model(model))
+def _name_model(path: Path, out: Path | None, model: str | None) -> None:
+    """Name the model that gave the answers of a record file, in place; a fit on it stays the same fit."""
+    if model is None:
+        raise UsageError(f"{path} is a record file. Name the model of its answers with --model, or score and fit it.")
+    if out is not None:
+        raise UsageError(f"{path} is a record file, and --model changes it in place. Leave --out out.")
+    identity = identify(resolve_model(model))
 
     def named(file: RecordFile) -> RecordFile:
         if file.header.model.is_known and file.header.model != identity:
@@ -189,10 +187,9 @@ def identify(
             )
         return RecordFile(file.path, file.header.model_copy(update={"model": identity}), file.records, file.torn)
 
-    for path in records:
-        header = rewrite_records(path, named).header
+    header = rewrite_records(path, named).header
     print_line(f"The answers are of provider {identity.provider}, model {identity.model}.")
-    finish(records, next_step(header, records[0]))
+    finish([path], next_step(header, path))
 
 
 def _one_of(flag: str, value: str, *allowed: str) -> Any:
@@ -212,8 +209,7 @@ def _print_result(imported: Imported, skipped: Path, out: Path) -> set[str]:
     if not imported.file.header.model.is_known and any(record.drawn is not None for record in records):
         print_line(
             "Which model gave the answers is not named, so no guard will load their artifact. Name it any time before "
-            f"you fit: calibrate identify {listed([out])} --model MODEL (written as for `collect`); or import with "
-            "--provider and --model as `guardrail doctor --model MODEL` shows them.",
+            f"you fit: calibrate import {listed([out])} --model MODEL (written as for `collect`).",
             "yellow",
         )
     if imported.file.header.correctness is not None:

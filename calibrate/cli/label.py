@@ -47,12 +47,12 @@ from ..pipeline import FitSettings, fit_artifact
 from ..report.sentences import describe_spec
 from ..scope import waits_for_label
 from ..scoring.scores import key_of, values_of
-from .frame.app import app
+from .frame.app import command
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
-from .frame.options import CutOption, EstimatorOption, ItemsOption, RecordsArgument, chosen_estimator, with_flags
+from .frame.options import EstimatorOption, ItemsOption, RecordsArgument, chosen_estimator
 from .frame.terminal import console, finish, print_line
 
 if TYPE_CHECKING:
@@ -60,22 +60,15 @@ if TYPE_CHECKING:
 
 __all__ = ["card", "keys", "label", "label_by_hand"]
 
+RULE, PEOPLE, GOAL = "By a rule", "By people", "With --until"
+
 
 @dataclass(frozen=True, slots=True)
-class _RuleOptions:
-    """The rule that labels, and its parameters."""
+class _ByRule:
+    """The rule that labels, or the model that judges; None and None for the default rule."""
 
-    rule: Annotated[
-        str | None,
-        typer.Option(
-            help=f"{', '.join(available_rules())}; with parameters: 'token_f1(threshold=0.6)'; a function of an answer "
-            "and its question: python:MODULE:NAME. Default: option if the questions have options, json if answers have "
-            "a format, tool_call if tools are offered and a reference is a call, else stated."
-        ),
-    ] = None
-    judge_model: Annotated[
-        str | None, typer.Option(help="chat_judge: the model that judges, written as for `collect --model`.")
-    ] = None
+    rule: str | None
+    judge_model: str | None
 
     @property
     def is_default(self) -> bool:
@@ -95,41 +88,16 @@ class _RuleOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class _PeopleOptions:
+class _ByPeople:
     """Labels of people: a file, filled from this terminal or from the review page."""
 
-    labels: Annotated[
-        Path | None,
-        typer.Option(help="Labels people gave, instead of a rule: .jsonl or .csv with id and correct."),
-    ] = None
-    interactive: Annotated[
-        bool, typer.Option("--interactive", "-i", help="Judge the answers yourself, key by key; saved in --labels.")
-    ] = False
-    review_store: Annotated[
-        str | None,
-        typer.Option(
-            help="People label on the review page of this store (a file or URL): sends the answers, and fetches the "
-            "decisions into --labels. Approve is right, edit and reject are wrong."
-        ),
-    ] = None
-    undecided: Annotated[
-        bool,
-        typer.Option(
-            "--undecided",
-            help="Label only the answers that a rule left without a label, by people or by --judge-model; the others "
-            "keep theirs.",
-        ),
-    ] = False
-    order: Annotated[
-        str | None,
-        typer.Option(
-            help="Interactive: random, file or certain (lowest uncertainty first). Default: random; certain with "
-            "--undecided where there are scores; a file that `sample` drew is random already."
-        ),
-    ] = None
-    seed: Annotated[int, typer.Option(help="Interactive: seed of the random order.")] = 0
+    labels: Path | None
+    interactive: bool
+    review_store: str | None
+    undecided: bool
+    order: str | None
 
-    def check(self, rule: _RuleOptions) -> None:
+    def check(self, rule: _ByRule) -> None:
         """Refuse labels of people together with a rule."""
         by_rule, on_page = not rule.is_default, self.review_store is not None
         if sum((by_rule, self.interactive, on_page)) > 1 or (by_rule and self.labels is not None):
@@ -170,7 +138,7 @@ class _PeopleOptions:
         default: Order = "file" if drawn else "random"
         order: Order = default if self.order is None else "random" if self.order == "random" else "file"
         records: Sequence[Record] = file.records[:first] if drawn else file.records
-        return queue_of(records, order=order, seed=self.seed, limit=first)
+        return queue_of(records, order=order, limit=first)
 
     def have_decided(
         self, file: RecordFile, labels: Path, key: str | None, first: int | None, enough: Callable[[], bool], goal: str
@@ -186,25 +154,20 @@ class _PeopleOptions:
         records = _undecided(file)
         if key is None or self.order in ("random", "file"):
             order: Order = "file" if self.order == "file" else "random"
-            return queue_of(records, order=order, seed=self.seed, limit=first)
+            return queue_of(records, order=order, limit=first)
         # NaN, the unmeasured ones, last: no threshold ever accepts them.
         return [records[place] for place in np.argsort(values_of(records, key), kind="stable")][:first]
 
 
 @dataclass(frozen=True, slots=True)
-class _UntilOptions:
+class _Goal:
     """The goal at which labelling stops."""
 
-    until: Annotated[
-        Literal["certified"] | None,
-        typer.Option(help="With --undecided: stop after any answer with which --acceptance is certified."),
-    ] = None
-    alpha: Annotated[float | None, typer.Option("--alpha", "-a", help="With --until: target error rate.")] = None
-    delta: Annotated[float | None, typer.Option(help="With --until: failure probability (0.1).")] = None
-    acceptance: Annotated[
-        float | None, typer.Option(help="With --until: share of all questions you want answered. Default: any.")
-    ] = None
-    estimator: EstimatorOption = None
+    until: Literal["certified"] | None
+    alpha: float | None
+    delta: float | None
+    acceptance: float | None
+    estimator: str | None
 
     @property
     def flags(self) -> str:
@@ -223,9 +186,9 @@ class _Labelling:
 
     source: Path
     target: Path
-    rule: _RuleOptions
-    people: _PeopleOptions
-    goal: _UntilOptions
+    rule: _ByRule
+    people: _ByPeople
+    goal: _Goal
 
     @property
     def labels(self) -> Path | None:
@@ -283,42 +246,75 @@ def _undecided(file: RecordFile) -> list[Record]:
     return [record for record in file.records if record.correct is None and record.answer is not None]
 
 
-@app.command()
-@with_flags
+@command("label")
 def label(
     records: RecordsArgument,
-    *,
-    rule: _RuleOptions,
-    people: _PeopleOptions,
-    goal: _UntilOptions,
-    limit: Annotated[int | None, typer.Option(help="Interactive: judge this many and stop.", min=1)] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
+    ] = None,
     items: ItemsOption = False,
-    cut: CutOption = None,
+    rule: Annotated[
+        str | None,
+        typer.Option(
+            help=f"{', '.join(available_rules())}, python:MODULE:NAME. Default: by the questions.",
+            rich_help_panel=RULE,
+        ),
+    ] = None,
+    judge_model: Annotated[
+        str | None, typer.Option(help="Model that judges, as `collect --model`.", rich_help_panel=RULE, metavar="MODEL")
+    ] = None,
+    undecided: Annotated[
+        bool, typer.Option("--undecided", help="Label what a rule left undecided.", rich_help_panel=RULE)
+    ] = False,
+    labels: Annotated[
+        Path | None, typer.Option(help=".jsonl or .csv with id and correct.", rich_help_panel=PEOPLE)
+    ] = None,
+    interactive: Annotated[
+        bool, typer.Option("--interactive", "-i", help="Judge key by key; saved in --labels.", rich_help_panel=PEOPLE)
+    ] = False,
+    review_store: Annotated[
+        str | None, typer.Option(help="Judge on the review page of this store.", rich_help_panel=PEOPLE)
+    ] = None,
+    order: Annotated[
+        str | None,
+        typer.Option(help="random, file or certain (most certain first).", rich_help_panel=PEOPLE, metavar="ORDER"),
+    ] = None,
+    limit: Annotated[int | None, typer.Option(help="Judge this many and stop.", min=1, rich_help_panel=PEOPLE)] = None,
+    cut: Annotated[
+        float | None, typer.Option(help="Items above this uncertainty need no label.", rich_help_panel=PEOPLE)
+    ] = None,
+    until: Annotated[
+        Literal["certified"] | None,
+        typer.Option(help="Stop when --acceptance is certified.", rich_help_panel=GOAL, metavar="certified"),
+    ] = None,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", "-a", help="Target error rate.", rich_help_panel=GOAL)
+    ] = None,
+    delta: Annotated[float | None, typer.Option(help="Failure probability (0.1).", rich_help_panel=GOAL)] = None,
+    acceptance: Annotated[
+        float | None, typer.Option(help="Share of all questions to answer.", rich_help_panel=GOAL)
+    ] = None,
+    estimator: EstimatorOption = None,
 ) -> None:
     """Decide which primary answers are right, by a rule that is stored with the threshold.
 
-    Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
-
     Example: calibrate label records.jsonl --rule "token_f1(threshold=0.5)"
+    Example: calibrate label records.jsonl --undecided --interactive
 
-    Example: calibrate label records.jsonl --interactive
-
-    Example: calibrate label records.jsonl --undecided --interactive --until certified --alpha 0.1 --acceptance 0.5
-
-    Example: calibrate label records.jsonl --items
+    Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
     """
+    by_rule = _ByRule(rule, judge_model)
+    people = _ByPeople(labels, interactive, review_store, undecided, order)
+    goal = _Goal(until, alpha, delta, acceptance, estimator)
     source, target = one_file(records, out)
-    people.check(rule)
+    people.check(by_rule)
     if items:
-        refuse_with_items(
-            rule=not rule.is_default, undecided=people.undecided, until=goal.until, alpha=goal.alpha, limit=limit
-        )
+        refuse_with_items(rule=not by_rule.is_default, undecided=undecided, until=until, alpha=alpha, limit=limit)
         _label_by_items(source, target, people, cut)
         return
     refuse_without_items(cut=cut)
-    labelling = _Labelling(source, target, rule, people, goal)
-    by_rule = labelling.labels is None
+    labelling = _Labelling(source, target, by_rule, people, goal)
+    people_label = labelling.labels is not None
     keep_inputs([labelling.labels], [target, source])
     if goal.until is None and (goal.alpha, goal.delta, goal.acceptance) != (None, None, None):
         raise UsageError("--alpha, --delta and --acceptance belong to --until certified, or to `fit`.")
@@ -328,12 +324,12 @@ def label(
         )
     if goal.until is None and goal.estimator is not None and not people.undecided:
         raise UsageError("--score belongs to --until certified or --undecided, or to `fit`.")
-    labelled = _decide(labelling, goal, limit) if people.undecided else labelling.label(None if by_rule else limit)
+    labelled = _decide(labelling, goal, limit) if people.undecided else labelling.label(limit if people_label else None)
     if labelled is not None:
-        _conclude(labelled, target, goal, by_rule=by_rule, undecided=people.undecided)
+        _conclude(labelled, target, goal, by_rule=not people_label, undecided=people.undecided)
 
 
-def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rule: bool, undecided: bool) -> None:
+def _conclude(labelled: RecordFile, target: Path, goal: _Goal, *, by_rule: bool, undecided: bool) -> None:
     """Say how many labels there are, which look broken, and the next command."""
     print_labels(labelled)
     print_structured(labelled)
@@ -352,12 +348,12 @@ def _conclude(labelled: RecordFile, target: Path, goal: _UntilOptions, *, by_rul
     finish([target], following)
 
 
-def _fit_flags(goal: _UntilOptions, key: str) -> str:
+def _fit_flags(goal: _Goal, key: str) -> str:
     spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
     return f"--score {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}{spent}"
 
 
-def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> RecordFile | None:
+def _decide(labelling: _Labelling, goal: _Goal, limit: int | None) -> RecordFile | None:
     """Write the file with labels of undecided answers and return it; None, and nothing is written, while some miss.
 
     Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
@@ -413,7 +409,7 @@ def _decide(labelling: _Labelling, goal: _UntilOptions, limit: int | None) -> Re
     return changed_file(labelling.source, target, labelling.with_undecided)
 
 
-def _key_of_order(file: RecordFile, goal: _UntilOptions) -> str | None:
+def _key_of_order(file: RecordFile, goal: _Goal) -> str | None:
     """The scores that order the undecided answers; None without scores, or of several where none is meant."""
     if goal.estimator is None and goal.until is None:
         try:
@@ -549,7 +545,7 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
-def _label_by_items(source: Path, target: Path, people: _PeopleOptions, cut: float | None) -> None:
+def _label_by_items(source: Path, target: Path, people: _ByPeople, cut: float | None) -> None:
     """Label items by their references, or as people do."""
     if cut is not None and not 0 <= cut <= 1:
         raise UsageError(f"--cut is an uncertainty of items, in [0, 1], got {cut}. Leave it out to label every item.")
@@ -559,7 +555,7 @@ def _label_by_items(source: Path, target: Path, people: _PeopleOptions, cut: flo
         if not label_items_on_page(source, labels, people.review_store, cut):
             return
     elif people.interactive and labels is not None:
-        if not label_items_by_hand(source, labels, people.seed, cut):
+        if not label_items_by_hand(source, labels, cut):
             return
     elif cut is not None and labels is None:
         raise UsageError("--cut is for people: it goes with --interactive, --review-store or --labels.")
@@ -567,12 +563,12 @@ def _label_by_items(source: Path, target: Path, people: _PeopleOptions, cut: flo
     finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
 
 
-def label_items_by_hand(source: Path, labels: Path, seed: int, cut: float | None = None) -> bool:
+def label_items_by_hand(source: Path, labels: Path, cut: float | None = None) -> bool:
     """Ask about each item of the answers without labels; whether all are labelled. Whole answers are saved."""
     file = read_records(source)
     stored_spec(file)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
-    queue = [record for record in queue_of(file.records, seed=seed) if record.items is not None]
+    queue = [record for record in queue_of(file.records) if record.items is not None]
     pressed = keys(sys.stdin)
     for record in queue:
         if record.id in done:

@@ -208,9 +208,9 @@ def _run_by_items(settings: RunSettings, groups: Groups) -> None:
     rule = rule_named(settings.rule if "rule" in settings.model_fields_set else None)  # before all calls are paid
     how = ScoreItems(
         cap=settings.cap,
-        field_judge=list(settings.field_judge),
-        key_field=list(settings.key_field),
-        optional_field=list(settings.optional_field) or None,
+        field_judge=settings.field_judge,
+        key_field=settings.key_field,
+        optional_field=settings.optional_field,
     )
     questions, test_questions = _parts(settings, groups)
     both = [(questions, _records_path(settings)), (test_questions, _test_path(settings))]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -19,7 +19,6 @@ from guardrail.judges.chat import ChatJudge
 from guardrail.sampling.models import resolve_model
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer, list_estimators
-from guardrail.uncertainty.registry import advice
 from guardrail.uncertainty.scorer import load_scorer
 
 from ..data.progress import bar
@@ -35,84 +34,79 @@ from ..scoring.scores import (
     with_cache,
 )
 from ..spec_syntax import parse_name
-from .frame.app import app
+from .frame.app import command
 from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
 from .frame.next_commands import listed, next_step
-from .frame.options import RecordsArgument, with_flags
+from .frame.options import ItemsOption, RecordsArgument
 from .frame.terminal import console, finish, table
 from .frame.verdicts import print_advice
 
 __all__ = ["score"]
 
+MODELS, ITEMS = "Comparing answers", "With --items"
 
-@app.command()
-@with_flags
+
+@command("score")
 def score(
     records: RecordsArgument,
-    *,
     estimator: Annotated[
         list[str] | None,
-        typer.Option(
-            "--score",
-            "-s",
-            help="NAME, NAME:JUDGE, NAME:JUDGE:greedy, NAME:SIMILARITY, graded_disagreement:JUDGE:SIMILARITY, "
-            "then(CHEAP, DEAR), ties(FIRST, SECOND), rank_mean(A, B, ...), or all. May be repeated. Default: every "
-            f"score the records support (the rest are listed with what they need). {' '.join(advice())}",
-        ),
+        typer.Option("--score", "-s", help="NAME, NAME:JUDGE, then(CHEAP, DEAR), ..., or all (default)."),
     ] = None,
-    scorer: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Your own score: MODULE:NAME of a @scorer, or an installed name. It rates answers that it has not "
-            "rated yet. Alone, nothing else is computed. May be repeated."
-        ),
+    scorer: Annotated[list[str] | None, typer.Option(help="A score of your own, MODULE:NAME.")] = None,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="Default: the record file itself.", show_default=False)
     ] = None,
     judge: Annotated[
-        str | None,
-        typer.Option(help="Judge for scores that cluster: exact, nli(model=PATH), chat(model=openai:gpt-4o), ..."),
+        str | None, typer.Option(help="exact, nli(model=PATH), chat(model=openai:gpt-4o), ...", rich_help_panel=MODELS)
     ] = None,
     similarity: Annotated[
-        str | None,
-        typer.Option(help="Similarity for scores that take one: rouge_l, nli(model=PATH), from_judge(exact), ..."),
+        str | None, typer.Option(help="rouge_l, nli(model=PATH), from_judge(exact), ...", rich_help_panel=MODELS)
     ] = None,
-    entailment: Annotated[str | None, typer.Option(help="Entailment model for selfcheck_nli: nli(model=PATH).")] = None,
-    ranks_from: Annotated[
-        Path | None,
-        typer.Option(
-            help="Records whose questions then(...) and rank_mean(...) rank others by; labels are not read. Default: "
-            "about 330 of RECORDS, without labels where there are enough, which a fit leaves out."
-        ),
+    entailment: Annotated[
+        str | None, typer.Option(help="For selfcheck_nli: nli(model=PATH).", rich_help_panel=MODELS)
     ] = None,
     verdicts: Annotated[
         Path | None,
-        typer.Option(
-            "--pair-cache",
-            help="Where verdicts of models are kept. Default: next to the records. Unused by light judges.",
-        ),
+        typer.Option("--pair-cache", help="Where a model's verdicts are kept.", rich_help_panel=MODELS),
     ] = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Default: the record file itself.")] = None,
+    ranks_from: Annotated[
+        Path | None, typer.Option(help="Records that then(...) ranks by.", rich_help_panel=MODELS)
+    ] = None,
     engine: Annotated[
         Literal["local", "ray"],
-        typer.Option(help="local: this process; ray: those of a Ray cluster (docs: Millions of records)."),
+        typer.Option(help="ray: the processes of a cluster.", rich_help_panel=MODELS, metavar="ENGINE"),
     ] = "local",
     part_mib: Annotated[
-        int, typer.Option(help="With --engine ray: MiB of records that one task scores.", min=1)
+        int, typer.Option(help="With ray: MiB of records a task.", min=1, rich_help_panel=MODELS)
     ] = PART_MIB,
-    by_items: ScoreItems,
+    items: ItemsOption = False,
+    cap: Annotated[
+        int | None, typer.Option(help="Most items of an answer that are ever kept.", rich_help_panel=ITEMS)
+    ] = None,
+    field_judge: Annotated[
+        list[str] | None,
+        typer.Option(help="PATH=JUDGE of a field: /total=numeric.", rich_help_panel=ITEMS, metavar="PATH=JUDGE"),
+    ] = None,
+    key_field: Annotated[
+        list[str] | None,
+        typer.Option(help="Matches a list's objects: /items=sku.", rich_help_panel=ITEMS, metavar="PATH=FIELD"),
+    ] = None,
+    optional_field: Annotated[
+        list[str] | None,
+        typer.Option(help="A field that may be left out.", rich_help_panel=ITEMS, metavar="PATH"),
+    ] = None,
 ) -> None:
     """Compute uncertainties from what was drawn. The model is not called; a scorer may call one.
 
-    Memory does not grow with the number of records, and a judge that is a model is asked about each pair once: its
-    verdicts are kept next to the records.
+    Example: calibrate score records.jsonl
+    Example: calibrate score records.jsonl -s semantic_entropy:exact
 
-    Example: calibrate score records.jsonl -s semantic_entropy -s semantic_entropy:exact
-
-    Example: calibrate score records.jsonl --score all --judge "nli(model=./weights)"
-
-    Example: calibrate score records.jsonl --items --field-judge /total=numeric
+    A judge that is a model is asked about each pair once: its verdicts are kept next to the records.
     """
-    if by_items.items:
+    by_items = ScoreItems(cap, field_judge or (), key_field or (), optional_field or ())
+    if items:
         refuse_with_items(
             estimator=estimator,
             scorer=scorer,
@@ -125,8 +119,7 @@ def score(
         score_by_items(source, target, by_items)
         finish([target], f"calibrate label {listed([target])} --items")
         return
-    usual = asdict(ScoreItems())
-    refuse_without_items(**{name: value for name, value in asdict(by_items).items() if value != usual[name]})
+    refuse_without_items(cap=cap, field_judge=field_judge, key_field=key_field, optional_field=optional_field)
     chosen = estimator or ([] if scorer else ["all"])
     names = [name for name in chosen if name != "all"]
     source, target = one_file(records, out)

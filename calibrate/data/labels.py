@@ -166,7 +166,7 @@ def refuse_contradictions(records: Sequence[Record]) -> None:
     raise UsageError(
         f"records {right.id!r} and {wrong.id!r} have the same question {right.question[:80]!r}{answer}, but the first "
         f"is labelled right and the second wrong{more}. One of the labels (or its reference) is a mistake: correct it "
-        "and label again, or leave a record out (calibrate import --exclude ID)."
+        "and label again, or remove one of the two from the file that was imported."
     )
 
 

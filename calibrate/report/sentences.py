@@ -181,7 +181,7 @@ def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> st
         return None
     return (
         "No guard will load this artifact: the answers were imported without naming their model. Name it with "
-        f"`calibrate identify {records} --model MODEL` (in Python from_frame(..., model=model)) and fit again, which "
+        f"`calibrate import {records} --model MODEL` (in Python from_frame(..., model=model)) and fit again, which "
         "is the same fit."
     )
 

@@ -22,6 +22,7 @@ from typing import Any, Generic, Literal, TypeVar
 from langchain_core.messages import BaseMessage
 from pydantic import ValidationError
 from sqlalchemy import insert, select, update
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -35,12 +36,14 @@ from ..verdict import Verdict
 from .errors import StoreUnavailableError
 from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
 from .store import ReviewStore
-from .tables import LONGEST_MONITOR, SYSTEM, insert_into, log, monitors, steps
+from .tables import LONGEST_MONITOR, SYSTEM, log, monitors, steps
 
 __all__ = ["MonitorStep", "MonitorView", "Monitors", "SharedCanary", "SharedDrift", "SharedRisk", "SharedSwitch"]
 
 POINTS = 2_000
 """Largest number of points read of a history."""
+_SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
+"""Limits of the time a thread waits for another thread that reads the database."""
 _log = logging.getLogger("guardrail")
 M = TypeVar("M", bound=Monitor[Any])
 _STATES: dict[str, type[RiskState | DriftState | CanaryState]] = {
@@ -101,9 +104,9 @@ class _Shared(Generic[M]):
         self._lock = threading.Lock()
         with store.database.write() as connection:
             now = store.database.now(connection)
+            new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(monitors)
             values = {"name": name, "kind": kind, "n": 0, "state": fresh.state.model_dump_json(), "created": now}
-            new = insert_into(connection, monitors).values(**values)
-            connection.execute(new.on_conflict_do_nothing(index_elements=["name"]))
+            connection.execute(new.values(**values).on_conflict_do_nothing(index_elements=["name"]))
             row = _fetch(connection, name)
         if row.kind != kind:
             raise UsageError(f"monitor {name!r} of this store is a {row.kind} monitor, not a {kind} monitor.")
@@ -486,8 +489,8 @@ class _SwitchState:
 class SharedSwitch(SafetySwitch):
     """A switch that follows the alarms of a database. Made by `Monitors.switch`.
 
-    Nothing is accepted while an alarm may be unknown: while the database cannot be read within the store's deadline, or
-    a monitor in ``names`` does not exist.
+    Nothing is accepted while an alarm may be unknown: while the database cannot be read, or a monitor in ``names`` does
+    not exist. One thread reads; others wait for it, at most ``every`` seconds (1 to 5), and then accept nothing.
     `reset` clears the alarms given to this object; `Monitors.acknowledge` clears alarms in the database.
     """
 
@@ -501,12 +504,14 @@ class SharedSwitch(SafetySwitch):
     ) -> None:
         super().__init__(then, threshold=threshold)
         self._store, self._names, self._every = store, names, every
+        self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
+        self._reading = threading.Lock()
         self._last: _SwitchState | None = None
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
         """Alarms given to this object, and alarms in the database that nobody has acknowledged."""
-        return (*self._alarms, *self._latest().alarms)
+        return (*self._alarms, *self._latest(self._wait).alarms)
 
     def allows(self, uncertainty: float) -> bool:
         """Whether an answer that the gate accepts may pass."""
@@ -514,24 +519,36 @@ class SharedSwitch(SafetySwitch):
 
     def objection(self, uncertainty: float) -> str | None:
         """Why an answer that the gate accepts may not pass; None if it may. `allows` and `reason` in one read."""
-        state = self._latest()
+        state = self._latest(self._wait)
         alarmed = bool(self._alarms or state.alarms) and not self._stricter(uncertainty)
         return self._describe(state) if state.problem or alarmed else None
 
     def reason(self) -> str:
         """Why answers are held back; empty if they are not."""
-        return self._describe(self._latest())
+        return self._describe(self._latest(0.0))  # the caller has just waited
 
     def _describe(self, state: _SwitchState) -> str:
         alarms = (*self._alarms, *state.alarms)
         return " ".join(filter(None, (alarms[-1].detail if alarms else "", state.problem)))
 
-    def _latest(self) -> _SwitchState:
-        """The last state if it is recent, otherwise a new one."""
+    def _latest(self, wait: float) -> _SwitchState:
+        """The latest state: the last state if it is recent, otherwise a new read by this thread or another thread."""
+        state = self._fresh()
+        if state is not None:
+            return state
+        if not self._reading.acquire(timeout=wait):
+            return self._failed("The monitors are still being read, so there may be an alarm.")
+        try:
+            state = self._fresh()  # the thread that this one waited for may have read it
+            if state is None:
+                state = self._last = self._read()
+            return state
+        finally:
+            self._reading.release()
+
+    def _fresh(self) -> _SwitchState | None:
         state = self._last
-        if state is None or time.monotonic() - state.at >= self._every:
-            state = self._last = self._read()
-        return state
+        return state if state is not None and time.monotonic() - state.at < self._every else None
 
     def _failed(self, why: str) -> _SwitchState:
         """The state after a failed read. It is dated now, so that a database that is down is not read every time."""

@@ -36,6 +36,7 @@ from sqlalchemy import (
     union_all,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
@@ -45,7 +46,7 @@ from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, Revie
 from .item import Content, Decision, Event, Item, Kind, State, Stats, frozen, writable
 from .limits import LONGEST_KEY, LONGEST_NAME, check_callback, check_seconds, check_text, storable
 from .purging import Purged, purge
-from .tables import ended, events, insert_into, items, marks, outbox
+from .tables import ended, events, items, marks, outbox
 
 __all__ = ["Lease", "ReviewStore", "WorkLease"]
 
@@ -56,6 +57,20 @@ _LAST_LOOK = 0.5
 """Seconds that the last look of a wait may take beyond it."""
 _LONGEST_WORD = 32
 _log = logging.getLogger(__name__)
+_ADD: dict[str, Any] = {
+    dialect.__name__.rpartition(".")[2]: dialect.insert(items)
+    .on_conflict_do_nothing(index_elements=["key"])
+    .returning(items.c.number)
+    for dialect in (postgresql, sqlite)
+}
+"""Adds an item and returns its number; by the name of the dialect."""
+_CHECK: dict[str, Any] = {
+    dialect.__name__.rpartition(".")[2]: (new := dialect.insert(marks)).on_conflict_do_update(
+        index_elements=["name"], set_={"until": new.excluded.until}
+    )
+    for dialect in (postgresql, sqlite)
+}
+"""Writes one row of expiring keys, which a purge deletes; by the name of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,7 +165,7 @@ class ReviewStore:
             within: Seconds it may take, if that is less than the store's deadline.
 
         Raises:
-            UsageError: A callback that is not an http(s) URL or may hold a secret, a time that is not positive or above
+            UsageError: A callback that is not an http(s) URL or holds a secret, a time that is not positive or above
                 ten years, or a key or name that a database cannot hold.
             UnstorableError: The content cannot be stored; see `guardrail.review.item`.
         """
@@ -178,8 +193,7 @@ class ReviewStore:
             }
             row = None
             while row is None:  # repeated only if the item with this key is purged at this moment
-                new = insert_into(connection, items).on_conflict_do_nothing(index_elements=["key"])
-                number = connection.execute(new.returning(items.c.number), values).scalar_one_or_none()
+                number = connection.execute(_ADD[connection.dialect.name], values).scalar_one_or_none()
                 if number is not None:
                     tables.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
                     fields = {name: values[name] for name in ("id", "key", "state", "created", "deadline", "callback")}
@@ -593,9 +607,8 @@ class ReviewStore:
         The row is committed, because a full disk shows only then.
         """
         with self.database.write() as connection:
-            until = self.database.now(connection)
-            row = insert_into(connection, marks).values(name="check", until=until, value="")
-            connection.execute(row.on_conflict_do_update(index_elements=["name"], set_={"until": until}))
+            row = {"name": "check", "until": self.database.now(connection), "value": ""}
+            connection.execute(_CHECK[connection.dialect.name], row)
 
     def stats(self, *, actions: bool = True) -> Stats:
         """Counters of the whole queue.

@@ -31,7 +31,6 @@ from sqlalchemy import (
     select,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
@@ -56,7 +55,6 @@ __all__ = [
     "extend_or_reopen",
     "fetch",
     "finished",
-    "insert_into",
     "items",
     "log",
     "make_tables",
@@ -195,11 +193,6 @@ def make_tables(connection: Connection) -> None:
 
 
 # -- steps of a transaction on rows ------------------------------------------------------------------------------------
-
-
-def insert_into(connection: Connection, table: Table) -> postgresql.Insert | sqlite.Insert:
-    """An insert of the database's dialect, so that it may say what a row that exists already changes."""
-    return postgresql.insert(table) if connection.dialect.name == "postgresql" else sqlite.insert(table)
 
 
 def before_deadline(now: float) -> ColumnElement[bool]:

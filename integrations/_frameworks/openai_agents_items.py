@@ -7,31 +7,33 @@ reasoning items. Judges and the prompt check read the text.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, cast
 from uuid import uuid4
 
-from agents import (
-    AgentOutputSchemaBase,
-    FunctionTool,
-    Handoff,
-    ModelResponse,
-    ModelSettings,
-    ModelTracing,
-    Tool,
-    Usage,
-)
+from agents import AgentOutputSchemaBase, FunctionTool, Handoff, ModelResponse, ModelSettings, Tool, Usage
 from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStreamEvent
-from agents.testing import ScriptedModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
 from openai.types.responses import (
+    Response,
+    ResponseCompletedEvent,
+    ResponseContentPartAddedEvent,
+    ResponseContentPartDoneEvent,
+    ResponseCreatedEvent,
+    ResponseFunctionCallArgumentsDeltaEvent,
+    ResponseFunctionCallArgumentsDoneEvent,
     ResponseFunctionToolCall,
+    ResponseOutputItemAddedEvent,
+    ResponseOutputItemDoneEvent,
     ResponseOutputMessage,
     ResponseOutputRefusal,
     ResponseOutputText,
     ResponseReasoningItem,
+    ResponseTextDeltaEvent,
+    ResponseTextDoneEvent,
+    ResponseUsage,
 )
+from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -369,28 +371,69 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
     return ModelResponse(output=output, usage=usage, response_id=None)
 
 
-async def stream_events(response: ModelResponse, model: str) -> AsyncIterator[TResponseStreamEvent]:
-    """The events of a complete response: each item in one piece, as the SDK's own model of ready responses sends them.
+def stream_events(response: ModelResponse, model: str) -> Iterator[TResponseStreamEvent]:
+    """The events of a complete response: each item in one piece."""
+    whole = _whole(response, model)
+    numbers = iter(range(1_000_000))
 
-    Args:
-        response: The response.
-        model: Name of the model, for the events.
-    """
-    named = replace(response, response_id=f"resp_{uuid4().hex}")
-    ready = ScriptedModel([named]).stream_response(
-        None,
-        [],
-        ModelSettings(),
-        [],
-        None,
-        [],
-        ModelTracing.DISABLED,
-        previous_response_id=None,
-        conversation_id=None,
-        prompt=None,
+    def after(**fields: Any) -> dict[str, Any]:
+        return {"sequence_number": next(numbers), **fields}
+
+    empty = whole.model_copy(update={"output": [], "status": "in_progress", "usage": None})
+    yield ResponseCreatedEvent(type="response.created", response=empty, **after())
+    for place, item in enumerate(response.output):
+        if isinstance(item, ResponseOutputMessage):
+            yield from _message_events(item, place, after)
+        elif isinstance(item, ResponseFunctionToolCall):
+            yield from _call_events(item, place, after)
+    yield ResponseCompletedEvent(type="response.completed", response=whole, **after())
+
+
+def _message_events(item: ResponseOutputMessage, place: int, after: Any) -> Iterator[TResponseStreamEvent]:
+    started = item.model_copy(update={"content": [], "status": "in_progress"})
+    yield ResponseOutputItemAddedEvent(type="response.output_item.added", item=started, **after(output_index=place))
+    for index, part in enumerate(item.content):
+        at = {"item_id": item.id, "output_index": place, "content_index": index}
+        text = part.text if isinstance(part, ResponseOutputText) else ""
+        yield ResponseContentPartAddedEvent(
+            type="response.content_part.added", part=part.model_copy(update={"text": ""}), **after(**at)
+        )
+        yield ResponseTextDeltaEvent(type="response.output_text.delta", delta=text, logprobs=[], **after(**at))
+        yield ResponseTextDoneEvent(type="response.output_text.done", text=text, logprobs=[], **after(**at))
+        yield ResponseContentPartDoneEvent(type="response.content_part.done", part=part, **after(**at))
+    yield ResponseOutputItemDoneEvent(type="response.output_item.done", item=item, **after(output_index=place))
+
+
+def _call_events(item: ResponseFunctionToolCall, place: int, after: Any) -> Iterator[TResponseStreamEvent]:
+    at = {"item_id": str(item.id), "output_index": place}
+    started = item.model_copy(update={"arguments": "", "status": "in_progress"})
+    yield ResponseOutputItemAddedEvent(type="response.output_item.added", item=started, **after(output_index=place))
+    yield ResponseFunctionCallArgumentsDeltaEvent(
+        type="response.function_call_arguments.delta", delta=item.arguments, **after(**at)
     )
-    async for event in ready:
-        whole = getattr(event, "response", None)
-        if whole is not None:
-            whole.model = model
-        yield event
+    yield ResponseFunctionCallArgumentsDoneEvent(
+        type="response.function_call_arguments.done", name=item.name, arguments=item.arguments, **after(**at)
+    )
+    yield ResponseOutputItemDoneEvent(type="response.output_item.done", item=item, **after(output_index=place))
+
+
+def _whole(response: ModelResponse, model: str) -> Response:
+    usage = response.usage
+    return Response(
+        id=f"resp_{uuid4().hex}",
+        created_at=0.0,
+        model=model,
+        object="response",
+        output=response.output,
+        parallel_tool_calls=True,
+        tool_choice="auto",
+        tools=[],
+        status="completed",
+        usage=ResponseUsage(
+            input_tokens=usage.input_tokens,
+            input_tokens_details=InputTokensDetails.model_validate({"cached_tokens": 0, "cache_write_tokens": 0}),
+            output_tokens=usage.output_tokens,
+            output_tokens_details=OutputTokensDetails(reasoning_tokens=0),
+            total_tokens=usage.total_tokens,
+        ),
+    )

@@ -224,7 +224,7 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
     [
         ("--rule", "acrc:k_min=7"),
         ("-s", "auto", "--rule", "acrc"),
-        ("--rule", "certified", "--share", "0.4", "--delta", "0.2"),
+        ("--rule", "certified:share=0.4", "--delta", "0.2"),
         ("--rule", "certified", "--delta", "0.0123456789"),
     ],
 )

@@ -213,3 +213,6 @@ def test_the_commands_fit_audit_and_show_a_router(records_path: Path, tmp_path: 
     assert "RouterArtifact.load(FILE).artifacts[NAME]" in run("report", records_path, "--artifact", out, code=1)
     for wrong in (["--cluster-by-group"], ["--rule", "acrc"], ["-s", "auto"]):
         run(*fit_by, *wrong, code=2)
+    for by in ("topic", "group:min_label=20", "group:others=drop", "group:min_labels=few"):
+        assert "Write for instance --by group:min_labels=20" in run(*fit_by, "--by", by, code=2)
+    run(*fit_by, "--by", "group:min_labels=20,share=each,others=abstain")

@@ -34,10 +34,6 @@ COMMANDS = {
         "import_",
         "Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.",
     ),
-    "identify": (
-        "import_",
-        "Name the model that gave imported answers, so that a guard with that model can load their artifact.",
-    ),
     "collect": ("collect", "Ask the model every question: one primary answer and n samples each."),
     "score": ("score", "Compute uncertainties from what was drawn. The model is not called; a scorer may call one."),
     "sample": ("plan", "Draw what to label, where labels matter: at random from the share of the lowest scores."),
@@ -168,7 +164,8 @@ class _Command(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.name != "help":
                 usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append(record)
+                names = re.sub(r"<list\[(\w+)\]>", r"<\1> ...", record[0]).replace(" range>", ">")
+                headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, record[1]))
         for heading, records in headings.items():
             with formatter.section(heading):
                 formatter.write_dl(records)
@@ -183,7 +180,6 @@ _PAGES = {
     "plan": "calibrating.md#plan-how-many-questions-to-label",
     "run": "calibrating.md#all-at-once",
     "import": "data.md",
-    "identify": "data.md",
     "collect": "calibrating.md#collect",
     "score": "calibrating.md#score",
     "sample": "label-where-it-matters.md",

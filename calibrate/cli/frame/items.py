@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import typer
 
@@ -47,7 +47,6 @@ from ...report.sentences import slots_argument
 from ...spec_syntax import assignment, parse_name
 from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, warn_unlike
 from .next_commands import listed
-from .options import ItemsOption
 from .terminal import console, finish, print_line, table
 from .verdicts import print_facts, print_fits
 
@@ -63,35 +62,10 @@ __all__ += ["score_by_items"]
 class ScoreItems:
     """Splitting answers into items, and comparing the items."""
 
-    items: ItemsOption = False
-    cap: Annotated[
-        int | None,
-        typer.Option(
-            help="With --items: most items of an answer that are ever kept. Default: the leaf fields of the schema; "
-            "without one the 90th percentile of the numbers of items (the median below 300 answers)."
-        ),
-    ] = None
-    field_judge: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --items: PATH=JUDGE for a field that is not compared by value: /total=numeric, "
-            "/items/*/name=exact, \"/due=date(formats=['%d.%m.%Y'])\". May be repeated."
-        ),
-    ] = None
-    key_field: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --items: PATH=FIELD, the field by which the objects of a list are matched: /items=sku. "
-            "Without it a list of objects is one item. May be repeated."
-        ),
-    ] = None
-    optional_field: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="With --items: path of a field that an answer may leave out; leaving it out is an item as well. "
-            "Default: those that the schema does not require. May be repeated."
-        ),
-    ] = None
+    cap: int | None = None
+    field_judge: Sequence[str] = ()
+    key_field: Sequence[str] = ()
+    optional_field: Sequence[str] = ()
 
     def spec_of(self, file: RecordFile) -> ItemsSpec:
         """The specification for the answers of a file.
@@ -106,7 +80,7 @@ class ScoreItems:
             cap=self.cap,
             judges=judges,
             keys=dict(_assignments("--key-field", "FIELD", self.key_field)),
-            optional=self.optional_field,
+            optional=list(self.optional_field) or None,
         )
 
 

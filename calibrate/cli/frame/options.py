@@ -2,12 +2,8 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from dataclasses import fields, is_dataclass
-from functools import wraps
 from pathlib import Path
-from typing import Annotated, Any, cast, get_type_hints
+from typing import Annotated
 
 import typer
 
@@ -19,14 +15,12 @@ from .terminal import print_line
 __all__ = [
     "ASKING",
     "FILES",
+    "LABELS",
     "MODEL_HELP",
     "PROMISE",
     "SCORES",
-    "USUAL",
     "WHAT",
-    "WITHOUT_FAILED_HELP",
     "CallsOption",
-    "CutOption",
     "EstimatorOption",
     "ItemsOption",
     "MaxTokensOption",
@@ -42,23 +36,16 @@ __all__ = [
     "ToolsOption",
     "WithoutFailedOption",
     "chosen_estimator",
-    "declared",
-    "flag",
-    "with_flags",
 ]
 
 
-WITHOUT_FAILED_HELP = (
-    "Fit although more than 1 % of the questions have no score because a server, a rate limit or a time-out failed; "
-    "the promise states their share."
-)
-WithoutFailedOption = Annotated[bool, typer.Option("--without-failed", help=WITHOUT_FAILED_HELP)]
 MODEL_HELP = (
     "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME or as in LangChain, e.g. openai:gpt-4o-mini."
 )
 
 
-WHAT, ASKING, SCORES, PROMISE, FILES = "Questions and model", "Asking", "Scores and labels", "Promise", "Files"
+WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
+PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
 """Headings of options in the help of commands."""
 
 OptionalModelOption = Annotated[
@@ -84,29 +71,27 @@ SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="A rare setting: seed=1, stop=END, ...", rich_help_panel=ASKING, metavar="NAME=VALUE"),
 ]
-ItemsOption = Annotated[
+WithoutFailedOption = Annotated[
     bool,
-    typer.Option("--items", help="Keep or hold back each item (field of JSON).", rich_help_panel=SCORES),
+    typer.Option(
+        "--without-failed", help="Fit although more than 1 % of the questions failed.", rich_help_panel=LABELS
+    ),
 ]
 
 
-CutOption = Annotated[
-    float | None,
-    typer.Option(
-        help="With --items, of labels by people: largest uncertainty of an item that they are asked about. Items above "
-        "it count as wrong, so nearly none is kept, and answers without an item up to it cost no label."
-    ),
+ItemsOption = Annotated[
+    bool,
+    typer.Option("--items", help="Keep or hold back each item (field of JSON)."),
 ]
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]
 
 
-USUAL = (
-    "Default: semantic_entropy, or predictive_entropy with options; without log-probabilities graded_disagreement, or, "
-    "if the answer is the vote of the samples, discrete_semantic_entropy."
-)
-EstimatorOption = Annotated[str | None, typer.Option("--score", "-s", help=USUAL)]
+EstimatorOption = Annotated[
+    str | None,
+    typer.Option("--score", "-s", help="Which score, if the file has several.", rich_help_panel=SCORES, metavar="NAME"),
+]
 
 
 def chosen_estimator(file: RecordFile, name: str | None) -> str:
@@ -130,45 +115,3 @@ MissingOption = Annotated[
         "wrong; wrong: all count as wrong; leave-out: only if what was not decided is like what was."
     ),
 ]
-
-
-# -- Flags from dataclasses --------------------------------------------------------------------------------------------
-
-
-def with_flags(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one flag for each field of its parameters that are dataclasses, whose values it gets as one.
-
-    typer reads flags from the parameters of a function only. Fields are declared as its parameters are.
-    """
-    groups: dict[str, type[Any]] = {}
-    flags: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command, eval_str=True).parameters.values():
-        group = parameter.annotation
-        if not is_dataclass(group):
-            flags.append(parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY))
-            continue
-        groups[parameter.name] = cast("type[Any]", group)
-        annotations = get_type_hints(group, include_extras=True)
-        flags += [flag(field.name, annotations[field.name], field.default) for field in fields(group)]
-
-    @wraps(command)
-    def grouped(**values: Any) -> None:
-        options = {
-            name: group(**{field.name: values.pop(field.name) for field in fields(group)})
-            for name, group in groups.items()
-        }
-        command(**values, **options)
-
-    return declared(grouped, flags)
-
-
-def flag(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
-    """A flag as typer reads it."""
-    return inspect.Parameter(name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation)
-
-
-def declared(command: Callable[..., None], flags: Sequence[inspect.Parameter]) -> Callable[..., None]:
-    """The command, with these flags as its signature."""
-    command.__signature__ = inspect.Signature(flags)  # type: ignore[attr-defined]
-    command.__annotations__ = {parameter.name: parameter.annotation for parameter in flags} | {"return": None}
-    return command

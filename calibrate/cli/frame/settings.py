@@ -25,7 +25,20 @@ from guardrail.uncertainty.scorer import load_scorer
 from ...data.questions import Question, option_labels, slot_names
 from ...scoring.scores import parse_estimator, usual_estimators
 
-__all__ = ["CollectSettings", "RunSettings", "load_settings"]
+__all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings"]
+
+
+class ImportedPlan(Frozen):
+    """How imported answers were drawn, for `import --set`."""
+
+    temperature: float | None = Field(default=None, description="Temperature of the samples.")
+    top_p: float = Field(default=0.9, description="Nucleus mass of the samples.")
+    max_tokens: int = Field(default=MAX_TOKENS, description="Longest answer, in tokens.")
+    cut_off: Literal["abstain", "measure"] = Field(
+        default="abstain", description="An answer that was cut off: abstain from it, or measure it like any other."
+    )
+    system: str | None = Field(default=None, description="System message that the model was given.")
+    template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
 
 
 class CollectSettings(Frozen):
@@ -195,7 +208,7 @@ def _listed(value: Any) -> Any:
     return [value] if isinstance(value, str | int) else value
 
 
-Settings = TypeVar("Settings", bound=CollectSettings)
+Settings = TypeVar("Settings", bound=Frozen)
 
 
 def load_settings(
@@ -204,7 +217,7 @@ def load_settings(
     """Settings from a YAML file, overridden by `--set` and by flags.
 
     Args:
-        kind: `RunSettings` or `CollectSettings`.
+        kind: `RunSettings`, `CollectSettings` or `ImportedPlan`.
         path: YAML file with fields of `RunSettings`, or None.
         flags: Values by field name; None means not given.
         assigned: NAME=VALUE, as given to `--set`.
@@ -249,7 +262,7 @@ def _read_yaml(path: Path) -> dict[str, Any]:
     return settings
 
 
-def _refuse_unknown(kind: type[CollectSettings], name: str, where: str) -> None:
+def _refuse_unknown(kind: type[Frozen], name: str, where: str) -> None:
     known = kind.model_fields
     if name not in known:
         near = difflib.get_close_matches(name, known, n=1)

@@ -202,7 +202,7 @@ class Builder:
         if self._n_numbered:
             yield f"{self._n_numbered} rows have neither id nor question: the number of the row stands for both."
         if self._n_system:
-            yield f"{self._n_system} rows have a system message, which is not read; name it with --system-message."
+            yield f"{self._n_system} rows have a system message, which is not read; name it with --set system=TEXT."
         yield from self.labels.notes()
 
     @property

@@ -137,13 +137,12 @@ class ColumnMap:
         return name in self.columns
 
 
-def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = False) -> ColumnMap:
+def parse_map(entries: Iterable[str], *, certain: bool = False) -> ColumnMap:
     """A column map from how a user writes it: "question=prompt", "samples=s1,s2,s3", "score=NAME:COLUMN".
 
     Args:
         entries: One text a mapping; "-" for a field that is not in the file, though a column has its name. "score" is
             an uncertainty (higher is less certain), "confidence" the opposite, in [0, 1].
-        unit: Unit of every "score"; a "confidence" is a probability.
         certain: Whether a higher "score" is more certain.
 
     Raises:
@@ -156,7 +155,7 @@ def parse_map(entries: Iterable[str], *, unit: Unit = "nats", certain: bool = Fa
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
         if name in ("score", "confidence"):
-            scores.append(_score(entry, column, name == "confidence", unit, certain))
+            scores.append(_score(entry, column, name == "confidence", certain))
             continue
         _known(entry, name)
         if name in columns:
@@ -197,11 +196,11 @@ def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
             yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
 
 
-def _score(entry: str, text: str, confidence: bool, unit: Unit, certain: bool) -> ScoreColumn:
+def _score(entry: str, text: str, confidence: bool, certain: bool) -> ScoreColumn:
     name, _, column = (part.strip() for part in text.partition(":"))
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
-    return ScoreColumn(name, column or name, confidence, unit, certain and not confidence)
+    return ScoreColumn(name, column or name, confidence, certain=certain and not confidence)
 
 
 def _known(entry: str, name: str) -> None:
@@ -221,7 +220,7 @@ def get_text(
     column: str,
     *,
     empty: bool = False,
-    way_out: str = "Correct the row, map another column, or pass --skip-bad.",
+    way_out: str = "Correct the row, map another column, or pass --skip-bad 0.1.",
 ) -> str:
     """A text (numbers are written out); ``empty`` allows the empty one."""
     value = row.values.get(column)

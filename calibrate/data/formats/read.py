@@ -52,7 +52,6 @@ class ImportSettings:
         max_tokens: Longest answer.
         cut_off: Whether an answer that was cut off, or whose end is stated as unknown, is unmeasured or like others.
         prompt: How the questions were asked.
-        exclude: Ids of records to leave out; each must be there.
         skip_bad: Count malformed rows instead of stopping at the first.
     """
 
@@ -73,7 +72,6 @@ class ImportSettings:
     max_tokens: int = MAX_TOKENS
     cut_off: Literal["abstain", "measure"] = "abstain"
     prompt: PromptWrapping = field(default_factory=PromptWrapping)
-    exclude: tuple[str, ...] = ()
     skip_bad: bool = False
 
 
@@ -99,7 +97,7 @@ class Imported:
         layout: Name of the export, or the kind of file.
         bad: Rows that were left out because they are malformed.
         notes: Cautions.
-        n_rows: Rows of this system: records, bad ones and excluded ones.
+        n_rows: Rows of this system: records and bad ones.
     """
 
     file: RecordFile
@@ -192,8 +190,7 @@ def _imported(
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
     labels.finish(next(iter(columns.of("correct") or columns.of("error")), "correct"))
-    remaining = _without(records, settings.exclude)
-    header = _header(path, settings, model, builder, remaining, reader.seen)
+    header = _header(path, settings, model, builder, records, reader.seen)
     if settings.format not in EXPORTS:  # which may lack what nobody labelled, or what an older version wrote
         _refuse_unseen(path, columns, reader.seen)
     found = [
@@ -201,10 +198,9 @@ def _imported(
         *reader.notes(),
         *builder.notes(),
         *(() if settings.format in EXPORTS else overlooked(reader.seen, columns)),
-        *_notes(settings, remaining, header.plan),
-        *_excluded(settings),
+        *_notes(settings, records, header.plan),
     ]
-    return Imported(RecordFile(path, header, tuple(remaining)), kind, tuple(reader.bad), tuple(found), reader.n_rows)
+    return Imported(RecordFile(path, header, tuple(records)), kind, tuple(reader.bad), tuple(found), reader.n_rows)
 
 
 def write_bad(path: Path, bad: Sequence[Bad]) -> None:
@@ -374,13 +370,6 @@ def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
         )
 
 
-def _without(records: Sequence[Record], exclude: Sequence[str]) -> list[Record]:
-    missing = set(exclude) - {record.id for record in records}
-    if missing:
-        raise UsageError(f"--exclude {min(missing)}: no record has this id. Correct it or leave it out.")
-    return [record for record in records if record.id not in exclude]
-
-
 def _header(
     path: Path,
     settings: ImportSettings,
@@ -479,9 +468,5 @@ def _notes(settings: ImportSettings, records: Sequence[Record], plan: SamplingPl
     if none:
         yield f"{none} records have no answer and will abstain."
     if plan.n and settings.temperature is None:
-        yield f"How samples were drawn is not in the file; temperature {plan.temperature:g} is noted (--temperature)."
-
-
-def _excluded(settings: ImportSettings) -> list[str]:
-    n = len(settings.exclude)
-    return [f"{n} records were left out by --exclude: {', '.join(settings.exclude)}."] if n else []
+        noted = f"temperature {plan.temperature:g} is noted (--set temperature=T)"
+        yield f"How samples were drawn is not in the file; {noted}."

@@ -14,7 +14,7 @@ import logging
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from ...errors import UsageError
 from ...files import atomic_write, check_version
@@ -48,21 +48,20 @@ class Account:
 
 
 class Accounts:
-    """The people who may sign in, from a file that may change while the page runs, or from a fixed list.
+    """The people who may sign in, from a file that may change while the page runs and from a fixed list.
 
     Args:
-        path: Tokens file; None to use ``fixed``.
-        fixed: The accounts if there is no file.
-
-    Raises:
-        UsageError: The file is malformed.
+        path: Tokens file; None to use ``fixed`` only.
+        fixed: Further accounts.
     """
 
     def __init__(self, path: Path | None = None, fixed: tuple[Account, ...] = ()) -> None:
-        self._path, self._read = path, fixed
-        self._stamp = None if path is None else _stamp_of(path)
-        if path is not None and self._stamp is not None:
-            self._read = _load(path)
+        self._path = path
+        self._fixed = fixed
+        self._seen: tuple[int, int] | None = None
+        self._refused: tuple[int, int] | None = None
+        self._read: tuple[Account, ...] = ()
+        self.all()
 
     @classmethod
     def from_text(cls, text: str) -> Accounts:
@@ -85,16 +84,34 @@ class Accounts:
     def all(self) -> tuple[Account, ...]:
         """All accounts, read again if the file has changed.
 
-        A file that cannot be read, e.g. because it is being written, changes nothing; this is logged once. A file that
-        was deleted withdraws all its accounts.
+        A file that cannot be read, e.g. because it is being written, changes nothing; this is logged. A file that was
+        deleted withdraws all its accounts.
+
+        Raises:
+            UsageError: The file is malformed and was not read before.
         """
-        if self._path is not None and (stamp := _stamp_of(self._path)) != self._stamp:
-            self._stamp = stamp
+        if self._path is not None:
             try:
-                self._read = () if stamp is None else _load(self._path)
-            except UsageError as error:
+                stat = self._path.stat()
+            except FileNotFoundError:
+                # The stamp counts as read: a new file that is half written must not raise, as a first file does.
+                self._seen, self._read = (0, 0), ()
+            else:
+                if (stat.st_mtime_ns, stat.st_size) != self._seen:
+                    self._read_again(self._path, (stat.st_mtime_ns, stat.st_size))
+        return (*self._fixed, *self._read)
+
+    def _read_again(self, path: Path, stamp: tuple[int, int]) -> None:
+        try:
+            self._read = _load(path)
+        except UsageError as error:
+            if self._seen is None:
+                raise
+            if stamp != self._refused:
                 _log.error("%s The accounts of the last good version stay valid until the file is corrected.", error)
-        return self._read
+            self._refused = stamp
+        else:
+            self._seen = stamp
 
     def by_token(self, token: str) -> Account | None:
         """The account with this token. Compares with every hash, each in constant time."""
@@ -118,32 +135,29 @@ def add_token(path: Path, name: str, role: str) -> str:
     Raises:
         UsageError: An invalid name or role, or a malformed file.
     """
-    accounts = {account.name: account for account in _load(path)} if path.exists() else {}
+    there = _rows(path) if path.exists() else {}
     token = secrets.token_urlsafe(32)
-    accounts[name] = Account(_checked_name(name), _checked_role(role), _hash(token))
-    rows = {each.name: {"role": each.role, "sha256": each.sha256} for each in accounts.values()}
+    there[_checked_name(name)] = {"role": _checked_role(role), "sha256": _hash(token)}
+    content = {"format": FORMAT, "accounts": there}
     path.parent.mkdir(parents=True, exist_ok=True)
-    atomic_write(path, json.dumps({"format": FORMAT, "accounts": rows}, indent=1), mode=0o600)
+    atomic_write(path, json.dumps(content, indent=1), mode=0o600)
     return token
 
 
-def _stamp_of(path: Path) -> tuple[int, int] | None:
-    """Time of the last change and size of a file; None if it does not exist."""
-    try:
-        stat = path.stat()
-    except FileNotFoundError:
-        return None
-    return stat.st_mtime_ns, stat.st_size
-
-
 def _load(path: Path) -> tuple[Account, ...]:
+    return tuple(Account(name, row["role"], row["sha256"]) for name, row in _rows(path).items())
+
+
+def _rows(path: Path) -> dict[str, dict[str, Any]]:
+    """Accounts by name, checked."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        check_version(content.get("format"), FORMAT, str(path), "make a new file with `guardrail review --add-token`")
-        return tuple(
-            Account(_checked_name(name), _checked_role(row["role"]), str(row["sha256"]))
+        version = content.get("format")
+        check_version(version, FORMAT, str(path), "make a new file with `guardrail review --add-token`")
+        return {
+            _checked_name(name): {"role": _checked_role(row["role"]), "sha256": str(row["sha256"])}
             for name, row in content["accounts"].items()
-        )
+        }
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise

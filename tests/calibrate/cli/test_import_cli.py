@@ -23,6 +23,10 @@ from guardrail.uncertainty import from_spec
 from tests.calibrate import fakes
 from tests.calibrate.data.test_question_formats import COQA, document
 
+NAMED = ScriptedChat(default=["greedy", "no", "yes", "yes"], name_of_model="m")
+M = f"python:{__name__}:NAMED"
+SCRIPTED = "python:tests.calibrate.fakes:model"
+
 
 def run(*arguments: object, code: int = 0) -> str:
     result = CliRunner().invoke(app, [str(a) for a in arguments], env={"COLUMNS": "240", "TERMINAL_WIDTH": "240"})
@@ -49,7 +53,7 @@ def imported(tmp_path: Path) -> Path:
     out = tmp_path / "r.jsonl"
     shown = run(
         *("import", confidences(tmp_path / "c.csv"), "--out", out, "--map", "confidence=stated", "--map", "correct=ok"),
-        *("--map", "group=topic", "--model", "m", "--provider", "scripted"),
+        *("--map", "group=topic", "--model", M),
     )
     assert "300 of 300 rows are records now (read as csv)." in shown
     assert "answers are right" in shown
@@ -78,15 +82,14 @@ def test_an_artifact_of_votes_says_how_its_answer_is_made(tmp_path: Path) -> Non
     rows = [{"question": f"q{i}", "samples": ["no", "yes", "yes"], "references": ["yes"]} for i in range(60)]
     source, out, artifact = tmp_path / "s.jsonl", tmp_path / "r.jsonl", tmp_path / "a.json"
     source.write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
-    run("import", source, "--out", out, "--model", "m", "--provider", "scripted")
+    run("import", source, "--out", out, "--model", M)
     run("score", out)
     run("label", out, "--rule", "exact")
     run("fit", "--rule", "acrc", out, "--alpha", "0.1", "--score", "discrete_semantic_entropy", "--out", artifact)
     assert "3 samples at temperature 0.7, top_p 0.9, of which the most frequent is the answer" in run(
         "report", artifact
     )
-    model = ScriptedChat(default=["greedy", "no", "yes", "yes"], name_of_model="m")
-    assert Guardrail(model=model, artifact=artifact).assess("q0").candidate.text == "yes"  # type: ignore[union-attr]
+    assert Guardrail(model=NAMED, artifact=artifact).assess("q0").candidate.text == "yes"  # type: ignore[union-attr]
 
 
 def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_path: Path) -> None:
@@ -175,8 +178,8 @@ def test_imported_samples_go_through_every_step_to_a_guard(tmp_path: Path) -> No
     source, out, artifact = tmp_path / "mine.jsonl", tmp_path / "my records.jsonl", tmp_path / "a.json"
     source.write_text("".join(json.dumps(row) + "\n" for row in rows))
     shown = run(
-        *("import", source, "--out", out, "--map", "samples=drawn", "--primary", "greedy", "--model", "scripted"),
-        *("--provider", "scripted", "--temperature", "0.7"),
+        *("import", source, "--out", out, "--map", "samples=drawn", "--primary", "greedy", "--model", SCRIPTED),
+        *("--set", "temperature=0.7"),
     )
     assert shown.endswith(f"Next: calibrate score '{out}'")
     assert run("score", out).endswith(f"Next: calibrate label '{out}'")
@@ -199,17 +202,17 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
     shown = run("import", source, "--out", out, code=1)
     assert "s.jsonl:2: not JSON" in shown
     assert not out.exists()
-    shown = run("import", source, "--out", out, "--skip-bad", code=1)
+    shown = run("import", source, "--out", out, "--skip-bad", "0.1", code=1)
     assert "30 of 61 rows are malformed, more than 10%: nothing is imported" in shown
     assert not out.exists()
     assert len((tmp_path / "r.skipped.jsonl").read_text().splitlines()) == 30
-    assert "--max-bad must be in [0, 1], got 50" in run("import", source, "--max-bad", "50", code=2)
-    shown = run("import", source, "--out", out, "--skip-bad", "--max-bad", "0.5")
+    assert "--skip-bad must be a share in [0, 1], got 50" in run("import", source, "--skip-bad", "50", code=2)
+    shown = run("import", source, "--out", out, "--skip-bad", "0.5")
     assert "31 of 61 rows are records now" in shown
     assert "30 rows are malformed and left out" in shown
     assert shown.count("not JSON") == 20
     assert len((tmp_path / "r.skipped.jsonl").read_text().splitlines()) == 30
-    assert "exists already" in run("import", source, "--out", out, "--skip-bad", code=2)
+    assert "exists already" in run("import", source, "--out", out, "--skip-bad", "0.1", code=2)
     source.write_text(json.dumps({"id": "first", "answer": "x"}) + "\n")
     run("import", source, "--out", out, "--replace")
     assert not (tmp_path / "r.skipped.jsonl").exists()
@@ -219,10 +222,10 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "fragment"),
     [
-        (("--unit", "bits"), "--unit must be nats or probability, got 'bits'"),
+        (("--set", "seed=1"), "there is no setting 'seed'"),
         (("--option-scale", "odds"), "--option-scale must be logit or logprob or probability, got 'odds'"),
         (("--map", "answr=x"), "Did you mean 'answer'?"),
-        (("--template", "x"), "exactly once"),
+        (("--set", "template=x"), "exactly once"),
     ],
 )
 def test_bad_flags_are_refused(tmp_path: Path, arguments: tuple[str, ...], fragment: str) -> None:
@@ -296,17 +299,16 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
     shown = run(
         "import", source, "--out", out, *(part for each in maps for part in ("--map", each)), "--primary", "said"
     )
-    assert f"calibrate identify {out} --model MODEL" in shown
-    assert "--provider and --model as `guardrail doctor --model MODEL` shows them" in shown
+    assert f"calibrate import {out} --model MODEL" in shown
     run("score", out, "-s", "graded_disagreement")
     run("label", out, "--rule", "exact")
     shown = run("fit", "--rule", "acrc", out, "--alpha", "0.3", "--out", artifact)
     assert "No guard will load this artifact: the answers were imported without naming their model." in shown
     # The box breaks a long path.
-    assert f"`calibrate identify {out} --model MODEL`".replace(" ", "") in shown.replace(" ", "")
-    with pytest.raises(ArtifactMismatchError, match=r"name it with `calibrate identify RECORDS --model MODEL`"):
+    assert f"`calibrate import {out} --model MODEL`".replace(" ", "") in shown.replace(" ", "")
+    with pytest.raises(ArtifactMismatchError, match=r"name it with `calibrate import RECORDS --model MODEL`"):
         Guardrail(model=fakes.model(), artifact=artifact)
-    shown = run("identify", out, "--model", "python:tests.calibrate.fakes:model")
+    shown = run("import", out, "--model", SCRIPTED)
     assert "The answers are of provider scripted, model scripted." in shown
     assert shown.endswith(f"Next: calibrate fit {out} --alpha 0.1")
     shown = run("fit", "--rule", "acrc", out, "--alpha", "0.3", "--out", artifact)
@@ -316,9 +318,9 @@ def test_answers_of_an_unnamed_model_are_named_afterwards(tmp_path: Path) -> Non
     file = read_records(out)
     another = file.header.model.model_copy(update={"model": "another"})
     write_records(out, file.header.model_copy(update={"model": another}), file.records)
-    assert "are of 'another' (scripted), not of 'scripted'" in run(
-        "identify", out, "--model", "python:tests.calibrate.fakes:model", code=2
-    )
+    assert "are of 'another' (scripted), not of 'scripted'" in run("import", out, "--model", SCRIPTED, code=2)
+    assert "Name the model of its answers with --model" in run("import", out, code=2)
+    assert "Leave --out out" in run("import", out, "--model", SCRIPTED, "--out", tmp_path / "copy.jsonl", code=2)
 
 
 def test_what_columns_may_be_is_proposed(tmp_path: Path) -> None:

@@ -1,49 +1,15 @@
-"""`with_flags`: flags that several commands share, or that belong together, are fields of a dataclass."""
+"""Advice about scores, and rules with their settings."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated
 
 import pytest
-import typer
 from typer.testing import CliRunner
 
 import calibrate.cli
-from calibrate.cli.frame.options import with_flags
 from calibrate.cli.frame.verdicts import print_advice
 from guardrail.artifact import CalibrationArtifact
-
-
-@dataclass(frozen=True, slots=True)
-class Size:
-    width: Annotated[int, typer.Option(min=1)] = 2
-    names: Annotated[list[str] | None, typer.Option("--name", "-n")] = None
-
-
-def test_fields_are_flags_in_their_place_and_arrive_as_one_value() -> None:
-    app, calls = typer.Typer(), list[tuple[Path, int, Size, bool]]()
-
-    @app.command()
-    @with_flags
-    def draw(
-        path: Annotated[Path, typer.Argument()],
-        *,
-        first: int = 0,
-        size: Size,
-        last: Annotated[bool, typer.Option()] = False,
-    ) -> None:
-        """Draw it."""
-        calls.append((path, first, size, last))
-
-    shown = CliRunner().invoke(app, ["--help"], env={"COLUMNS": "120"}).output
-    places = [shown.index(flag) for flag in ("Draw it.", "--first", "--width", "--name", "--last")]
-    assert places == sorted(places)
-    assert CliRunner().invoke(app, ["x", "--first", "3"]).exit_code == 0
-    assert CliRunner().invoke(app, ["x", "--width", "4", "-n", "a", "-n", "b", "--last"]).exit_code == 0
-    assert calls == [(Path("x"), 3, Size(), False), (Path("x"), 0, Size(4, ["a", "b"]), True)]
-    assert CliRunner().invoke(app, ["x", "--width", "0"]).exit_code == 2
 
 
 def test_tables_say_which_score_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
@@ -67,6 +33,6 @@ def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.Mo
     fit = ("fit", "log.jsonl", "-s", "imported:conf", "--alpha", "0.1", "--cluster-by-group", "--trust-labels")
     run(*fit, "--rule", "certified_groups:most=2", "--out", "total.json")
     assert CalibrationArtifact.load("total.json").outcome.options["most"] == 2
-    run(*fit, "--share", "0.4", "--out", "share.json")
+    run(*fit, "--rule", "certified:share=0.4", "--out", "share.json")
     assert CalibrationArtifact.load("share.json").outcome.options["share"] == 0.4
     assert "as a mean over groups" in run(*fit, "--rule", "certified_groups", "--out", "mean.json")

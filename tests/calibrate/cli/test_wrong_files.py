@@ -33,7 +33,7 @@ def refused(*arguments: object) -> str:
 @pytest.mark.parametrize("samples", ["gen1,gen3", "gen9", "generations"])
 def test_wrong_sample_columns_show_the_columns(tmp_path: Path, samples: str) -> None:
     path = table(tmp_path / "a.csv")
-    for more in ((), ("--skip-bad",)):
+    for more in ((), ("--skip-bad", "0.1")):
         shown = refused("import", path, "--map", "question=prompt", "--map", f"samples={samples}", *more)
         assert f"has a column '{samples.split(',')[-1]}'; there are gen1, gen2, gold, prompt, sure." in shown
         assert "Did you mean" in shown or samples == "generations"

@@ -246,8 +246,6 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
         import_file(answered, ImportSettings(format="tsv"))
     with pytest.raises(UsageError, match="--system is for files with a column of models"):
         import_file(answered, ImportSettings(system="gpt4"))
-    with pytest.raises(UsageError, match="--exclude b"):
-        import_file(answered, ImportSettings(exclude=("b",)))
     with pytest.raises(UsageError, match="no file at"):
         import_file(tmp_path / "none.jsonl")
     with pytest.raises(UsageError, match="is not a"):
@@ -259,14 +257,6 @@ def test_what_cannot_be_imported_is_refused(tmp_path: Path) -> None:
     mixed = [{"id": "a", "option_scores": {"A": 1, "B": 2}}, {"id": "b", "option_scores": {"A": 1, "C": 2}}]
     with pytest.raises(RecordError, match="the rows before have options A, B"):
         import_file(jsonl(tmp_path / "m.jsonl", mixed), ImportSettings(option_scale="logit"))
-
-
-def test_excluded_records_are_counted(tmp_path: Path) -> None:
-    path = jsonl(tmp_path / "a.jsonl", [{"id": "a", "answer": "x"}, {"id": "b", "answer": "x"}])
-    imported = import_file(path, ImportSettings(exclude=("a",)))
-    assert [record.id for record in imported.file.records] == ["b"]
-    assert imported.file.header.n_questions == 1
-    assert any("1 records were left out by --exclude: a." in note for note in imported.notes)
 
 
 def test_parquet_gives_the_records_of_the_same_jsonl(tmp_path: Path) -> None:

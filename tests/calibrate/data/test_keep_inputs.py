@@ -27,10 +27,11 @@ def filled(labelled: RecordFile, tmp_path_factory: pytest.TempPathFactory) -> Pa
     here = tmp_path_factory.mktemp("filled")
     records_path, few = here / "records.jsonl", labelled.records[:100]
     write_records(records_path, part_header(labelled.header, few), few)
-    others = ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.records.jsonl", "a.skipped.jsonl")
+    others = ("a.test.jsonl", "a.human.jsonl", "a.rest.jsonl", "a.records.jsonl")
     for name in (*others, "large.jsonl", "r.jsonl"):
         shutil.copy(records_path, here / name)
-    shutil.copy(labelled.path.with_name("questions.jsonl"), here / "q.jsonl")
+    for name in ("q.jsonl", "a.skipped.jsonl"):
+        shutil.copy(labelled.path.with_name("questions.jsonl"), here / name)
     (here / "people.jsonl").write_text('{"id": "p1", "correct": true}\n')
     assert _run(f"fit {records_path} --alpha 0.15 --out {here / 'artifact.json'}")[0] == 0
     (here / "link.jsonl").symlink_to("r.jsonl")

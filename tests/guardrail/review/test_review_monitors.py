@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ import pytest
 from langchain_core.messages import HumanMessage
 from pydantic import ValidationError
 from sqlalchemy import event
+from sqlalchemy.engine import Connection
 
 from guardrail import Guardrail, Reason
 from guardrail.__main__ import main
@@ -160,6 +162,77 @@ def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
     assert "cannot be read" in switch.reason()
 
 
+class SlowStore:
+    """A store whose reading ends when it is told to, and says when it begins."""
+
+    def __init__(self, store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.began, self.may_end = threading.Event(), threading.Event()
+        read = store.database.read
+
+        @contextmanager
+        def slowly() -> Iterator[Connection]:
+            self.began.set()
+            assert self.may_end.wait(60)
+            with read() as connection:
+                yield connection
+
+        monkeypatch.setattr(store.database, "read", slowly)
+
+
+class NotedLock:
+    """A lock that says when a second thread asks for it, and is patient with slow machines where that one waits."""
+
+    def __init__(self, lock: Any) -> None:
+        self.lock, self.asked, self.second = lock, 0, threading.Event()
+
+    def acquire(self, timeout: float) -> bool:
+        self.asked += 1
+        if self.asked == 2:
+            self.second.set()
+        return bool(self.lock.acquire(timeout=60 if timeout else 0))
+
+    def release(self) -> None:
+        self.lock.release()
+
+
+def asking(switch: Any, answers: list[bool]) -> threading.Thread:
+    thread = threading.Thread(target=lambda: answers.append(switch.allows(0.0)))
+    thread.start()
+    return thread
+
+
+def test_nothing_passes_while_a_switch_looks_for_the_first_time(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitors = Monitors(store)
+    alarmed(monitors)
+    switch, slow, first = monitors.switch(every=1.0), SlowStore(store, monkeypatch), list[bool]()
+    thread = asking(switch, first)
+    assert slow.began.wait(60)
+    assert not switch.allows(0.0)  # after a second
+    assert "still being read" in switch.reason()
+    slow.may_end.set()
+    thread.join()
+    assert first == [False]
+    assert "promised 10%" in switch.reason()
+
+
+def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monitors = Monitors(store)
+    switch = monitors.switch(every=0.0)
+    assert switch.allows(0.0)
+    alarmed(monitors)
+    slow, first = SlowStore(store, monkeypatch), list[bool]()
+    thread = asking(switch, first)
+    assert slow.began.wait(60)
+    assert not switch.allows(0.0)
+    slow.may_end.set()
+    thread.join()
+    assert first == [False]
+
+
 def test_permission_and_words_are_of_one_look(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
     monitors = Monitors(store)
     alarmed(monitors)
@@ -195,24 +268,18 @@ def test_an_alarm_without_words_holds_back(store: ReviewStore) -> None:
     assert not switch.allows(0.0)
 
 
-def test_the_database_is_read_again_after_a_while_and_not_for_each_answer(
-    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A guard asks the switch for each answer; an alarm of another process must still reach it within ``every``."""
-    monitors, clock = Monitors(store), [0.0]
-    monkeypatch.setattr("guardrail.review.monitors.time.monotonic", lambda: clock[0])
-    switch, read = monitors.switch(every=5.0), store.database.read
-    assert switch.allows(0.0)
-    alarmed(monitors)
-    monkeypatch.setattr(store.database, "read", lambda: pytest.fail("it read again"))
-    clock[0] = 4.9
-    assert switch.allows(0.0)
-    monkeypatch.setattr(store.database, "read", read)
-    clock[0] = 5.0
-    assert not switch.allows(0.0)
-    monkeypatch.setattr(store.database, "read", unavailable)
-    clock[0] = 10.0
-    assert "cannot be read" in switch.reason(), "a database that hangs after a good look"
+def test_a_thread_waits_for_the_look_of_another(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
+    switch = Monitors(store).switch(every=3600.0)
+    slow, lock, answers = SlowStore(store, monkeypatch), NotedLock(threading.Lock()), list[bool]()
+    monkeypatch.setattr(switch, "_reading", lock)
+    threads = [asking(switch, answers)]
+    assert slow.began.wait(60)
+    threads.append(asking(switch, answers))
+    assert lock.second.wait(60)
+    slow.may_end.set()
+    for thread in threads:
+        thread.join()
+    assert answers == [True, True]
 
 
 def test_one_name_is_one_monitor_and_an_unknown_one_holds_back_until_it_is_there(store: ReviewStore) -> None:

@@ -315,14 +315,10 @@ async def test_a_stream_begins_after_the_verdict_and_holds_the_accepted_candidat
     assert result.context_wrapper.usage.output_tokens == 2 * (N + 1)
 
 
-async def test_every_event_of_a_stream_is_as_the_sdk_describes() -> None:
+def test_every_event_of_a_stream_is_as_the_sdk_describes() -> None:
     message = AIMessage("Paris", tool_calls=[{"name": "pay", "args": {"amount": 5}, "id": "c1"}])
-    events = [event async for event in stream_events(to_response(message, 1), "m")]
-    assert [event.type for event in events][:1] == ["response.created"]
-    assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["Paris"]
-    completed = events[-1]
-    assert completed.type == "response.completed"
-    assert (completed.response.model, len(completed.response.output)) == ("m", 2)
+    events = list(stream_events(to_response(message, 1), "m"))
+    assert [event.type for event in events][:2] == ["response.created", "response.output_item.added"]
     for event in events:
         type(event).model_validate(event.model_dump())
     begun = [event.item for event in events if event.type == "response.output_item.added"]
