@@ -130,7 +130,7 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
     shown = run("report", first, other, "--artifact", artifact, "--test", fresh, "--out", page, "--splits", "0")
     assert f"calibrate report {first} {other} --artifact {artifact} --test {fresh}" in page.read_text(encoding="utf-8")
     shown = run("evaluate", first, other, "-a", "0.15", "--rule", "lec", "--splits", "2")
-    assert "2 splits, fitted on 98 of 196" in shown  # four values are missing
+    assert "2 splits, fitted on 100 of 200" in shown  # with the four that have no score: they were asked, too
     run("audit", "-r", first, "-r", other, "--artifact", artifact, code=2)  # the questions of the fit
     run("audit", "-r", fresh, "--artifact", artifact, "--calibration", first, "--calibration", other)
     shown = run("label", first, other, "--rule", "exact", code=2)
