@@ -16,7 +16,6 @@ import numpy as np
 
 from ..errors import describe_error
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
-from ..judges.base import by_question
 from ..types import Missing, Unmeasured
 from .clustering import Pair, Steps
 from .graph import checked
@@ -121,50 +120,33 @@ class _Pool:
         # Emptied before asking: measurements that go on add the items of the next round.
         pending, self.wanted = list(self.wanted), {}
         together, self.together = self.together, []
-        for start in range(0, len(pending), BATCH):
-            part = pending[start : start + BATCH]
-            for item, answer in zip(part, self._answers(part), strict=True):
-                self.known[item] = self._checked(answer)
-        failed = [item for item in pending if self._raised(item)]
-        if failed:
-            self._ask_apart(failed, together)
-
-    def _ask_apart(self, failed: Sequence[Item], together: Iterable[Sequence[Item]]) -> None:
-        """Ask the failed items of each measurement separately: a bad pair fails only the measurements that need it."""
-        # The question-by-question attempt asked about these together already; the same set would fail the same way.
-        tried = set(map(frozenset, _by_question(failed)))
+        self._put(pending)
+        # The failed items of each measurement on their own: a bad pair fails only the measurements that need it.
+        tried = {frozenset(pending)}
         for group in together:
             rest = [item for item in group if self._raised(item)]
-            if not rest or frozenset(rest) in tried:
-                continue
-            tried.add(frozenset(rest))
-            for start in range(0, len(rest), BATCH):
-                part = rest[start : start + BATCH]
-                for item, answer in zip(part, by_question(part, self._of_question), strict=True):
-                    self.known[item] = self._checked(answer)
+            if rest and frozenset(rest) not in tried:
+                tried.add(frozenset(rest))
+                self._put(rest)
+
+    def _put(self, items: Sequence[Item]) -> None:
+        for start in range(0, len(items), BATCH):
+            part = items[start : start + BATCH]
+            for item, answer in zip(part, self._answers(part), strict=True):
+                self.known[item] = self._checked(answer)
 
     def _raised(self, item: Item) -> bool:
         answer = self.known[item]
         return isinstance(answer, _Failed) and answer.raised
 
     def _answers(self, items: Sequence[Item]) -> Sequence[Any]:
-        """One batch; if that fails, question by question."""
         try:
             answers = self.rater.batch(items)
-            # With a wrong number of answers nobody knows which item each belongs to.
-            if len(answers) == len(items):
-                return answers
-        except Exception:  # raised again below, for the question that caused it
-            pass
-        return by_question(items, self._of_question)
-
-    def _of_question(self, question: str, pairs: Sequence[Pair]) -> Sequence[Any]:
-        try:
-            answers = self.rater.batch([(question, a, b) for a, b in pairs])
-            if len(answers) != len(pairs):
-                return [_Failed(f"{len(answers)} answers for {len(pairs)} pairs", raised=True)] * len(pairs)
         except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
-            return [_Failed(f"it raised {describe_error(error)}", raised=True)] * len(pairs)
+            return [_Failed(f"it raised {describe_error(error)}", raised=True)] * len(items)
+        # With a wrong number of answers nobody knows which item each belongs to.
+        if len(answers) != len(items):
+            return [_Failed(f"{len(answers)} answers for {len(items)} pairs", raised=True)] * len(items)
         return answers
 
     def _checked(self, answer: Any) -> Any:
@@ -176,13 +158,6 @@ class _Pool:
             return self.rater.read(answer)
         except (AttributeError, TypeError, ValueError) as error:
             return _Failed(f"{type(error).__name__}: {error}")
-
-
-def _by_question(items: Iterable[Item]) -> list[list[Item]]:
-    grouped: dict[str, list[Item]] = {}
-    for item in items:
-        grouped.setdefault(item[0], []).append(item)
-    return list(grouped.values())
 
 
 @dataclass(slots=True)

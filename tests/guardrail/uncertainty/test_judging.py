@@ -205,12 +205,12 @@ def test_texts_without_a_question_fail_apart_too() -> None:
     assert [row[0].value for row in scores] == [None, 0.5]
 
 
-def test_a_judge_that_always_raises_is_asked_once_a_batch_a_question_and_a_set() -> None:
+def test_a_judge_that_always_raises_is_asked_once_a_batch_and_once_a_set() -> None:
     judge = Table(broken=lambda item: RuntimeError("down"))
     drawns = [answers(f"q{i % 2}", f"a{i}", f"b{i}", f"c{i}") for i in range(8)]
     scores = list(measure_stream(drawns, [make_estimator("num_sets", judge=judge)], PLAN))
     assert {row[0].reason for row in scores} == {Unmeasured.JUDGE_FAILED}
-    assert len(judge.batches) == 1 + 2 + 8
+    assert len(judge.batches) == 1 + 8
 
 
 @pytest.mark.parametrize("verdict", ["yes", 0.5, 1])
