@@ -6,11 +6,12 @@ shown. Terminal, report, log and ``/readyz`` therefore say the same. Shares are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
+from .items.item import ItemVerdict
 from .items.spec import ItemRule
 from .notebook import percent, sure
 from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome
@@ -40,10 +41,13 @@ __all__ = [
     "unguardable",
     "warning",
     "why",
+    "why_in_part",
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
+LISTED = 12
+"""Most places of items that a sentence lists."""
 NO_THRESHOLD, NO_CALL = "answer nothing: no threshold was found", "let no call through: no threshold was found"
 PEOPLE = "prediction_powered"
 """The rule that fits on the labels of a judge, corrected by those of people."""
@@ -503,6 +507,27 @@ def why(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact,
         f"Held back: {name} > {outcome.threshold:.4g}{unit}{own}, the threshold calibrated for {target} among answers "
         f"that are given. {_sign(estimator)}; hand the question to a person, a stronger model, or ask it "
         "more precisely."
+    )
+
+
+def why_in_part(items: Sequence[ItemVerdict], threshold: float | None, *, without: str = "") -> str:
+    """The reason of a verdict on items of which some are kept, with the places of the others.
+
+    Args:
+        items: All items of the answer.
+        threshold: The threshold of the items.
+        without: Why the kept items are not given out without the others; "" if they are.
+    """
+    held = [item for item in items if not item.kept]
+    places = ", ".join(item.shown_path or "(the whole value)" for item in held[:LISTED])
+    places += f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
+    assert threshold is not None, "some item is kept"
+    counted, limit = f"{len(items) - len(held)} of {len(items)} items", f"(uncertainty <= {threshold:.4g})"
+    if without:
+        return f"Held back: {counted} are certain enough {limit}, but {without}: {places}. A person decides about them."
+    return (
+        f"Accepted in part: kept {counted} {limit}. Held back: {places}. Have a person decide about these, or do "
+        "without them."
     )
 
 

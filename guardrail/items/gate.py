@@ -9,6 +9,7 @@ from typing import Any
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, ThresholdGate, unmeasurable, verdict_by
+from ..describe import why_in_part
 from ..errors import ArtifactMismatchError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge
@@ -24,10 +25,8 @@ from .measure import items_estimator, items_measure, measured_items
 from .paths import named_path, schema_of
 from .spec import ItemsThreshold, kept
 
-__all__ = ["LISTED", "ItemsGate", "gate_of", "judges_among", "release", "released_call", "undivided"]
+__all__ = ["ItemsGate", "gate_of", "judges_among", "release", "released_call", "undivided"]
 
-LISTED = 12
-"""Most places that a verdict's detail lists."""
 _NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": None}
 """The tokens of the original answer spell what is held back."""
 
@@ -133,21 +132,14 @@ def _by_items(
     if not verdict.accepted or answer is None:
         return verdict.model_copy(update={"items": judged})
     held = [item for item in judged if not item.kept]
-    counted = f"{len(judged) - len(held)} of {len(judged)} items"
     if not held:
         whole = {"candidate": release(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} items."}
         return verdict.model_copy(update={"items": judged, **whole})
-    places = ", ".join(item.shown_path or "(the whole value)" for item in held[:LISTED])
-    more = f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
     partly = {"items": judged, "reason": Reason.PARTLY_HELD_BACK}
     if answer.tool_calls:
-        detail = (
-            f"Held back: {counted} are certain enough (uncertainty <= {verdict.threshold:.4g}), but a call must not "
-            f"run without the others: {places}{more}. A person decides about them."
-        )
+        detail = why_in_part(judged, verdict.threshold, without="a call must not run without the others")
         return verdict.model_copy(update={**partly, "accepted": False, "detail": detail})
-    detail = f"Accepted in part: kept {counted} (uncertainty <= {verdict.threshold:.4g}). Held back: {places}{more}."
-    detail += " Have a person decide about these, or do without them."
+    detail = why_in_part(judged, verdict.threshold)
     return verdict.model_copy(
         update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
     )
@@ -163,7 +155,7 @@ def undivided(verdict: Verdict) -> Verdict:
     """For callers that can use no item of an answer: an abstention unless everything is kept."""
     if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
-    detail = f"{verdict.detail} The caller takes a whole answer only, so nothing is given out."
+    detail = why_in_part(verdict.items, verdict.threshold, without="the caller takes a whole answer only")
     return verdict.model_copy(
         update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
     )
@@ -175,7 +167,7 @@ def released_call(verdict: Verdict) -> Verdict:
     if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK or answer is None:
         return verdict
     left = release(answer, verdict.items)
-    detail = verdict.detail.replace("Held back:", "Accepted in part:", 1)
+    detail = why_in_part(verdict.items, verdict.threshold)
     return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer, "detail": detail})
 
 
