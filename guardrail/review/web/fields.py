@@ -1,4 +1,4 @@
-"""Decisions item by item on the page: the rows it shows, and the form it sends."""
+"""Fields of an answer or of a call on the page: the rows it shows, and what the form that it sends decides."""
 
 from __future__ import annotations
 
@@ -8,11 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ...errors import UsageError
 from ...items.item import ItemVerdict
 from ...judges.json_value import read_json
+from ...types import ToolCall
 from ..item import Content, Decision, ItemDecision, by_items
 
-__all__ = ["FieldRow", "decision_by_items", "rows_of"]
+__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "rows_of"]
 
 ALTERNATIVES = 3
 """Most other values of the samples that a row shows."""
@@ -46,7 +48,7 @@ class FieldRow:
     @property
     def lines(self) -> int:
         """Lines of the field that an edit is written in."""
-        return min(MOST_LINES, sum(1 + len(line) // LINE for line in self.before.split("\n")))
+        return _lines(self.before)
 
     @property
     def support(self) -> str:
@@ -56,6 +58,88 @@ class FieldRow:
         if not self.samples:
             return f"{1 - self.item.uncertainty:.0%} of the samples agree"
         return f"{round((1 - self.item.uncertainty) * self.samples)} of {self.samples} samples agree"
+
+
+@dataclass(frozen=True, slots=True)
+class ArgumentRow:
+    """One argument of a tool call as the page shows it for an edit.
+
+    Attributes:
+        field: Name of its field in the form.
+        name: Name of the argument.
+        text: What an edit starts from: a text without quotes; JSON for any other value, and for a text with characters
+            that a person cannot see.
+    """
+
+    field: str
+    name: str
+    text: str
+
+    @property
+    def lines(self) -> int:
+        """Lines of the field."""
+        return _lines(self.text)
+
+
+def arguments_of(content: Content) -> list[tuple[ToolCall, list[ArgumentRow]]]:
+    """The candidate's tool calls that an edit may change, each with its arguments."""
+    calls = () if content.candidate is None else content.candidate.tool_calls
+    return [
+        (call, [ArgumentRow(f"argument:{place}:{i}", name, _as_text(call.arguments[name]))
+                for i, name in enumerate(call.arguments)])
+        for place, call in enumerate(calls)
+        if place not in content.fixed
+    ]  # fmt: skip
+
+
+def edited_calls(content: Content, sent: Callable[[str], str | None]) -> tuple[ToolCall, ...]:
+    """The candidate's tool calls with the arguments of a form.
+
+    Args:
+        content: The content of the item.
+        sent: The text of a form field; None if it is missing, and then the argument keeps its value. An empty field
+            leaves an argument out that is not a text.
+
+    Raises:
+        UsageError: A field that is not JSON although its argument is not a text.
+    """
+    calls = () if content.candidate is None else content.candidate.tool_calls
+    edited = []
+    for place, call in enumerate(calls):
+        arguments = {}
+        for i, (name, value) in enumerate(call.arguments.items()):
+            text = sent(f"argument:{place}:{i}")
+            if text is None or text == _as_text(value):
+                arguments[name] = value
+            elif _is_plain(value):
+                arguments[name] = text
+            elif text.strip():
+                arguments[name] = _value_in(text, name)
+        edited.append(ToolCall(name=call.name, arguments=arguments))
+    return tuple(edited)
+
+
+def _value_in(text: str, name: str) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise UsageError(
+            f'the argument {name} must be JSON, such as 5, true or "a text", got {text[:60]!r} ({error}). Go back and '
+            "correct it; nothing was changed."
+        ) from error
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is a text that a text field shows and returns unchanged."""
+    return isinstance(value, str) and all(letter.isprintable() or letter == "\n" for letter in value)
+
+
+def _as_text(value: Any) -> str:
+    return value if _is_plain(value) else json.dumps(value, ensure_ascii=isinstance(value, str))
+
+
+def _lines(text: str) -> int:
+    return min(MOST_LINES, sum(1 + len(line) // LINE for line in text.split("\n")))
 
 
 def rows_of(content: Content) -> list[FieldRow]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import partial
 from typing import Any
 
@@ -11,12 +10,12 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
-from ...types import ToolCall, canonical_calls
+from ...types import canonical_calls
 from ..item import Candidate, Content, Decision, Item, Kind, State
 from ..monitors import Monitors
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
-from .fields import decision_by_items, rows_of
+from .fields import arguments_of, decision_by_items, edited_calls, rows_of
 from .plots import uncertainty_plot, wealth_plot
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
@@ -134,6 +133,7 @@ class Pages:
             plot=uncertainty_plot(item.content.verdict),
             choices=choices_of(item.content),
             rows=rows_of(item.content),
+            arguments=arguments_of(item.content),
         )
 
     def claim(self, call: SiteCall) -> Response:
@@ -254,18 +254,7 @@ def _as_field_text(text: str) -> str:
 
 
 def _edited(call: SiteCall, item: Item) -> Candidate:
-    before = item.content.candidate or Candidate()
-    calls = before.tool_calls
-    if call.field("tool_calls"):
-        try:
-            calls = tuple(ToolCall.model_validate(call_fields) for call_fields in json.loads(call.field("tool_calls")))
-        except (ValueError, TypeError, RecursionError) as error:
-            why = str(error).splitlines()[0]
-            text = (
-                f'Tool calls are a JSON list of {{"name": ..., "arguments": {{...}}}}: {why}. Go back and correct it.'
-            )
-            raise PageError(422, "These tool calls cannot be read", text) from None
-    return Candidate(text=call.field("edited"), tool_calls=calls)
+    return Candidate(text=call.field("edited"), tool_calls=edited_calls(item.content, call.sent))
 
 
 def _page_number(request: Request) -> int:

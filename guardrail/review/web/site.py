@@ -88,11 +88,15 @@ class SiteCall:
         """Id of the item in the path."""
         return str(self.request.path_params["item"])
 
-    def field(self, name: str) -> str:
-        """A text field of the form; empty where it is missing."""
-        value = self.form.get(name, "")
+    def sent(self, name: str) -> str | None:
+        """A text field of the form; None if it is missing."""
+        value = self.form.get(name)
         # Browsers send the line ends of a text field as CR LF.
-        return value.replace("\r\n", "\n") if isinstance(value, str) else ""
+        return value.replace("\r\n", "\n") if isinstance(value, str) else None
+
+    def field(self, name: str) -> str:
+        """A text field of the form; empty if it is missing."""
+        return self.sent(name) or ""
 
 
 class Site:

@@ -106,20 +106,23 @@ def test_a_review_without_javascript(store: ReviewStore, site: Starlette) -> Non
 
 
 def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
-    call = {"name": "transfer", "arguments": {"amount": 5}}
+    call = {"name": "transfer", "arguments": {"amount": 5, "text": "For Ann", "days": [1], "to": "\u202ebob"}}
     item = store.enqueue(held_back(candidate={"tool_calls": [call]}, kind="tool_call"))
     ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
-    lease = lease_of(ann.get(f"/items/{item.id}")[1])
-    for wrong in ("{", "5", '[{"name": 1}]', '["x"]'):
-        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=wrong)
-        assert (status, "cannot be read" in text) == (422, True)
-    call["arguments"] = {"amount": 4}
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=json.dumps([call]))
+    page = ann.get(f"/items/{item.id}")[1]
+    assert '<dt>amount</dt><dd class="pre">5</dd><dt>text</dt><dd class="pre">For Ann</dd>' in page
+    lease = lease_of(page)
+    for wrong in ("{", "4o", "4 euros"):
+        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{"argument:0:0": wrong})
+        assert (status, "the argument amount must be JSON" in text) == (400, True)
+    four = {"argument:0:0": "4", "argument:0:1": "For Ann\r\nand Bob", "argument:0:2": ""}
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **four)
     decision = store.item(item.id).decision
     assert decision is not None
     assert decision.candidate is not None
-    assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments={"amount": 4}),)
+    arguments = {"amount": 4, "text": "For Ann\nand Bob", "to": "\u202ebob"}
+    assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments=arguments),)
 
 
 @pytest.mark.parametrize("text", ["Virginia Woolf", "two\nlines\n", "\r\nold\rlines\r\n", " x", "NUL\0"])
@@ -147,8 +150,8 @@ def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another
     call = {"name": "transfer", "arguments": {"to": "Ann", "amount": 5.0}}
     item = store.enqueue(held_back(candidate={"text": "Done.", "tool_calls": [call]}, kind="tool_call"))
     ann, _, lease = claimed(site, item.id)
-    calls = json.dumps([{"arguments": {"amount": amount, "to": "Ann"}, "name": "transfer"}])
-    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=edited, tool_calls=calls)
+    fields = {"edited": edited, "argument:0:0": "Ann", "argument:0:1": f"{amount}"}
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **fields)
     decision = store.item(item.id).decision
     assert decision is not None
     assert decision.action == action
@@ -171,8 +174,8 @@ def test_a_number_that_a_graphs_state_cannot_hold_is_refused_on_the_page(store: 
     ann = Client(site).sign_in("ann")
     ann.post(f"/items/{item.id}/claim")
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
-    call["arguments"] = {"wei": 25 * 10**18}
-    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", tool_calls=json.dumps([call]))
+    wei = {"argument:0:0": f"{25 * 10**18}"}
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **wei)
     assert status == 400
     assert "hold an integer of 65 bits" in text
     assert "Correct them, or reject the call." in text
@@ -471,8 +474,8 @@ def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store
     ann.post(f"/items/{item.id}/claim")
     page = ann.get(f"/items/{item.id}")[1]
     assert "\u202e" not in page
-    field = unescape(re.findall(r'<textarea id="tool_calls".*?>\n(.*?)</textarea>', page, flags=re.DOTALL)[0])
-    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", tool_calls=field)
+    field = unescape(re.findall(r'<textarea id="argument:0:0".*?>\n(.*?)</textarea>', page, flags=re.DOTALL)[0])
+    ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", **{"argument:0:0": field})
     decided = store.item(item.id).decision
     assert decided is not None
     assert decided.action == "approve"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Iterator
@@ -127,33 +126,29 @@ def test_a_long_question_does_not_fill_the_queue(store: ReviewStore, eve: TestCl
 
 
 def deep(depth: int) -> str:
-    return '[{"name": "f", "arguments": ' + '{"a": ' * depth + "1" + "}" * depth + "}]"
-
-
-def calls(argument: str) -> str:
-    return f'[{{"name": "f", "arguments": {{"b": {argument}}}}}]'
+    return '{"a": ' * depth + "1" + "}" * depth
 
 
 @pytest.mark.parametrize(
-    ("edited", "why"),
+    ("edited", "status", "why"),
     [
-        (deep(300), "nested too deeply"),
-        (deep(900), "nested too deeply"),
-        (deep(50_000), "recursion"),
-        (calls('"\\ud83d"'), "half of a surrogate pair"),
-        (calls("NaN"), "not finite"),
-        (calls("1e999"), "not finite"),
-        (calls("9" * 5000), "cannot be read"),
+        (deep(300), 422, "nested too deeply"),
+        (deep(900), 422, "nested too deeply"),
+        (deep(50_000), 400, "recursion"),
+        ('"\\ud83d"', 422, "half of a surrogate pair"),
+        ("NaN", 422, "not finite"),
+        ("1e999", 422, "not finite"),
+        ("9" * 5000, 400, "the argument b must be JSON"),
     ],
 )
-def test_an_edit_that_cannot_be_stored(store: ReviewStore, eve: TestClient, edited: str, why: str) -> None:
+def test_an_edit_that_cannot_be_stored(store: ReviewStore, eve: TestClient, edited: str, status: int, why: str) -> None:
     item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [{"name": "f", "arguments": {"b": 1}}]}))
     fields = {**claimed(eve, item), "action": "edit"}
-    answer = eve.post(f"/items/{item.id}/decide", data={**fields, "tool_calls": edited})
-    assert (answer.status_code, why in answer.text) == (422, True), answer.text
+    answer = eve.post(f"/items/{item.id}/decide", data={**fields, "argument:0:0": edited})
+    assert (answer.status_code, why in answer.text) == (status, True), answer.text
     assert store.item(item.id).state == "claimed"
-    mended = [{"name": "f", "arguments": {"b": "\U0001f600"}}]
-    assert eve.post(f"/items/{item.id}/decide", data={**fields, "tool_calls": json.dumps(mended)}).status_code == 200
+    mended = {**fields, "argument:0:0": '"\U0001f600"'}
+    assert eve.post(f"/items/{item.id}/decide", data=mended).status_code == 200
     assert store.item(item.id).state == "decided"
 
 
