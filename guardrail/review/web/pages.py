@@ -16,7 +16,7 @@ from ..monitors import Monitors
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
 from .fields import arguments_of, decision_by_items, edited_calls, rows_of
-from .plots import uncertainty_plot, wealth_plot
+from .plots import wealth_plot
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
 __all__ = ["LARGEST_DECISION", "Pages", "edit_of"]
@@ -130,7 +130,6 @@ class Pages:
             lease=self._store.held(call.item, call.account.name),
             trail=self._store.trail(call.item) if call.account.role == "admin" else [],
             now=self._now(),
-            plot=uncertainty_plot(item.content.verdict),
             choices=choices_of(item.content),
             rows=rows_of(item.content),
             arguments=arguments_of(item.content),

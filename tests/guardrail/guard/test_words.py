@@ -10,7 +10,6 @@ from calibrate.report import sentences
 from guardrail import Guardrail, scorer
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import summary
-from guardrail.review.web.plots import uncertainty_plot
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import Estimator, make_estimator, then, ties
 from guardrail.verdict import Verdict
@@ -45,8 +44,7 @@ def verdict(estimator: Estimator, threshold: float, **settings: Any) -> tuple[Ve
 
 def words(verdict: Verdict, artifact: CalibrationArtifact) -> str:
     facts = " ".join(f"{label} {value}" for label, value in sentences.facts(artifact))
-    plot = uncertainty_plot(verdict.model_dump(mode="json")) or ""
-    return f"{verdict.explain()} {facts} {' '.join(summary(artifact))} {plot}"
+    return f"{verdict.explain()} {facts} {' '.join(summary(artifact))}"
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,6 @@ from guardrail.review import Candidate, Content, Lease, ReviewStore, ask_reviewe
 from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
-from guardrail.review.web.plots import uncertainty_plot
 from guardrail.review.web.sessions import Session, Sessions
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
@@ -898,19 +897,6 @@ def test_accounts_that_cannot_be(tmp_path: Path) -> None:
         path.write_text(content)
         with pytest.raises(UsageError):
             Accounts(path)
-
-
-def test_the_plot() -> None:
-    assert uncertainty_plot(None) is None
-    assert uncertainty_plot({**verdict(), "threshold": None}) is None
-    assert uncertainty_plot({"uncertainty": {"value": None}, "threshold": 1}) is None
-    for value, threshold in ((0.0, 0.0), (-3.0, -5.0), (1e300, 1e-300), (0.2, 0.7)):
-        text = str(uncertainty_plot(verdict(value, threshold)))
-        places = [float(x) for x in re.findall(r'\b(?:cx|x|x1|x2)="([^"]+)"', text)]
-        assert all(0 <= place <= 640 for place in places), (value, threshold)
-        assert ('plot-dot fine"' in text) is (value <= threshold)
-    hostile = {"uncertainty": {"value": 1.0, "unit": "<script>"}, "threshold": 0.5}
-    assert "<script>" not in str(uncertainty_plot(hostile))
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,9 +20,8 @@ from guardrail.review import Item, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
-from guardrail.review.web.plots import uncertainty_plot
 from guardrail.review.web.site import ago, when
-from tests.review_pages import REVIEWERS, held_back, verdict
+from tests.review_pages import REVIEWERS, held_back
 
 
 @pytest.fixture
@@ -110,14 +109,6 @@ def test_times_in_words() -> None:
     assert when(0.0) == "1970-01-01 00:00 UTC"
     assert [when(value) for value in (math.inf, 1e15, "soon", None)] == ["never", "never", "soon", "no limit"]
     assert [ago(value) for value in (math.inf, -5.0, 59.9, 7200.0)] == ["for ever", "0 s", "59 s", "2 h"]
-
-
-def test_a_plot_of_what_cannot_be_drawn_is_none() -> None:
-    for value in (math.inf, math.nan, 1e308, "1", None, [1]):
-        assert uncertainty_plot({"uncertainty": {"value": value}, "threshold": 1.0}) is None
-        assert uncertainty_plot({"uncertainty": {"value": 1.0}, "threshold": value}) is None
-    assert uncertainty_plot({"uncertainty": "high", "threshold": 1.0}) is None
-    assert uncertainty_plot(verdict()) is not None
 
 
 def test_a_long_question_does_not_fill_the_queue(store: ReviewStore, eve: TestClient) -> None:
