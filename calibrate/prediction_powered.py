@@ -1,22 +1,19 @@
-"""A threshold from many answers labelled by a judge and a random few labelled by people.
+"""An artifact from many answers labelled by a judge and a random few labelled by people.
 
-Prediction-powered inference (Angelopoulos et al., Science 2023; power tuning: arXiv 2311.01453): the judge's error rate
-on everything, corrected by how judge and people differ on the sample. A judge that agrees narrows the bound; a judge
-that errs costs nothing but its help, because the correction removes its bias. Asymptotic: no certificate.
+The rule is `calibrate.rules.prediction_powered`. A judge that agrees with people narrows the test; a judge that errs
+costs nothing but its help, because the correction removes its bias. Asymptotic: no certificate.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import PEOPLE
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
@@ -24,129 +21,94 @@ from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA, check_open_unit, fit
 from .pipeline import FitSettings, fit_artifact, part_header
-from .rules.certificate import fewest_accepted, interval
+from .rules.certificate import interval
+from .rules.counts import Feasible as Threshold
+from .rules.counts import Infeasible as NoThreshold
 from .rules.counts import items
+from .rules.prediction_powered import prediction_powered
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.apart import refuse_overlap
 from .scoring.metrics import fisher_exact, ks_two_sample
-from .scoring.scores import Scored, arrays, refuse_failed, unmeasured_among
+from .scoring.scores import Scored, arrays, refuse_failed, units_of, unmeasured_among
 
-__all__ = [
-    "NAME",
-    "RateBound",
-    "artifact_with_people",
-    "fit_prediction_powered",
-    "group_unlike_sample",
-    "rate_bound",
-    "selection_p",
-]
-
-NAME = "prediction_powered"
-"""Name of the rule in outcomes."""
-STEPS = 20
-"""Thresholds tested: those that accept 1/20, 2/20, ... of all answers, fixed before any label is read."""
-FEWEST_PEOPLE = 30
-"""Fewest accepted answers with a label by people behind a threshold; the normal approximation needs some."""
-
-
-@dataclass(frozen=True, slots=True)
-class RateBound:
-    """An error rate estimated from judge and people.
-
-    Attributes:
-        estimate: The error rate by people's standard.
-        upper: Its one-sided upper confidence bound, asymptotic.
-        weight: How much the judge counts: 0 not at all (people only), 1 fully.
-    """
-
-    estimate: float
-    upper: float
-    weight: float
-
-
-def rate_bound(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, delta: float) -> RateBound:
-    """Upper bound of an error rate from a random sample with both labels and the rest with the judge's only.
-
-    With H by people, J by the judge, k items with both and K with the judge's only::
-
-        estimate = w mean_K(J) + mean_{k+1}(H - w J)        upper = estimate + z_{1-delta} se
-        se^2     = w^2 var_K(J) / K + var_{k+1}(H - w J) / (k + 1)
-
-    where one adverse item (wrong, and the judge says right) is added to the k. It vanishes as k grows, and without it a
-    sample without disagreement would have no variance at all: with it, no error among k gives (1 + z) / (k + 1), within
-    a percent of the exact bound at delta = .1. The weight w is the one with the least variance, cov(H, J) / ((1 + k/K)
-    var(J)), held in [0, 1].
-
-    Args:
-        people: Errors (0 or 1) by people, shape (k,), k >= 2.
-        judge: Errors of the same items by the judge, shape (k,).
-        judge_only: Errors of the other items by the judge, shape (K,); may be empty.
-        delta: 1 - confidence.
-    """
-    h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
-    rest = np.asarray(judge_only, dtype=np.float64)
-    weight = _weight(h, j, rest.size)
-    # The adverse item: wrong by people, right by the judge, so H - w J = 1 at any weight.
-    residual = np.append(h - weight * j, 1.0)
-    variance = float(residual.var(ddof=1)) / residual.size
-    estimate = float(residual.mean())
-    # At weight 0 the rest may be empty, and the mean of nothing is NaN.
-    if weight:
-        estimate += weight * float(rest.mean())
-        variance += weight**2 * float(rest.var()) / rest.size
-    return RateBound(estimate, estimate + float(special.ndtri(1 - delta)) * math.sqrt(variance), weight)
+__all__ = ["artifact_with_people", "fit_prediction_powered", "group_unlike_sample", "selection_p"]
 
 
 def fit_prediction_powered(
-    uncertainty: ArrayLike,
-    judge_error: ArrayLike,
-    people_error: Sequence[int | None],
-    *,
-    alpha: float,
-    delta: float | None = None,
+    u: ArrayLike, judge: ArrayLike, people: Sequence[int | None], *, alpha: float, delta: float = DEFAULT_DELTA
 ) -> Feasible | Infeasible:
     """The largest threshold whose error rate, by people's standard, is shown to be at most alpha.
-
-    A fixed sequence: thresholds that accept 1/20, 2/20, ... of all answers, from the first with enough labels by people
-    behind it (30, or twice the zero-error floor of alpha and delta if that is more), each tested at delta, until the
-    first whose bound (:func:`rate_bound`) exceeds alpha. Scores, and which items people labelled, decide where to
-    begin; labels do not.
 
     Asymptotic: the probability of a threshold with an error rate above alpha tends to at most delta as both label sets
     grow. People must have labelled a *random* sample of the answers.
 
     Args:
-        uncertainty: Scores of all items, shape (n,).
-        judge_error: 0 or 1 by the judge, shape (n,).
-        people_error: 0 or 1 by people, None where they did not look, length n.
+        u: Scores of all items, shape (n,); +inf where it was not measured.
+        judge: 0 or 1 by the judge, shape (n,).
+        people: 0 or 1 by people, None where they did not look, length n.
         alpha: Target error rate among accepted answers.
-        delta: Failure probability; 0.1 when left out.
+        delta: Failure probability.
 
     Returns:
         ``Feasible`` or ``Infeasible`` with rule "prediction_powered". Counts, interval and diagnostics are of the items
-        that people labelled.
+        that people labelled, and of the part of the unmeasured that belongs to them.
 
     Raises:
         UsageError: As :func:`calibrate.fit`; or lengths that differ, or fewer than two labels by people.
     """
     check_open_unit("alpha", alpha)
-    delta = DEFAULT_DELTA if delta is None else delta
     check_open_unit("delta", delta)
-    scores, judge = items(uncertainty, judge_error)
-    if len(people_error) != scores.size:
+    scores, machine = items(u, judge)
+    if len(people) != scores.size:
         raise UsageError(
-            f"people_error has {len(people_error)} entries and uncertainty has {scores.size}. Pass None where people "
-            "did not look."
+            f"people has {len(people)} entries and u has {scores.size}. Pass None where people did not look."
         )
     # `is not None`: a label of 0 is a label.
-    sampled = np.array([label is not None for label in people_error])
+    sampled = np.array([label is not None for label in people])
     if sampled.sum() < 2:
         raise UsageError(
             f"people labelled {int(sampled.sum())} of these answers; at least 2 are needed, and hundreds help."
         )
-    people = np.array([label for label in people_error if label is not None], dtype=np.int64)
-    tested = _walk(scores, judge, sampled, people, alpha, delta)
-    return _outcome(tested, scores, sampled, people, alpha, delta)
+    wrong = np.array([label or 0 for label in people], dtype=np.int64)
+    result = prediction_powered(scores, wrong, alpha, delta, judge=machine, sampled=sampled)
+    k, others = result.n, int(np.count_nonzero(np.isfinite(scores) & ~sampled))
+    unmeasured = unmeasured_among(k, others, int(np.count_nonzero(np.isinf(scores))))
+    # A plain fit on people's labels supplies the figures.
+    own = np.append(scores[sampled], np.full(unmeasured, np.inf))
+    plain = fit(own, np.append(wrong[sampled], np.zeros(unmeasured, dtype=np.int64)), alpha=alpha, delta=delta)
+    common: dict[str, Any] = {
+        "rule": PEOPLE,
+        "alpha": alpha,
+        "delta": delta,
+        "options": {"people": k, "judge_only": others},
+        "n": plain.n,
+        "diagnostics": plain.diagnostics,
+        "certifies": False,
+    }
+    if isinstance(result, Threshold):
+        return Feasible(
+            threshold=result.threshold,
+            n_accepted=result.k,
+            n_errors=result.e,
+            interval=interval(result.e, result.k),
+            tie_block=int(np.count_nonzero(scores[sampled] == result.threshold)),
+            **common,
+        )
+    reason, detail = _why(result, alpha)
+    return Infeasible(reason=reason, detail=detail, **common)
+
+
+def _why(result: NoThreshold, alpha: float) -> tuple[InfeasibleReason, str]:
+    if result.first is None:
+        return InfeasibleReason.TOO_FEW_ITEMS, (
+            f"People labelled {result.n} answers; a threshold needs {result.start} accepted ones among them. Have more "
+            "labelled, drawn at random."
+        )
+    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
+        f"At the first threshold tested {result.first.e} of the {result.first.k} accepted answers that people labelled "
+        f"are wrong, which with the judge's labels does not show an error rate of {alpha:g}. Label more by hand, or "
+        "use a larger alpha or a better score."
+    )
 
 
 def artifact_with_people(
@@ -155,7 +117,7 @@ def artifact_with_people(
     *,
     score: str,
     alpha: float,
-    delta: float | None = None,
+    delta: float = DEFAULT_DELTA,
     without_failed: bool = False,
 ) -> tuple[CalibrationArtifact, RecordFile]:
     """An artifact from judge-labelled records and the labels people gave to a random sample of them.
@@ -190,8 +152,9 @@ def artifact_with_people(
     errors = {record.id: int(not record.correct) for record in labelled.records}
     people = [errors.get(name) for name in pool.ids]
     _refuse_selected(file, pool, np.array([error is not None for error in people]), labels)
-    spent = DEFAULT_DELTA if delta is None else delta
-    outcome = fit_prediction_powered(pool.uncertainty, pool.error, people, alpha=alpha, delta=spent)
+    units = units_of(file.records, score)
+    people += [None] * (units.u.size - len(people))
+    outcome = fit_prediction_powered(units.u, units.wrong, people, alpha=alpha, delta=delta)
     used = set(pool.ids)
     part = [record for record in sample.records if record.id in used]
     artifact = fit_artifact(sample, score=score, alpha=alpha, part=part, settings=FitSettings(repeats="all"))
@@ -204,11 +167,7 @@ def artifact_with_people(
         "n_failed": n_failed,
         "n_unlabelled": len(pool.ids) + pool.n_unlabelled - artifact.data.n_used,
     }
-    unmeasured = unmeasured_among(outcome.n, len(pool.ids) + pool.n_unlabelled - outcome.n, pool.n_unmeasured)
-    n = outcome.n + unmeasured
-    most = outcome.diagnostics.max_acceptance * outcome.n / n
-    figures = outcome.diagnostics.model_copy(update={"max_acceptance": most})
-    outcome = outcome.model_copy(update={"options": options, "n": n, "diagnostics": figures})
+    outcome = outcome.model_copy(update={"options": options})
     data = artifact.data.model_copy(update=asked)
     return artifact.model_copy(update={"outcome": outcome, "data": data}), sample
 
@@ -278,105 +237,3 @@ def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_],
             f"= {p:.1g}): they are not a random sample, and only a random one corrects the judge. Draw what people "
             f"label at random from all of {file.path}, or have the rest labelled as well."
         )
-
-
-@dataclass(frozen=True, slots=True)
-class _Tested:
-    fewest: int
-    threshold: float | None = None
-    """The last threshold that passed."""
-    passed: RateBound | None = None
-    failed: RateBound | None = None
-    """The bound at which the sequence stopped; None when all thresholds passed, or none could be tested."""
-
-
-def _walk(
-    scores: NDArray[np.float64],
-    judge: NDArray[np.int64],
-    sampled: NDArray[np.bool_],
-    people: NDArray[np.int64],
-    alpha: float,
-    delta: float,
-) -> _Tested:
-    # Twice the floor, because a normal approximation needs more than the exact test's least number.
-    fewest = max(FEWEST_PEOPLE, 2 * int(fewest_accepted(0, alpha, delta)))
-    threshold = passed = None
-    for cut in _cuts(scores):
-        below = scores <= cut
-        judged = below & sampled
-        # Skipped, not failed: where people looked is known without labels, so the start may depend on it.
-        if np.count_nonzero(judged) < fewest:
-            continue
-        bound = rate_bound(people[below[sampled]], judge[judged], judge[below & ~sampled], delta)
-        if bound.upper > alpha:
-            return _Tested(fewest, threshold, passed, bound)
-        threshold, passed = float(cut), bound
-    return _Tested(fewest, threshold, passed, None)
-
-
-def _cuts(scores: NDArray[np.float64]) -> list[float]:
-    """Scores at the shares 1/20, 2/20, ... 1, each once."""
-    ranked = np.sort(scores)
-    # 1e-9, so that a share that is a whole number of answers is not rounded up to the next one.
-    at = np.ceil(np.arange(1, STEPS + 1) * ranked.size / STEPS - 1e-9).astype(int) - 1
-    return [float(value) for value in np.unique(ranked[at])]
-
-
-def _weight(h: NDArray[np.float64], j: NDArray[np.float64], others: int) -> float:
-    spread = float(j.var())
-    # A judge that always says the same corrects nothing, and without other answers nothing can be carried over.
-    if spread == 0 or others == 0:
-        return 0.0
-    best = float(((h - h.mean()) * (j - j.mean())).mean()) / ((1 + h.size / others) * spread)
-    return min(1.0, max(0.0, best))
-
-
-def _outcome(
-    tested: _Tested,
-    scores: NDArray[np.float64],
-    sampled: NDArray[np.bool_],
-    people: NDArray[np.int64],
-    alpha: float,
-    delta: float,
-) -> Feasible | Infeasible:
-    """The result in the usual form; a plain fit on the people's labels supplies the diagnostics."""
-    plain = fit(scores[sampled], people, alpha=alpha, rule="certified", delta=delta)
-    bound = tested.passed or tested.failed
-    options: dict[str, Any] = {"people": people.size, "judge_only": int(np.count_nonzero(~sampled))}
-    if bound is not None:
-        options |= {"estimate": bound.estimate, "upper": bound.upper, "weight": bound.weight}
-    common: dict[str, Any] = {
-        "rule": NAME,
-        "alpha": alpha,
-        "delta": delta,
-        "options": options,
-        "n": people.size,
-        "diagnostics": plain.diagnostics,
-        "certifies": False,
-    }
-    if tested.threshold is None:
-        reason, detail = _why(tested, people.size, alpha)
-        return Infeasible(reason=reason, detail=detail, **common)
-    accepted = scores[sampled] <= tested.threshold
-    k, errors = int(np.count_nonzero(accepted)), int(people[accepted].sum())
-    return Feasible(
-        threshold=tested.threshold,
-        n_accepted=k,
-        n_errors=errors,
-        interval=interval(errors, k),
-        tie_block=int(np.count_nonzero(scores[sampled] == tested.threshold)),
-        **common,
-    )
-
-
-def _why(tested: _Tested, people: int, alpha: float) -> tuple[InfeasibleReason, str]:
-    if tested.failed is None:
-        return InfeasibleReason.TOO_FEW_ITEMS, (
-            f"People labelled {people} answers; a threshold needs {tested.fewest} accepted ones among them. Have more "
-            "labelled, drawn at random."
-        )
-    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
-        f"At the first threshold tested people's error rate is estimated at {tested.failed.estimate:.3f} "
-        f"and bounded by {tested.failed.upper:.3f}, above alpha = {alpha:g}. Label more by hand, or use a larger "
-        "alpha or a better score."
-    )

@@ -157,7 +157,7 @@ class _WithPeople:
     labels: Path
     out: Path
     alpha: float
-    delta: float | None
+    delta: float
     sources: Sequence[Path]
     without_failed: bool
 
@@ -295,14 +295,14 @@ def fit(
     Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
     """
     groups: Groups = "cluster" if cluster_by_group else "category"
-    target = _target(alpha)
+    target, spent = _target(alpha), DEFAULT_DELTA if delta is None else delta
     if cascade:
         fit_stages(
             records,
             out,
             alpha=_number(target),
             estimators=estimators or (),
-            delta=DEFAULT_DELTA if delta is None else delta,
+            delta=spent,
             share=_share_of_cascade(rule),
             cluster_by_group=cluster_by_group,
             without_failed=without_failed,
@@ -334,7 +334,7 @@ def fit(
     fitting: _Fitting
     if human_labels is not None:
         beside = [_labelled_by_people(out)]
-        fitting = _WithPeople(human_labels, out, _number(target), delta, records, without_failed)
+        fitting = _WithPeople(human_labels, out, _number(target), spent, records, without_failed)
     else:
         beside = [_kept_out(out)] if test_fraction else []
         fitting = _ByRule(

@@ -50,7 +50,11 @@ class Feasible:
 
 @dataclass(frozen=True, slots=True)
 class Infeasible:
-    """No threshold: nothing is accepted. ``first``, of `certified`: what `smallest` returns for these units, a hint."""
+    """No threshold: nothing is accepted.
+
+    ``first``: of `certified` what `smallest` returns for these units, a hint; of `prediction_powered` what was tested
+    first.
+    """
 
     n: int
     reason: Reason

@@ -60,7 +60,7 @@ def prediction_powered(
     alpha) tends to at most delta as both label sets grow, if people labelled a random sample.
 
     ``wrong`` has people's labels where ``sampled`` (0 elsewhere), ``judge`` the judge's, all of shape (N,). n, k and e
-    of the result count the answers that people labelled.
+    of the result count the answers that people labelled; an infeasible one has the first tested threshold.
     """
     scores, people = items(u, wrong)
     machine, looked = items(u, judge)[1], items(u, sampled)[1] == 1
@@ -72,7 +72,7 @@ def prediction_powered(
         return Infeasible(n, "too_few_items", fewest)
     p = [p_people(people[a & looked], machine[a & looked], machine[a & ~looked], alpha) for a in below]
     index = walk(passes(p, delta), 0)
-    if index is None:
-        return Infeasible(n, "risk_never_low_enough", fewest)
-    accepted = below[index] & looked
-    return Feasible(float(scores[below[index]].max()), n, int(accepted.sum()), int(people[accepted].sum()), fewest)
+    reached = below[index or 0]
+    accepted = reached & looked
+    at = Feasible(float(scores[reached].max()), n, int(accepted.sum()), int(people[accepted].sum()), fewest)
+    return Infeasible(n, "risk_never_low_enough", fewest, at) if index is None else at

@@ -1,4 +1,4 @@
-"""Judge labels corrected by people's: the bound by hand, the outcome, the artifact and the command."""
+"""Judge labels corrected by people's: the outcome, the artifact and the command."""
 
 from __future__ import annotations
 
@@ -8,48 +8,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from scipy import stats
 from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.labels import read_labels
 from calibrate.data.records import RecordFile, read_records
-from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, rate_bound
+from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered
 from calibrate.report import write_report
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
-
-
-def test_bound_by_hand_where_the_judge_always_agrees() -> None:
-    # k = 4, K = 4, H = J = 0 0 1 1: var(J) = cov = 1/4, weight 1 / (1 + 4/4) = 1/2.
-    # Residuals H - J/2 = 0 0 .5 .5 and the adverse 1: mean .4, variance .175. Judge only 0 0 0 1: mean .25, 3/16.
-    bound = rate_bound([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], 0.1)
-    assert bound.weight == 0.5
-    assert bound.estimate == pytest.approx(0.4 + 0.125)
-    se = math.sqrt(0.175 / 5 + 0.25 * (3 / 16) / 4)
-    assert bound.upper == pytest.approx(bound.estimate + 1.281552 * se, abs=1e-6)
-
-
-@pytest.mark.parametrize("k", [30, 100, 1000])
-@pytest.mark.parametrize("errors", [0, 1, 5])
-def test_without_help_the_bound_is_nearly_the_exact_one(k: int, errors: int) -> None:
-    people = np.arange(k) < errors
-    bound = rate_bound(people, np.zeros(k), np.zeros(10 * k), 0.1)  # a judge that always says right does not help
-    assert bound.weight == 0.0
-    assert bound.upper == pytest.approx(float(stats.beta.ppf(0.9, errors + 1, k - errors)), rel=0.03)
-
-
-def test_a_good_judge_narrows_the_bound_and_a_contrary_one_is_ignored() -> None:
-    rng = np.random.default_rng(0)
-    truth = rng.random(2200) < 0.2
-    good = truth ^ (rng.random(2200) < 0.02)
-    alone = rate_bound(truth[:200], np.zeros(200), np.zeros(2000), 0.1)
-    helped = rate_bound(truth[:200], good[:200], good[200:], 0.1)
-    assert helped.weight > 0.7
-    assert helped.upper - helped.estimate < 0.6 * (alone.upper - alone.estimate)
-    assert rate_bound(truth[:200], ~good[:200], ~good[200:], 0.1).weight == 0.0
 
 
 def test_outcomes() -> None:
@@ -63,7 +32,6 @@ def test_outcomes() -> None:
     assert (outcome.n, outcome.n_accepted) == (500, (int(outcome.threshold) + 1) // 2)
     assert outcome.n_errors == sum(1 for i in range(1, 1000, 2) if 600 <= i <= outcome.threshold)
     assert "not a certificate" in guarantee(outcome)
-    assert outcome.options["weight"] > 0
     few = fit_prediction_powered(u, judge.astype(int), [0] * 20 + [None] * 980, alpha=0.1)
     assert isinstance(few, Infeasible)
     assert few.reason is InfeasibleReason.TOO_FEW_ITEMS
@@ -71,7 +39,12 @@ def test_outcomes() -> None:
     bad = fit_prediction_powered(u, np.ones(1000), [1] * 500 + [None] * 500, alpha=0.1)
     assert isinstance(bad, Infeasible)
     assert bad.reason is InfeasibleReason.RISK_NEVER_LOW_ENOUGH
-    with pytest.raises(UsageError, match="has 3 entries"):
+    assert "50 of the 50 accepted answers that people labelled are wrong" in bad.detail  # the first 1/20 of 1,000
+    # 100 of 1,100 were not measured: half of them belong to the half that people labelled.
+    scores, judged = [*u, *[math.inf] * 100], [*judge.astype(int), *[0] * 100]
+    missing = fit_prediction_powered(scores, judged, [*people, *[None] * 100], alpha=0.1)
+    assert (missing.n, missing.options) == (550, {"people": 500, "judge_only": 500})
+    with pytest.raises(UsageError, match="people has 3 entries"):
         fit_prediction_powered(u, judge.astype(int), [1, 0, None], alpha=0.1)
     with pytest.raises(UsageError, match="people labelled 1"):
         fit_prediction_powered(u, judge.astype(int), [1] + [None] * 999, alpha=0.1)

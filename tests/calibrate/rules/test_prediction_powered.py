@@ -18,6 +18,18 @@ def test_people_without_an_error_by_hand() -> None:
         assert p_people([0] * 60, [0] * 60, judge_only, (1 + 1.2815515655) / 61) == pytest.approx(0.1)
 
 
+def test_a_judge_that_always_agrees_by_hand() -> None:
+    # k = 4, K = 4, H = J = 0 0 1 1: var(J) = cov = 1/4, weight 1 / (1 + 4/4) = 1/2.
+    # Residuals H - J/2 = 0 0 .5 .5 and the adverse 1: mean .4, variance .175. Judge only 0 0 0 1: mean .25, 3/16.
+    alpha = 0.4 + 0.125 + 1.2815515655 * (0.175 / 5 + 0.25 * (3 / 16) / 4) ** 0.5
+    assert p_people([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], alpha) == pytest.approx(0.1)
+
+
+def test_a_contrary_judge_is_ignored() -> None:
+    people, rest = np.array([0] * 95 + [1] * 5), np.tile([0, 1], 500)
+    assert p_people(people, 1 - people, rest, 0.1) == p_people(people, people, [], 0.1)
+
+
 def test_a_judge_that_agrees_narrows_the_test_and_a_useless_one_costs_nothing() -> None:
     people = np.array([0] * 95 + [1] * 5)
     rest = np.tile(people, 20)
