@@ -436,7 +436,7 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
     share = percent(terms.acceptance)
-    answers = f"lets {share} of calls through" if of.calls else f"answers {share} of questions"
+    answers = f"lets {share} of all calls through" if of.calls else f"answers {share} of all questions"
     return (
         f"Rule {terms.rule}, {kind}{_kept(alpha, n, terms, of)}. It {answers}; at calibration "
         f"{wrong} of these {'calls' if of.calls else 'answers'} were wrong{interval}.{of.failures}"

@@ -378,11 +378,10 @@ def unpromised(verdict: Verdict, turns: str) -> Verdict:
     not.
     """
     why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
-    marked = verdict.model_copy(update={"turns": turns, "detail": f"{verdict.detail} {why}"})
-    if not verdict.accepted:
+    whole = undivided(verdict)
+    marked = whole.model_copy(update={"turns": turns, "detail": f"{whole.detail} {why}"})
+    if not marked.accepted:
         return marked
-    if verdict.reason is Reason.PARTLY_HELD_BACK:
-        return undivided(marked)
     return marked.model_copy(update={"accepted": False, "reason": Reason.OTHER_TURNS})
 
 

@@ -176,7 +176,7 @@ def test_every_share_is_of_all_questions_asked(labelled: RecordFile, tmp_path: P
     share = f"{100 * k / 240:.1f}".removesuffix(".0")
     assert k > 0
     assert artifact.acceptance == pytest.approx(k / 240)
-    assert f"It answers {share} % of questions" in promises(artifact)[0]
+    assert f"It answers {share} % of all questions" in promises(artifact)[0]
     assert at_calibration(artifact).acceptance[0] == pytest.approx(k / 240)
     path, out = tmp_path / "r.jsonl", tmp_path / "a.json"
     write_records(path, file.header, file.records)
@@ -186,7 +186,7 @@ def test_every_share_is_of_all_questions_asked(labelled: RecordFile, tmp_path: P
         describe(artifact),
         " ".join(each.detail for each in doctor.examine(str(out))),
     ):
-        assert f"{share} % of questions" in shown or f"answers {share} % of all 240 questions" in shown
+        assert f"{share} % of all questions" in shown or f"answers {share} % of all 240 questions" in shown
         assert f"{100 * k / 180:.1f} %" not in shown
 
 

@@ -66,7 +66,7 @@ def test_the_line_of_a_rule_that_holds_on_average() -> None:
     """Nobody may read "at most" where only an average is aimed at."""
     assert promise_line(0.1, 200, AVERAGE) == (
         "Rule acrc, on average over calibrations, not a certificate: about 40 % of such gates end above 10 % wrong. It "
-        "answers 50 % of questions; at calibration 8 % of these answers were wrong (95 % interval 3.5 % to 15.2 %)."
+        "answers 50 % of all questions; at calibration 8 % of these answers were wrong (95 % interval 3.5 % to 15.2 %)."
     )
     everything = promise_line(0.1, 200, Terms("acrc", False, 1.0, 1.0, 200, 2, None))
     assert everything.startswith("Rule acrc, on average over calibrations, not a certificate. It answers 100 %")
@@ -76,7 +76,7 @@ def test_the_line_of_a_rule_that_holds_on_average() -> None:
 def test_the_line_of_a_certificate() -> None:
     assert promise_line(0.1, 200, CERTIFICATE).startswith(
         "Rule certified, a certificate: at most 10 % of the answers given are wrong, with 90 % confidence. It answers "
-        "20 % of questions"
+        "20 % of all questions"
     )
     assert promise_line(0.1, 200, NOTHING) == (
         "Rule certified found no threshold for 10 % wrong answers on 200 labels, so nothing is answered."
@@ -87,11 +87,11 @@ def test_the_line_of_a_gate_on_tool_calls_speaks_of_calls() -> None:
     """Who reads "answers 20 % of questions" about a transfer does not know what was counted."""
     assert promise_line(0.1, 200, CERTIFICATE, Asked(calls=True)).startswith(
         "Rule certified, a certificate: at most 10 % of the calls let through are wrong, with 90 % confidence. It lets "
-        "20 % of calls through; at calibration "
+        "20 % of all calls through; at calibration "
     )
     assert promise_line(0.1, 200, NOTHING, Asked(calls=True)).endswith("so no call is let through.")
     judged = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
-    assert "of calls through" in promises(artifact(CERTIFIED, estimator=judged))[0]
+    assert "of all calls through" in promises(artifact(CERTIFIED, estimator=judged))[0]
     assert answer_if(artifact(CERTIFIED, estimator=judged)).startswith("let a call through if primary_disagreement <= ")
 
 
@@ -122,7 +122,7 @@ def test_all_fits_share_their_confidence_and_a_scope_counts_all_questions() -> N
     )
     assert isinstance(CERTIFIED, Feasible)
     assert CERTIFIED.n_accepted == 119  # of 200, so 59.5 % of the half within the scope
-    assert "answers 29.8 % of questions" in promises(artifact(CERTIFIED.model_copy(update={"scope": scope})))[0]
+    assert "answers 29.8 % of all questions" in promises(artifact(CERTIFIED.model_copy(update={"scope": scope})))[0]
 
 
 @pytest.mark.parametrize("question", ["sure?", "unsure?"])
