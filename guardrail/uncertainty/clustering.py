@@ -28,8 +28,6 @@ class Clusters(Frozen):
 
     assignment: tuple[int, ...]
     """Cluster number of each sample; numbered 0, 1, ... in order of first appearance."""
-    judged_pairs: int = 0
-    """Pairs that were put to the judge (after exact-string deduplication)."""
 
     @property
     def sizes(self) -> tuple[int, ...]:
@@ -115,20 +113,19 @@ def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Step
     folded = fold(answers, judge)
     if method == "components":
         # Sorted, so that the judge gets the same pairs in the same order for any order of the samples.
-        merged = yield from _components(sorted(folded.judged), folded.text_of)
+        root_of = yield from _components(sorted(folded.judged), folded.text_of)
     else:
         # Not sorted: greedy clustering is defined by the order of the samples.
-        merged = yield from _greedy(folded.judged, folded.text_of)
-    if merged is None:
+        root_of = yield from _greedy(folded.judged, folded.text_of)
+    if root_of is None:
         return None
-    root_of, judged = merged
     # Refusals and calls that nobody judged are not in the dict: each is a cluster with its key.
     roots = [root_of.get(key, key) for key in folded.keys]
     number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
-    return Clusters(assignment=tuple(number[root] for root in roots), judged_pairs=judged)
+    return Clusters(assignment=tuple(number[root] for root in roots))
 
 
-def _components(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tuple[dict[str, str], int]]:
+def _components(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, dict[str, str]]:
     pairs = unordered_pairs(keys)
     verdicts = yield _texts(pairs, text_of)
     root_of = {key: key for key in keys}
@@ -143,22 +140,21 @@ def _components(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tup
             return None
         if same:
             root_of[find(b)] = find(a)
-    return {key: find(key) for key in keys}, len(pairs)
+    return {key: find(key) for key in keys}
 
 
-def _greedy(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tuple[dict[str, str], int]]:
+def _greedy(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, dict[str, str]]:
     """One round for each cluster: the first answer without one founds it and is compared with the other such answers.
 
     So every answer is compared with the founders in order, up to the first match, in as few judgements as possible. The
     Nature code compares a founder with *all* later answers, and lets it take over those that already have a cluster.
     """
     root_of: dict[str, str] = {}
-    left, judged = list(keys), 0
+    left = list(keys)
     while left:
         head, *others = left
         pairs = [(head, other) for other in others]
         verdicts = yield _texts(pairs, text_of)
-        judged += len(pairs)
         root_of[head] = head
         left = []
         for other, same in zip(others, verdicts, strict=True):
@@ -168,7 +164,7 @@ def _greedy(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, tuple[d
                 root_of[other] = head
             else:
                 left.append(other)
-    return root_of, judged
+    return root_of
 
 
 def _texts(pairs: Iterable[Pair], text_of: dict[str, str]) -> list[Pair]:

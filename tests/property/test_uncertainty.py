@@ -30,7 +30,10 @@ class Neighbours(Judge):
     def spec(self) -> JudgeSpec:
         return JudgeSpec(name="neighbours", version=1, params={})
 
+    n_asked = 0
+
     def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        self.n_asked += len(pairs)
         return [abs(int(a) - int(b)) <= 1 for a, b in pairs]
 
 
@@ -48,8 +51,6 @@ def test_clusters_are_a_partition(texts: list[str], judge: ExactJudge, method: s
     assert len(clusters.assignment) == len(texts)
     assert sum(clusters.sizes) == len(texts)
     assert all(size > 0 for size in clusters.sizes)
-    distinct = len(set(texts))
-    assert clusters.judged_pairs <= distinct * (distinct - 1) // 2
 
 
 @given(st.lists(st.integers(0, 9), min_size=2, max_size=10), st.randoms(use_true_random=False))
@@ -190,10 +191,11 @@ def test_greedy_is_first_match_and_asks_no_more_than_that_takes(texts: list[str]
                 number[text] = len(founders)
                 founders.append(text)
         expected.append(number[text])
-    clusters = cluster("q", texts, Neighbours(), "greedy")
+    judge = Neighbours()
+    clusters = cluster("q", texts, judge, "greedy")
     assert clusters is not None
     assert clusters.assignment == tuple(expected)
-    assert clusters.judged_pairs == n_judged
+    assert judge.n_asked == n_judged
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.data())
