@@ -27,7 +27,7 @@ from ..items.audit import measured_alike
 from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
-from .frame.app import app
+from .frame.app import command
 from .frame.cascade import audit_stages, is_cascade
 from .frame.files import open_pool, read_pool, warn_undecided
 from .frame.items import audit_by_items
@@ -44,7 +44,7 @@ TITLES = {
 }
 
 
-@app.command()
+@command("audit")
 def audit(
     records: Annotated[
         list[Path],
@@ -88,13 +88,12 @@ def audit(
 ) -> None:
     """Test the promise on new labelled questions; exit with 1 when they refute it.
 
+    Example: calibrate audit -r fresh.jsonl --artifact artifact.json
+    Example: calibrate audit -r fresh.jsonl --artifact artifact.json --unlabelled
+
     The model is not called. Records without scores or labels are scored and labelled as the artifact says, in memory.
     Exit code: 0 supported or undecided, 1 refuted (with --unlabelled: the questions or the model changed), 2 nothing
     could be tested.
-
-    Example: calibrate audit --records fresh.jsonl --artifact artifact.json
-
-    Example: calibrate audit --records fresh.jsonl --artifact artifact.json --unlabelled
     """
     if unlabelled:
         _compare_scores(records, artifact, delta=level, estimator=estimator, as_json=as_json)
@@ -230,8 +229,8 @@ def _print_what_helps(
     for other in others:
         print_line(f"      {other}")
     for path in fresh:
-        for command in _unwritten(path, loaded, key):
-            print_line(f"Before that, as it was done in memory only: {command}")
+        for missing in _unwritten(path, loaded, key):
+            print_line(f"Before that, as it was done in memory only: {missing}")
 
 
 def _audit_command(records: Sequence[Path], artifact: Path) -> str:

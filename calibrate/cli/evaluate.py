@@ -16,22 +16,20 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
 from ..data.progress import bar
-from ..data.records import Record, write_records
+from ..data.records import Record
 from ..data.split import Groups
 from ..evaluation.calls import CallsTable, calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import Estimate, csv_text
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
 from ..fitting import DEFAULT_DELTA
-from ..pipeline import part_header
 from ..report.comparison import FORMS, PaperView, paper_view
 from ..report.content import FEW_NOTE, few
 from ..rules import compared_rules
 from ..spec_syntax import parse_rule, rule_text
-from .frame.app import app
+from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.items import evaluate_by_items, refuse_with_items
-from .frame.next_commands import listed
 from .frame.options import ItemsOption
 from .frame.terminal import console, finish, print_line, table
 
@@ -68,7 +66,7 @@ class _EvaluateOptions:
     cluster_by_group: bool
 
 
-@app.command()
+@command("evaluate")
 def evaluate(
     records: Annotated[list[Path], typer.Argument(help="Record files with scores and labels; pooled unless --apart.")],
     alpha: Annotated[
@@ -99,26 +97,19 @@ def evaluate(
     figure: Annotated[
         Path | None, typer.Option(help="Write the paper's four-panel figure here (PNG): risk and acceptance by alpha.")
     ] = None,
-    rest: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write the questions here that the table of calls leaves out: fit a score of the table on them."
-        ),
-    ] = None,
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     items: ItemsOption = False,
 ) -> None:
     """Compare rules, scores and calibration sizes over many random splits. The model is not called.
 
-    Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --rule acrc:k_min=1 --csv rules.csv
-
+    Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --csv rules.csv
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
     """
-    keep_inputs(records, [figure, rest, csv_path, json_path])
+    keep_inputs(records, [figure, csv_path, json_path])
     if items:
         refuse_with_items(
-            estimator=estimator, apart=apart, table=form, figure=figure, rest=rest, cluster_by_group=cluster_by_group
+            estimator=estimator, apart=apart, table=form, figure=figure, cluster_by_group=cluster_by_group
         )
         evaluate_by_items(
             records,
@@ -140,13 +131,11 @@ def evaluate(
         warn_repeated(pool.file)
     settings = _EvaluateOptions(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if form or figure is not None:
-        if rest is not None:
-            raise UsageError("--rest belongs to the table of calls, which --table and --figure replace: leave it out.")
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
         _paper(pools, settings, form or [], figure, csv_path, json_path, pools[0].file.path)
         return
-    calls = _calls(pools, settings, rest)  # first: a --rest that cannot be written is refused before long work
+    calls = _calls(pools, settings)
     grid = evaluate_grid(
         pools,
         estimator,
@@ -166,9 +155,9 @@ def evaluate(
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     for pool, measured in zip(pools, calls, strict=True):
         if measured is not None:
-            written += _print_calls(pool, *measured, rest, named=apart)
+            _print_calls(pool, measured[0], named=apart)
     flags = f"--score {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    finish(written, f"calibrate fit {pools[0].file.typed if rest is None else listed([rest])} {flags}")
+    finish(written, f"calibrate fit {pools[0].file.typed} {flags}")
 
 
 def _paper(
@@ -257,36 +246,20 @@ def _has_room() -> bool:
     return not console.is_terminal or console.width >= 100
 
 
-def _calls(
-    pools: Sequence[Source], settings: _EvaluateOptions, rest: Path | None
-) -> list[tuple[CallsTable, Sequence[Record]] | None]:
+def _calls(pools: Sequence[Source], settings: _EvaluateOptions) -> list[tuple[CallsTable, Sequence[Record]] | None]:
     """Acceptance beside calls, and the questions that the table leaves out; None where it cannot be measured."""
-    if rest is not None and len(pools) > 1:
-        raise UsageError("--rest is one file, and these are several data sets or models: evaluate one of them.")
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
     alphas = settings.alphas or ALPHAS
-    measured = [calls_beside_fit(pool.file, alphas=alphas, delta=settings.delta, groups=groups) for pool in pools]
-    if rest is not None and measured[0] is None:
-        raise UsageError(
-            "--rest leaves out the questions of the table of calls, and these records have none: it takes 100 "
-            "labelled questions in 30 % of at most 20,000, none of them drawn within a reach."
-        )
-    return measured
+    return [calls_beside_fit(pool.file, alphas=alphas, delta=settings.delta, groups=groups) for pool in pools]
 
 
-def _print_calls(
-    pool: Source, calls: CallsTable, others: Sequence[Record], rest: Path | None, *, named: bool
-) -> list[Path]:
-    """Print the table, and write the questions that it leaves out."""
+def _print_calls(pool: Source, calls: CallsTable, *, named: bool) -> None:
+    """Print the table of acceptance beside calls."""
     print_line(f"{pool.dataset}, {pool.model}. {calls.title}:" if named else f"{calls.title}:", "bold")
     print_line(str(calls))
     if calls.advice is not None:
         print_line(calls.advice)
     console.print()
-    if rest is None:
-        return []
-    write_records(rest, part_header(pool.file.header, others), others)
-    return [rest]
 
 
 def _shown(value: Estimate | None, *, wide: bool) -> str:

@@ -37,11 +37,11 @@ from ..reviews import (
     waiting,
 )
 from ..reviews import learn as learn_from
-from .frame.app import app
+from .frame.app import command
 from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
 from .frame.files import keep_inputs, opened_store
 from .frame.items import print_items
-from .frame.options import MODEL_HELP, MissingOption, RespondOption
+from .frame.options import MissingOption, RespondOption
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_fits, print_unwritten, print_verdict
 
@@ -49,89 +49,66 @@ __all__ = ["learn"]
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
-OutOption = Annotated[
-    Path | None,
-    typer.Option("--out", "-o", help="New artifact to write. Without it nothing is fitted."),
-]
-ArtifactOption = Annotated[
-    Path | None, typer.Option("--artifact", help="Answers: the artifact in force. It is never changed.")
-]
-EarlierOption = Annotated[
-    list[Path] | None,
-    typer.Option(help="Earlier artifact of the same model, plan, prompt and score to pool. May be repeated."),
-]
-TestFractionOption = Annotated[
-    float, typer.Option(help="Answers: share of the sample kept out of the fit; both artifacts are tested on it.")
-]
-SinceOption = Annotated[
-    datetime | None,
-    typer.Option(help="Answers: leave out what arrived before (UTC), e.g. from before audits began."),
-]
-MonitorOption = Annotated[
-    str | None,
-    typer.Option(help="Give audited answers to the store's risk monitor of this name; created if it does not exist."),
-]
-ToolOption = Annotated[str | None, typer.Option(help="Calls: the agent's tool to make a gate for.")]
-RecordsOption = Annotated[
-    list[Path] | None,
-    typer.Option(help=f'Calls: record file that tools="collect" wrote ({RECORDS}). May be repeated.'),
-]
-CompareOption = Annotated[
-    str | None,
-    typer.Option(help="Calls: arguments that matter, as NAME,NAME; calls that differ in others are the same call."),
-]
-ModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help=f"Calls without records: draw the samples from it. {MODEL_HELP}")
-]
-ToolsOption = Annotated[Path | None, typer.Option(help="With --model: the agent's tools as JSON, see `collect`.")]
+ANSWERS, CALLS, FIT = "About answers (--artifact)", "About calls (--tool)", "The fit"
 
 
-@app.command()
+@command("learn")
 def learn(
     source: Annotated[
-        str,
-        typer.Argument(
-            help="Review store: its file, sqlite:///reviews.db or postgresql://...; for calls also the SQLite file of "
-            "a LangGraph checkpointer: interrupts of GuardrailMiddleware and of LangChain's HumanInTheLoopMiddleware."
-        ),
+        str, typer.Argument(help="Review store: file or URL; for calls also a LangGraph checkpointer's SQLite file.")
     ],
-    artifact: ArtifactOption = None,
-    tool: ToolOption = None,
-    alpha: Annotated[
-        float | None, typer.Option("--alpha", "-a", help="Default for answers: as the artifact in force.")
-    ] = None,
-    out: OutOption = None,
-    rule: Annotated[str | None, typer.Option(help="Threshold rule. Default: as the artifact in force.")] = None,
-    delta: Annotated[float | None, typer.Option(help="Failure probability, for rules that have one.")] = None,
+    out: Annotated[Path | None, typer.Option("--out", "-o", help="New artifact; without it nothing is fitted.")] = None,
     respond: RespondOption = "wrong",
     missing: MissingOption = "wait",
-    earlier: EarlierOption = None,
-    test_fraction: TestFractionOption = 0.3,
-    since: SinceOption = None,
+    artifact: Annotated[
+        Path | None, typer.Option(help="Artifact in force; never changed.", rich_help_panel=ANSWERS)
+    ] = None,
+    earlier: Annotated[
+        list[Path] | None, typer.Option(help="Earlier artifact to pool.", rich_help_panel=ANSWERS)
+    ] = None,
+    test_fraction: Annotated[
+        float, typer.Option(help="Share to test both artifacts on.", rich_help_panel=ANSWERS)
+    ] = 0.3,
+    since: Annotated[
+        datetime | None,
+        typer.Option(help="Leave out what came before (UTC).", rich_help_panel=ANSWERS, metavar="TIME"),
+    ] = None,
     ignore_others: Annotated[
-        bool, typer.Option("--ignore-others", help="Answers: leave out items that other artifacts have judged.")
+        bool, typer.Option("--ignore-others", help="Leave other artifacts out.", rich_help_panel=ANSWERS)
     ] = False,
-    monitor: MonitorOption = None,
-    records: RecordsOption = None,
-    compare: CompareOption = None,
-    model: ModelOption = None,
-    tools: ToolsOption = None,
-    system: Annotated[str | None, typer.Option(help="With --model: the agent's system prompt.")] = None,
-    n: Annotated[int, typer.Option(help="With --model: samples for each message.")] = 10,
+    monitor: Annotated[
+        str | None, typer.Option(help="Feed the risk monitor of this name.", rich_help_panel=ANSWERS, metavar="NAME")
+    ] = None,
+    tool: Annotated[
+        str | None, typer.Option(help="Tool to make a gate for.", rich_help_panel=CALLS, metavar="NAME")
+    ] = None,
+    records: Annotated[
+        list[Path] | None, typer.Option(help=f"What the agent wrote ({RECORDS}).", rich_help_panel=CALLS)
+    ] = None,
+    compare: Annotated[
+        str | None, typer.Option(help="Arguments that matter.", rich_help_panel=CALLS, metavar="NAME,NAME")
+    ] = None,
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help="Draws missing samples.", rich_help_panel=CALLS, metavar="MODEL"),
+    ] = None,
+    tools: Annotated[
+        Path | None, typer.Option(help="With --model: the tools, as JSON.", rich_help_panel=CALLS, metavar="FILE")
+    ] = None,
+    system: Annotated[str | None, typer.Option(help="With --model: system prompt.", rich_help_panel=CALLS)] = None,
+    n: Annotated[int, typer.Option(help="With --model: samples.", rich_help_panel=CALLS)] = 10,
+    alpha: Annotated[
+        float | None, typer.Option("--alpha", "-a", help="Default: of the artifact.", rich_help_panel=FIT)
+    ] = None,
+    rule: Annotated[str | None, typer.Option(help="Default: of the artifact.", rich_help_panel=FIT)] = None,
+    delta: Annotated[float | None, typer.Option(help="Failure probability.", rich_help_panel=FIT)] = None,
 ) -> None:
     """Learn from people's decisions: how good the accepted answers are, a better threshold, a gate for a tool.
 
-    Approve is right, edit and reject are wrong. With --artifact about answers: the queue holds all held-back answers
-    and a known share of the accepted ones (audits), so the held-back ones are thinned to that share: then the sample
-    is like the questions that are asked, and the usual rules keep their promise. The model is not called.
+    Example: calibrate learn reviews.db --artifact artifact.json --out new.json
+    Example: calibrate learn reviews.db --tool refund -a 0.1 --out refund.json
 
-    With --tool about an agent's calls of one tool, whose samples the agent recorded (docs/start/agent.md).
-
-    Example: calibrate learn reviews.db --artifact artifact.json --out artifact-2.json
-
-    Example: calibrate learn reviews.db --tool refund --compare order,amount --alpha 0.1 --out refund.json
-
-    Watch only: calibrate learn reviews.db --artifact artifact.json --monitor risk
+    Approve is right, edit and reject are wrong. The model is not called, except with --model.
     """
     if (artifact is None) == (tool is None):
         raise UsageError(

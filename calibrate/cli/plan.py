@@ -20,7 +20,7 @@ from ..evaluation.planning import plan as simulate
 from ..rules import planned_rules
 from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
-from .frame.app import app
+from .frame.app import command
 from .frame.files import keep_inputs, read_pool
 from .frame.items import plan_by_items, refuse_with_items
 from .frame.options import EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
@@ -29,7 +29,7 @@ from .frame.terminal import console, finish, print_line, table
 __all__ = ["plan", "sample"]
 
 
-@app.command()
+@command("plan")
 def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     accuracy: Annotated[float | None, typer.Option(help="Your guess of the share of right answers, e.g. 0.7.")] = None,
@@ -66,16 +66,11 @@ def plan(
 ) -> None:
     """Estimate how many questions to label for a wanted acceptance, by simulation with each rule. No model is called.
 
-    With --pilot it simulates the pilot's real scores, ties included. With --records it uses the real scores of
-    unlabelled questions, and says from which item of them to draw the questions that people label.
-
-    Example: calibrate plan --alpha 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3
-
+    Example: calibrate plan -a 0.1 --accuracy 0.7 --auroc 0.8 --acceptance 0.3
     Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl
 
-    Example: calibrate plan --alpha 0.1 --records scored.jsonl --pilot pilot.jsonl --labels 300
-
-    Example: calibrate plan --alpha 0.1 --pilot pilot.jsonl --items
+    With --pilot it simulates the pilot's real scores, ties included. With --records it uses the real scores of
+    unlabelled questions, and says from which part of them to draw the questions that people label.
     """
     if items:
         refuse_with_items(
@@ -255,10 +250,10 @@ _LONGEST_HEADER = 2**22
 """Bytes of a first line beyond which a file is not read on: not a record file."""
 
 
-@app.command()
+@command("sample")
 def sample(
     records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
-    n: Annotated[int, typer.Option("--n", "--labels", help="Questions to label.")],
+    n: Annotated[int, typer.Option("--n", help="Questions to label.")],
     scope: Annotated[
         float,
         typer.Option(
@@ -277,11 +272,11 @@ def sample(
 ) -> None:
     """Draw what to label, where labels matter: at random from the share of the lowest scores.
 
+    Example: calibrate sample --records scored.jsonl --scope 0.5 --n 300
+
     Questions above the cut will never be answered, so a label on them is wasted. The file that is written remembers how
     it was drawn; `label` and `fit` take it, and acceptance is counted over all questions. `plan --records` compares
     scopes. A scope that differs from that of a labelled draw of the same questions, in the same folder, is refused.
-
-    Example: calibrate sample --records scored.jsonl --scope 0.5 --n 300 --out to-label.jsonl
     """
     keep_inputs(records, [out])
     file = read_pool(records)

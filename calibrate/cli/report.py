@@ -21,7 +21,7 @@ from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..rules import RULES
 from ..scoring.names import stored_key
-from .frame.app import app
+from .frame.app import command
 from .frame.cascade import is_cascade, say_cascade
 from .frame.files import keep_inputs, open_pool, pair_cache
 from .frame.items import report_by_items, say_items
@@ -34,7 +34,7 @@ from .frame.verdicts import conclude, print_facts, print_verdict
 __all__ = ["report"]
 
 
-@app.command()
+@command("report")
 def report(
     records: Annotated[
         list[Path],
@@ -57,12 +57,11 @@ def report(
 ) -> None:
     """Write one HTML page that shows what the gate does; of an artifact alone, say in words what it promises.
 
+    Example: calibrate report records.jsonl --artifact artifact.json
+    Example: calibrate report artifact.json
+
     Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
     The verdict depends on them as well; exit code 1 if they refute the promise.
-
-    Example: calibrate report records.jsonl --artifact artifact.json --out report.html
-
-    Example: calibrate report artifact.json
     """
     if len(records) == 1 and is_cascade(records[0]):
         say_cascade(records[0], as_json=as_json)

@@ -136,7 +136,7 @@ def run(
     ] = None,
     assigned: SetOption = None,
 ) -> None:
-    """Do everything: collect, score, label, fit, test on questions kept out, report.
+    """Do it all: collect, score, label, fit, test on questions kept out, report.
 
     Example: calibrate run --questions q.jsonl --model transformers:./weights
     Example: calibrate run settings.yaml --alpha 0.05

@@ -29,7 +29,7 @@ COMMANDS = {
         "Estimate how many questions to label for a wanted acceptance, by simulation with each rule. "
         "No model is called.",
     ),
-    "run": ("run", "Do everything: collect, score, label, fit, test on questions kept out, report."),
+    "run": ("run", "Do it all: collect, score, label, fit, test on questions kept out, report."),
     "import": (
         "import_",
         "Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.",

@@ -39,9 +39,7 @@ __all__ = [
 ]
 
 
-MODEL_HELP = (
-    "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME or as in LangChain, e.g. openai:gpt-4o-mini."
-)
+MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME, openai:gpt-4o-mini, ..."
 
 
 WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
@@ -103,15 +101,10 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
 
 
 RespondOption = Annotated[
-    Respond,
-    typer.Option(help='What "respond" (the reviewer wrote another answer) says about the candidate.'),
+    Respond, typer.Option(help='What "respond" says about a candidate: wrong, leave-out.', metavar="HOW")
 ]
 
 
 MissingOption = Annotated[
-    Missing,
-    typer.Option(
-        help="Items without a decision. wait: use what arrived up to the oldest open one; it and expired ones are "
-        "wrong; wrong: all count as wrong; leave-out: only if what was not decided is like what was."
-    ),
+    Missing, typer.Option(help="Items without a decision: wait, wrong or leave-out.", metavar="HOW")
 ]

@@ -21,6 +21,7 @@ from guardrail.__main__ import list_commands, main
 from guardrail.artifact import RouterArtifact
 from tests.calibrate.test_cascade import better
 
+ROOT = Path(__file__).parents[3]
 COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
 
 
@@ -38,6 +39,8 @@ def test_help_of_calibrate_shows_whole_names(command: str | None) -> None:
     if command is None:
         assert cut_names(shown, iter(COMMANDS)) == []
         return
+    assert len(shown.splitlines()) <= 45, "a screen"
+    assert (ROOT / re.findall(r"Documentation: ([\w/.-]+)", shown)[0]).is_file()
     flags = (flag for each in COMMANDS[command].params for flag in (*each.opts, *each.secondary_opts) if "-" in flag)
     assert cut_names(shown, flags) == []
     assert "\u2026" not in shown
