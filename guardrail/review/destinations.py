@@ -180,11 +180,12 @@ def _teams(title: str, facts: dict[str, str], question: str, link: str | None) -
 def announce(database: Database, destination: Destination) -> int:
     """Put a message about each new line of the trail into the outbox, once. Returns their number.
 
-    A destination that is new begins with the lines written after this call.
+    A destination that is new begins with the lines of the latest minute, so that it misses nothing that arrives while
+    the first process starts.
     """
     with database.write() as connection:
         now = database.now(connection)
-        place = _place(connection, destination)
+        place = _place(connection, destination, now)
         words = [word for word, event in _WORDS.items() if event in destination.wanted]
         identity = literal(destination.name.removeprefix(PREFIX) + "-") + cast(events.c.number, String)
         new_lines = (
@@ -219,11 +220,12 @@ def announce(database: Database, destination: Destination) -> int:
         return len(lines)
 
 
-def _place(connection: Connection, destination: Destination) -> int:
+def _place(connection: Connection, destination: Destination, now: float) -> int:
     """Number of the last line of the trail that is announced; the row that holds it is locked."""
     query = select(meta.c.value).where(meta.c.name == destination.name).with_for_update()
     place = connection.execute(query).scalar_one_or_none()
     if place is None:
-        place = str(connection.execute(select(func.max(events.c.number))).scalar_one() or 0)
+        earlier = select(func.max(events.c.number)).where(events.c.at < now - SETTLED)
+        place = str(connection.execute(earlier).scalar_one() or 0)
         connection.execute(insert(meta).values(name=destination.name, value=place))
     return int(place)

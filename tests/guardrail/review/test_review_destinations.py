@@ -14,7 +14,7 @@ from guardrail.__main__ import main
 from guardrail.errors import UsageError
 from guardrail.monitor import Alarm
 from guardrail.review import Candidate, Content, Decision, Destination, ReviewStore
-from guardrail.review.destinations import KEPT, announce
+from guardrail.review.destinations import KEPT, SETTLED, announce
 from guardrail.review.tables import events, outbox
 from tests.guardrail.review.test_review_outbox import Receiver, deliverer_to, receiver
 from tests.review_pages import REVIEWERS
@@ -41,6 +41,7 @@ def alarm(store: ReviewStore) -> None:
 
 def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
     store.enqueue(content("before anybody listened"))
+    now[0] += SETTLED + 1
     destination = Destination(receiver.url, page="https://review.example.org/")
     deliverer = deliverer_to(receiver, store, destinations=(destination,))
     assert deliverer.run_once() == 0
@@ -71,6 +72,12 @@ def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver,
     decided, expired = receiver.accepted[3:]
     assert (decided["type"], decided["ticket"], decided["outcome"]["text"]) == ("review.decided", first.id, "b")
     assert (expired["type"], expired["ticket"], expired["outcome"]) == ("review.expired", late.id, None)
+
+
+def test_what_arrives_while_the_process_starts_is_announced(store: ReviewStore, receiver: Receiver) -> None:
+    """Nobody would look at the first question of the morning."""
+    store.enqueue(content("asked during the start"))
+    assert deliverer_to(receiver, store, destinations=(Destination(receiver.url),)).run_once() == 1
 
 
 def test_each_message_goes_out_once(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:
