@@ -7,7 +7,6 @@ from ..types import Missing
 from .base import Estimator, Evidence, Needs
 from .clustering import Clusters, cluster
 from .combine import rank_mean, then, ties
-from .graph import similarity_matrix
 from .measure import measure, measure_stream
 from .plan import plan_for, unmet_needs
 from .registry import from_spec, list_estimators, make_estimator
@@ -31,7 +30,6 @@ __all__ = [
     "plan_for",
     "rank_mean",
     "scorer",
-    "similarity_matrix",
     "then",
     "ties",
     "unmet_needs",

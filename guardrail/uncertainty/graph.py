@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from ..judges import GuardedJaccard, RougeL, Similarity
 from ..types import Missing, Unmeasured
 from .base import Estimator, Evidence, Needs
-from .clustering import Steps, drive, fold, unordered_pairs
+from .clustering import Steps, fold, unordered_pairs
 
 __all__ = [
     "ESTIMATORS",
@@ -28,7 +28,6 @@ __all__ = [
     "kernel_language_entropy",
     "lexical_similarity",
     "likeness",
-    "similarity_matrix",
 ]
 
 Matrix = NDArray[np.float64]
@@ -39,29 +38,16 @@ HEAT_TIME = 0.3
 _DECIMALS = 10
 
 
-def similarity_matrix(question: str, answers: Sequence[str], similarity: Similarity) -> Matrix | None:
-    """Similarity of every two answers, shape (n, n), symmetric, unit diagonal, rows sorted by (folded) string.
+def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
+    """Similarity of every two answers, shape (n, n), symmetric, unit diagonal, and the row of each answer in it.
 
-    Equal strings have similarity 1 and are asked once; refusals are alike to each other and to nothing else; tool
-    calls are alike only when their canonical JSON is equal (see `clustering.fold`).
-
-    Args:
-        question: The question they answer, for similarities that read it.
-        answers: One text for each sample.
-        similarity: Rates pairs. For u distinct strings it sees at most u (u - 1) / 2 pairs, in one batch.
-
-    Returns:
-        The matrix, or None if a pair that was needed has no rating.
+    Rows are sorted by (folded) string. Equal strings have similarity 1 and are asked once; refusals are alike to each
+    other and to nothing else; tool calls are alike only if their canonical JSON is equal (see `clustering.fold`). For u
+    distinct strings the similarity sees at most u (u - 1) / 2 pairs, in one batch.
 
     Raises:
-        ValueError: A rating is outside [0, 1], or the number of ratings is not that of pairs.
+        ValueError: A rating is outside [0, 1].
     """
-    rated = drive(graph(answers, similarity), lambda pairs: similarity.similarity(question, pairs))
-    return None if rated is None else rated[0]
-
-
-def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
-    """The steps of `similarity_matrix`, which end in the matrix and the row of each answer in it."""
     folded = fold(answers, similarity)
     # Sorted, so that a similarity gets the same pairs, the same way round, for any order of the samples.
     pairs = unordered_pairs(sorted(folded.judged))
@@ -85,7 +71,7 @@ def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[
 def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[float, ...]]:
     """The steps of: similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
 
-    The rules of `similarity_matrix` decide which texts are equal or unlike without being rated.
+    The rules of `graph` decide which texts are equal or unlike without being rated.
     """
     folded = fold([primary, *answers], similarity)
     own, *keys = folded.keys

@@ -13,9 +13,10 @@ from guardrail.decision import _alternatives
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, Similarity, from_judge
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
-from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_stream, similarity_matrix
+from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_stream
 from guardrail.uncertainty.base import Evidence
-from guardrail.uncertainty.graph import eccentricity, eigenvalue, kernel_language_entropy
+from guardrail.uncertainty.clustering import drive
+from guardrail.uncertainty.graph import eccentricity, eigenvalue, graph, kernel_language_entropy
 
 GRAPH = ("degree", "eccentricity", "eigenvalue", "kernel_language_entropy", "lexical_similarity")
 FOUR = ["Paris", "Paris", "Rome", "Rome"]
@@ -117,8 +118,10 @@ def test_no_matrix_is_no_score(formula: object) -> None:
 
 def test_the_matrix_by_hand() -> None:
     # sorted: "Red." < "not red" < "red fox" (a refusal sorts first, by its key)
-    W = similarity_matrix("q", ["red fox", "Red.", "unknown", "not red", "I don't know"], Jaccard())
-    assert W is not None
+    texts = ["red fox", "Red.", "unknown", "not red", "I don't know"]
+    rated = drive(graph(texts, Jaccard()), lambda pairs: Jaccard().similarity("q", pairs))
+    assert rated is not None
+    W, _ = rated
     third, half = 1 / 3, 1 / 2
     expected = [[1, 1, 0, 0, 0], [1, 1, 0, 0, 0], [0, 0, 1, half, half], [0, 0, half, 1, third], [0, 0, half, third, 1]]
     assert W.tolist() == [pytest.approx(row) for row in expected]
