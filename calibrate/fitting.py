@@ -43,9 +43,9 @@ def fit(
 ) -> Feasible | Infeasible:
     """Choose the threshold of a gate that accepts iff ``u <= threshold``.
 
-    Pure: the same items in any order give the same outcome (with repeated groups, which item of a group is used depends
-    on the order within the group). Only scores that occur are thresholds, so ties are accepted or rejected together.
-    O(n log n).
+    Pure: the same items in any order give the same outcome. With repeated groups, which item of a group is used depends
+    on the order within the group, and certified_groups reads items without groups in the order given. Only scores that
+    occur are thresholds, so ties are accepted or rejected together. O(n log n).
 
     Args:
         u: Scores, shape (n,); higher is less certain. +inf where the uncertainty was not measured: no threshold accepts

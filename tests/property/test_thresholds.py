@@ -33,10 +33,10 @@ LARGER_ALPHA_NEVER_HURTS = [
 
 @st.composite
 def items(draw: st.DrawFn) -> tuple[Scores, Labels]:
-    """Draw up to 60 items; half of the sets have few distinct scores; any share of errors is possible."""
+    """Draw up to 60 items; half of the sets have few distinct scores, some unmeasured items; any share of errors."""
     n = draw(st.integers(1, 60))
     score = st.integers(0, 6).map(float) if draw(st.booleans()) else st.floats(-1e6, 1e6, allow_nan=False)
-    u = np.array(draw(st.lists(score, min_size=n, max_size=n)))
+    u = np.array(draw(st.lists(score | st.just(np.inf) if draw(st.booleans()) else score, min_size=n, max_size=n)))
     noise = np.array(draw(st.lists(st.floats(0, 1), min_size=n, max_size=n)))
     return u, (noise < draw(st.floats(0, 1))).astype(np.int64)
 
@@ -57,13 +57,15 @@ def test_the_gate_recounts_what_the_fit_reports(rule: str, data: tuple[Scores, L
         assert outcome.detail
         return
     accepted = accepts(u, outcome.threshold)
-    assert outcome.threshold in u
+    assert outcome.threshold in u[np.isfinite(u)]
+    assert outcome.n == u.size
     assert (int(accepted.sum()), int(e[accepted].sum())) == (outcome.n_accepted, outcome.n_errors)
     assert outcome.tie_block == int((u == outcome.threshold).sum())
     assert outcome.interval[0] <= outcome.error_rate <= outcome.interval[1]
 
 
-@pytest.mark.parametrize("rule", sorted(RULES))
+# Items without a group are read in the order given: one that labels decide would be no certificate.
+@pytest.mark.parametrize("rule", sorted(set(RULES) - {"certified_groups"}))
 @given(data=items(), alpha=ALPHAS, seed=st.integers(0, 2**32 - 1))
 @QUICK
 def test_the_order_of_the_items_does_not_matter(
@@ -79,7 +81,7 @@ def test_the_order_of_the_items_does_not_matter(
 @QUICK
 def test_only_the_ranks_of_the_scores_matter(rule: str, data: tuple[Scores, Labels], alpha: float) -> None:
     u, e = data
-    ranks = np.unique(u, return_inverse=True)[1].astype(np.float64)
+    ranks = np.where(np.isfinite(u), np.unique(u, return_inverse=True)[1], np.inf)
     assert count(ranks, e, alpha, rule) == count(u, e, alpha, rule)
 
 
