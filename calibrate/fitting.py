@@ -235,7 +235,7 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
     hint = None
     if first is not None and first.bound is not None:
         hint = Hint(threshold=first.threshold, n_accepted=first.k, n_errors=first.e, bound=first.bound)
-    if result.reason in ("too_few_items", "rule_accepts_nothing"):
+    if result.reason in ("too_few_items", "rule_accepts_nothing") or not at.measured:
         reason, detail = InfeasibleReason.TOO_FEW_ITEMS, _too_few(target, at, result.start)
     else:
         reason, detail = _reason(target, at, hint)

@@ -46,7 +46,7 @@ def crc_joint(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, 
     """
     at = counts(u, wrong)
     limit = count_threshold(np.where(np.asarray(wrong) == 1, u, np.inf), alpha, None if average else delta)
-    if limit is None:
+    if limit is None or not at.measured:
         return Infeasible(at.n, "too_few_items")
     good = int(np.searchsorted(at.threshold, limit))
     return at.at(good - 1) if good else Infeasible(at.n, "risk_never_low_enough")
