@@ -524,7 +524,10 @@ def why_in_part(items: Sequence[ItemVerdict], threshold: float | None, *, withou
     assert threshold is not None, "some item is kept"
     counted, limit = f"{len(items) - len(held)} of {len(items)} items", f"(uncertainty <= {threshold:.4g})"
     if without:
-        return f"Held back: {counted} are certain enough {limit}, but {without}: {places}. A person decides about them."
+        return (
+            f"Held back: {counted} are certain enough {limit}, but {without}: {places}. Have a person decide about "
+            "them."
+        )
     return (
         f"Accepted in part: kept {counted} {limit}. Held back: {places}. Have a person decide about these, or do "
         "without them."
