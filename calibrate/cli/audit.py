@@ -44,7 +44,7 @@ TITLES = {
 }
 
 
-@command("audit")
+@command("audit", "calibrating.md#audit")
 def audit(
     records: Annotated[
         list[Path],

@@ -43,7 +43,7 @@ __all__ = ["collect"]
 Engine = Literal["live", "ray", "batch", "export"]
 
 
-@command("collect")
+@command("collect", "calibrating.md#collect")
 def collect(
     questions: Annotated[
         Path, typer.Argument(help="Questions: .jsonl or .csv with question[, references, options, group].")

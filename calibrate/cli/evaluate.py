@@ -66,7 +66,7 @@ class _EvaluateOptions:
     cluster_by_group: bool
 
 
-@command("evaluate")
+@command("evaluate", "calibrating.md#evaluate")
 def evaluate(
     records: Annotated[list[Path], typer.Argument(help="Record files with scores and labels; pooled unless --apart.")],
     alpha: Annotated[

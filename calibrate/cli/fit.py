@@ -234,7 +234,7 @@ def _labelled_by_people(out: Path) -> Path:
     return out.with_suffix(".human.jsonl")
 
 
-@command("fit")
+@command("fit", "calibrating.md#fit")
 def fit(
     records: RecordsArgument,
     alpha: Annotated[

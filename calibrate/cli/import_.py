@@ -36,7 +36,7 @@ _SHOWN = 20
 """Malformed rows that are printed; all of them are in the file."""
 
 
-@command("import")
+@command("import", "data.md")
 def import_(
     source: Annotated[Path, typer.Argument(help="JSON, JSONL, CSV, Excel or Parquet; or a record file to name.")],
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Record file (records.jsonl).")] = None,

@@ -246,7 +246,7 @@ def _undecided(file: RecordFile) -> list[Record]:
     return [record for record in file.records if record.correct is None and record.answer is not None]
 
 
-@command("label")
+@command("label", "calibrating.md#label")
 def label(
     records: RecordsArgument,
     out: Annotated[

@@ -52,7 +52,7 @@ if TYPE_CHECKING:
 ANSWERS, CALLS, FIT = "About answers (--artifact)", "About calls (--tool)", "The fit"
 
 
-@command("learn")
+@command("learn", "learning.md")
 def learn(
     source: Annotated[
         str, typer.Argument(help="Review store: file or URL; for calls also a LangGraph checkpointer's SQLite file.")

@@ -29,7 +29,7 @@ from .frame.terminal import console, finish, print_line, table
 __all__ = ["plan", "sample"]
 
 
-@command("plan")
+@command("plan", "calibrating.md#plan-how-many-questions-to-label")
 def plan(
     alpha: Annotated[float, typer.Option("--alpha", "-a", help="Share of wrong answers you accept among those given.")],
     accuracy: Annotated[float | None, typer.Option(help="Your guess of the share of right answers, e.g. 0.7.")] = None,
@@ -250,7 +250,7 @@ _LONGEST_HEADER = 2**22
 """Bytes of a first line beyond which a file is not read on: not a record file."""
 
 
-@command("sample")
+@command("sample", "label-where-it-matters.md")
 def sample(
     records: Annotated[list[Path], typer.Option("--records", help="Scored records without labels. May be repeated.")],
     n: Annotated[int, typer.Option("--n", help="Questions to label.")],

@@ -34,7 +34,7 @@ from .frame.verdicts import conclude, print_facts, print_verdict
 __all__ = ["report"]
 
 
-@command("report")
+@command("report", "calibrating.md#report")
 def report(
     records: Annotated[
         list[Path],

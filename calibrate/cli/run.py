@@ -87,7 +87,7 @@ from .frame.verdicts import (
 __all__ = ["run"]
 
 
-@command("run")
+@command("run", "calibrating.md#all-at-once")
 def run(
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of settings, with _ for -; flags win.", show_default=False)

@@ -47,7 +47,7 @@ __all__ = ["score"]
 MODELS, ITEMS = "Comparing answers", "With --items"
 
 
-@command("score")
+@command("score", "calibrating.md#score")
 def score(
     records: RecordsArgument,
     estimator: Annotated[

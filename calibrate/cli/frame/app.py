@@ -171,25 +171,9 @@ class _Command(TyperCommand):
                 formatter.write_dl(records)
 
 
-def command(name: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Add a function to `app` as the command of this name."""
-    return app.command(name, cls=_Command, epilog=f"Documentation: docs/{_PAGES[name]}")
-
-
-_PAGES = {
-    "plan": "calibrating.md#plan-how-many-questions-to-label",
-    "run": "calibrating.md#all-at-once",
-    "import": "data.md",
-    "collect": "calibrating.md#collect",
-    "score": "calibrating.md#score",
-    "sample": "label-where-it-matters.md",
-    "label": "calibrating.md#label",
-    "fit": "calibrating.md#fit",
-    "evaluate": "calibrating.md#evaluate",
-    "report": "calibrating.md#report",
-    "audit": "calibrating.md#audit",
-    "learn": "learning.md",
-}
+def command(name: str, page: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Add a function to `app` as the command of this name, with its page of the documentation."""
+    return app.command(name, cls=_Command, epilog=f"Documentation: docs/{page}")
 
 
 def _print_version(requested: bool) -> None:

@@ -40,7 +40,9 @@ def test_help_of_calibrate_shows_whole_names(command: str | None) -> None:
         assert cut_names(shown, iter(COMMANDS)) == []
         return
     assert len(shown.splitlines()) <= 45, "a screen"
-    assert (ROOT / re.findall(r"Documentation: ([\w/.-]+)", shown)[0]).is_file()
+    page, anchor = re.findall(r"Documentation: ([\w/.-]+)#?([\w-]*)", shown)[0]
+    headings = re.findall(r"^#+ (.+)$", (ROOT / page).read_text(encoding="utf-8"), flags=re.MULTILINE)
+    assert anchor in ("", *(re.sub(r"\W+", "-", heading.lower()) for heading in headings))
     flags = (flag for each in COMMANDS[command].params for flag in (*each.opts, *each.secondary_opts) if "-" in flag)
     assert cut_names(shown, flags) == []
     assert "\u2026" not in shown
