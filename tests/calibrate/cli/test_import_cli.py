@@ -110,7 +110,6 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     html = page.read_text(encoding="utf-8")
     assert "imported:stated" in html
     assert "<b>For evaluation only: no guard can use it</b>" in html
-    assert "may answer by itself" not in html
     assert "imported:stated" in run("report", artifact)
 
 
