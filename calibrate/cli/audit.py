@@ -224,10 +224,7 @@ def _print_what_helps(
     refuted: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path]
 ) -> None:
     """Print remedies for a refutation, as commands that can be pasted."""
-    first, *others = sentences.advice(refuted, fresh_command(loaded, key, fresh, artifact))
-    finish([], first)
-    for other in others:
-        print_line(f"      {other}")
+    finish([], *sentences.advice(refuted, fresh_command(loaded, key, fresh, artifact)))
     for path in fresh:
         for missing in _unwritten(path, loaded, key):
             print_line(f"Before that, as it was done in memory only: {missing}")

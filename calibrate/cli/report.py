@@ -143,10 +143,7 @@ def _say(artifact: Artifact, *, as_json: bool) -> None:
     print_verdict(text, most=None)
     print_words(not_covered(artifact))
     print_facts(sentences.facts(artifact))
-    first, *others = text.steps or ("Nothing needs doing.",)
-    finish([], first)
-    for step in others:
-        print_line(f"      {step}")
+    finish([], *(text.steps or ("Nothing needs doing.",)))
 
 
 def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | None) -> str:

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
-from rich.markup import escape
 
 from guardrail.errors import UsageError, require
 from guardrail.files import refuse_special, sqlite_path
@@ -21,7 +20,7 @@ from ...evaluation.audit import DIFFERENT
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample
 from ...scoring.scores import labels_of
-from .terminal import console, errors, print_line
+from .terminal import console, print_line, print_warning
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
@@ -164,7 +163,7 @@ def warn_repeated(file: RecordFile) -> None:
             "and count twice. Every promise takes the questions for independent draws: leave them out of one file, "
             "unless your users repeat questions as often."
         )
-        errors.print(escape(text), style="yellow", highlight=False, soft_wrap=True)  # stdout may be JSON
+        print_warning(text)
 
 
 def warn_incomplete(file: RecordFile) -> None:
@@ -192,15 +191,10 @@ def warn_incomplete(file: RecordFile) -> None:
 def warn_undecided(file: RecordFile) -> None:
     """Say how many answers count as wrong although the rule did not decide them."""
     if n := int(file.records.undecided().sum()):
-        errors.print(
-            escape(
-                f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Labels of a rule "
-                f"are completed with: calibrate label {file.typed} --undecided --interactive"
-            ),
-            style="yellow",
-            highlight=False,
-            soft_wrap=True,
-        )  # stdout may be JSON
+        print_warning(
+            f"{n} of {len(file.records)} answers of {file.path} are undecided and count as wrong. Labels of a rule "
+            f"are completed with: calibrate label {file.typed} --undecided --interactive"
+        )
 
 
 def changed_file(source: Path, target: Path, change: Callable[[RecordFile], RecordFile]) -> RecordFile:

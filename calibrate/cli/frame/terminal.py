@@ -17,7 +17,17 @@ from rich.text import Text
 
 from guardrail.plain_json import visible
 
-__all__ = ["VisibleConsole", "console", "errors", "finish", "print_line", "print_words", "shortened", "table"]
+__all__ = [
+    "VisibleConsole",
+    "console",
+    "errors",
+    "finish",
+    "print_line",
+    "print_warning",
+    "print_words",
+    "shortened",
+    "table",
+]
 
 
 class VisibleConsole(Console):
@@ -106,11 +116,18 @@ def print_words(text: str, style: str | None = None) -> None:
     console.print(escape(text), style=style, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def finish(written: Iterable[Path | str], following: str) -> None:
-    """Print the end of every command: the files written, and the next command."""
+def print_warning(text: str) -> None:
+    """Print a warning on standard error, since standard output may be JSON."""
+    errors.print(escape(text), style="yellow", highlight=False, soft_wrap=True)
+
+
+def finish(written: Iterable[Path | str], following: str, *others: str) -> None:
+    """Print the end of every command: the files written, the next command, and what else helps."""
     for path in written:
         console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
     console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
+    for other in others:
+        print_line(f"      {other}")
 
 
 def shortened(text: str, longest: int = 60) -> str:

@@ -124,10 +124,7 @@ def conclude(written: Sequence[Path], text: VerdictText, otherwise: str) -> None
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise, so that a job that uses the artifact stops.
     """
-    first, *others = text.steps[:2] if text.speaks_against else [otherwise]
-    finish(written, first)
-    for other in others:
-        print_line(f"      {other}")
+    finish(written, *(text.steps[:2] if text.speaks_against else [otherwise]))
     if text.at_run_time is not None:
         print_words(text.at_run_time)
     if text.verdict.status == "refuted":
