@@ -151,3 +151,10 @@ def test_an_infeasible_certificate_says_what_can_be_certified_and_smallest_takes
     assert taken.options["alpha"] == "smallest"
     with pytest.raises(UsageError, match="is of rule 'certified'"):
         fit(U, E, alpha="smallest", rule="acrc")
+
+
+@pytest.mark.parametrize("rule", sorted(RULES))
+def test_where_nothing_could_be_measured_there_are_too_few_items(rule: str) -> None:
+    outcome = fit([np.inf] * 100, [0] * 100, alpha=0.2, rule=rule)
+    assert isinstance(outcome, Infeasible)
+    assert (outcome.reason, outcome.n, outcome.diagnostics.auroc) == ("too_few_items", 100, None)
