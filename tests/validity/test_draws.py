@@ -85,7 +85,7 @@ class Failing(ScriptedChat):
 def two_stages() -> Estimator:
     """Scale 1/300, ..., 1: F0(c) is c, up to 1/300; w = .2."""
     cheap, second = make_estimator("sequence_nll"), make_estimator("primary_disagreement", judge=ExactJudge())
-    return then(cheap, second, ranks=ranks_of(i / 300 for i in range(1, 301)))
+    return then(cheap, second, m=10, ranks=ranks_of(i / 300 for i in range(1, 301)))
 
 
 TWO_STAGES = two_stages()
