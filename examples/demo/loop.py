@@ -166,7 +166,7 @@ def commands(sizes: Sizes) -> list[str]:
         f"calibrate sample --records scored.jsonl --scope {sizes.scope:g} --n {sizes.labels} --out to-label.jsonl",
         label,
         label,
-        f"calibrate fit to-label.jsonl --rule certified --alpha {sizes.alpha:g} --out artifact.json",
+        f"calibrate fit to-label.jsonl --alpha {sizes.alpha:g} --out artifact.json",
     ]
 
 
