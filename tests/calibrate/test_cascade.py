@@ -171,6 +171,23 @@ def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(l
     assert (outcome.last_alone.threshold, outcome.last_alone.n_accepted) == (alone.threshold, alone.k)
 
 
+def test_the_last_model_alone_is_asked_what_the_first_stage_ended(labelled: RecordFile) -> None:
+    """The first stage could not decide 60 questions, which ends them in the cascade and not for the model alone."""
+    score = (
+        labelled.records[0]
+        .scores[NAME]
+        .model_copy(update={"value": None, "reason": Unmeasured.JUDGE_FAILED, "detail": "down"})
+    )
+    ended = [record.model_copy(update={"scores": {NAME: score}}) for record in labelled.records[:60]]
+    small = RecordFile(labelled.path, labelled.header, (*ended, *labelled.records[60:]))
+    large = better(labelled)
+    outcome = fit_cascade([small, large], alpha=0.2, scores=[NAME, NAME], without_failed=True).outcome
+    alone = fit_cascade([labelled, large], alpha=0.2, scores=[NAME, NAME]).outcome.last_alone
+    assert outcome.last_alone == alone
+    assert alone is not None
+    assert outcome.n_accepted < alone.n_accepted
+
+
 def test_infeasible_says_why(labelled: RecordFile) -> None:
     few = fit_cascade([labelled] * 2, alpha=0.15, scores=[NAME] * 2, part=[f"p{i}" for i in range(10)]).outcome
     assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
