@@ -19,6 +19,24 @@ from .protocol import ApiError
 
 __all__ = ["GUARDRAIL", "PATH", "UNKNOWN_CALL", "call_of", "is_answer", "prompt_of"]
 
+FIELDS = frozenset(
+    [
+        "input_type",
+        "litellm_call_id",
+        "litellm_trace_id",
+        "structured_messages",
+        "images",
+        "tools",
+        "texts",
+        "tool_calls",
+        "request_data",
+        "request_headers",
+        "litellm_version",
+        "additional_provider_specific_params",
+        "model",
+    ]
+)
+"""Fields of the API. Any other may be a part of the answer that nobody has judged, so an answer with one is blocked."""
 PATH = "/beta/litellm_basic_guardrail_api"
 OTHER = (
     "The answer is not the one that was judged. The proxy must call the model with the calibrated settings, not with "
@@ -68,6 +86,7 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
     calls = [_call(need(call, dict, "tool_calls")) for call in sent.get("tool_calls") or ()]
     judged = [_call(call) for call in message.get("tool_calls", ())]
     same = calls == judged and texts == [text] * bool(text) and not sent.get("images")
+    same = same and all(name in FIELDS or value is None for name, value in sent.items())
     if same and not abstained:
         return {"action": "NONE", "guardrail": completion["guardrail"]}
     reason = text if abstained else OTHER

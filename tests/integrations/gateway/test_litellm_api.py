@@ -56,6 +56,7 @@ def test_only_the_judged_answer_passes(serve: Serve, endpoint: Held) -> None:
         {"texts": ["Paris", "Rome"]},
         {"texts": ["Paris"], "tool_calls": [{"function": {"name": "add", "arguments": "{}"}}]},
         {"texts": ["Paris"], "images": ["AA=="]},
+        {"texts": ["Paris"], "audio": {"data": "AA=="}},
         {"texts": [ABSTENTION]},
         {"texts": 5},
         {"texts": [0, "Paris"]},  # not a text, so not judged
