@@ -5,18 +5,15 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from guardrail.errors import UsageError
 from guardrail.monitor import RiskMonitor
+from guardrail.monitor.risk import interval_of
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..rules.certificate import interval
 from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
-
-if TYPE_CHECKING:
-    from guardrail.review import SharedRisk
 
 __all__ = ["AcceptedError", "accepted_error", "feed", "given_items", "refuse_open_as_wrong"]
 
@@ -97,7 +94,7 @@ def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, in
     return (wrong, kept, weighted_wrong / weighted_kept) if kept else None
 
 
-def feed(pool: ReviewPool, monitor: SharedRisk, *, missing: Missing = "wait", progress: Progress = silent) -> int:
+def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", progress: Progress = silent) -> int:
     """Feed audited answers to a risk monitor, in order of arrival, each once, even if this runs again.
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
@@ -143,13 +140,11 @@ def refuse_open_as_wrong(missing: Missing) -> None:
 def _interval(audits: Sequence[ReviewedItem], rates: Set[float]) -> tuple[float, float]:
     if len(rates) == 1:
         return interval(sum(not item.correct for item in audits), len(audits))
-    monitor = RiskMonitor(0.5, min_audit_rate=min(rates))  # the interval depends on neither alpha nor delta
     counts: defaultdict[float, list[int]] = defaultdict(lambda: [0, 0])
     for item in audits:
         counts[item.chance][0] += 1
         counts[item.chance][1] += not item.correct
     tallies = tuple((rate, audited, wrong) for rate, (audited, wrong) in sorted(counts.items()))
-    monitor.state = monitor.state.model_copy(update={"tallies": tallies})
-    measured = monitor.interval()
+    measured = interval_of(tallies, min(rates))
     assert measured is not None
     return measured[1], measured[2]

@@ -41,7 +41,7 @@ def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
         return verdict
     # Of an answer in items, all that are given out must be certain enough.
     value = max((item.uncertainty or 0.0 for item in verdict.items if item.kept), default=verdict.uncertainty.value)
-    why = switch.reason() if value is None else _objection(switch, value)
+    why = switch.objection(value)
     if why is None:
         return verdict
     return _held(verdict, f"Held back although the gate accepts, because of an alarm. {why}")
@@ -140,14 +140,6 @@ async def _aobserve(observer: Observer, verdict: Verdict, messages: Sequence[Bas
         result = await run_in_executor(None, observer, verdict, messages)
     if inspect.isawaitable(result):
         await result
-
-
-def _objection(switch: SafetySwitch, uncertainty: float) -> str | None:
-    """The reason why the switch holds an answer of this uncertainty back, or None."""
-    in_one_look: Callable[[float], str | None] | None = getattr(switch, "objection", None)
-    if in_one_look is not None:  # a switch that has to look could find something else the second time
-        return in_one_look(uncertainty)
-    return None if switch.allows(uncertainty) else switch.reason()
 
 
 def _needs_scores(observer: Observer) -> bool:

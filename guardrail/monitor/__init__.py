@@ -12,7 +12,7 @@ COPA 2021 (the Simple and Composite Jumper).
 
 from __future__ import annotations
 
-from .base import Alarm, jump
+from .base import Alarm, Keeper, jump
 from .canary import CanaryMonitor, CanaryState
 from .drift import DriftMonitor, DriftState
 from .risk import RiskMonitor, RiskState
@@ -24,6 +24,7 @@ __all__ = [
     "CanaryState",
     "DriftMonitor",
     "DriftState",
+    "Keeper",
     "RiskMonitor",
     "RiskState",
     "SafetySwitch",

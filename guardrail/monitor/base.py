@@ -8,19 +8,16 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import threading
 from collections.abc import Callable, Sequence
-from copy import copy
-from pathlib import Path
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeVar, cast
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ValidationError, model_validator
 
 from ..errors import UsageError
-from ..files import atomic_write, check_version, problem_of
+from ..files import check_version, problem_of
 from ..types import Frozen
 
 __all__ = [
@@ -28,12 +25,13 @@ __all__ = [
     "Alarm",
     "Bet",
     "BettingState",
+    "Keeper",
     "Monitor",
+    "Taking",
     "amount",
     "check_unit",
     "jump",
     "parse_state",
-    "read_state",
 ]
 
 STAKES = (0.0, 0.025, 0.08, 0.2, 0.5)
@@ -42,7 +40,6 @@ MIXED = 0.002
 """Share of the money that is spread over all bets before each bet. Without it every bet loses its money during a long
 quiet period, and a late change would be detected late."""
 _FORMAT = 1
-_WAY_OUT = "Copy the file again, or start a new monitor."
 
 
 class Alarm(Frozen):
@@ -53,7 +50,7 @@ class Alarm(Frozen):
     at: int
     """Number of updates at which it was raised."""
     wealth: float
-    """The betting wealth at that time; the alarm line is 1/delta. For a loaded state, the largest wealth so far."""
+    """The largest betting wealth until then; the alarm line is 1/delta."""
     delta: float
     """Upper bound on the probability of a false alarm over the whole life of the monitor."""
     detail: str
@@ -168,26 +165,71 @@ class BettingState(Frozen):
 
 
 State = TypeVar("State", bound=BettingState)
+Taking: TypeAlias = Callable[[State], tuple[State, Sequence[Bet]]]
+"""A bet: the state after it, from the state before it, and the lines of its history."""
+
+
+class Keeper(Generic[State]):
+    """Keeps the state of a monitor in this process. A review store keeps it for all processes: `guardrail.review`."""
+
+    def __init__(self, state: State | None = None) -> None:
+        self._state = state
+
+    def begin(self, start: State) -> State:
+        """The state that is kept; ``start`` if there is none yet."""
+        self._state = start if self._state is None else self._state
+        return self._state
+
+    def read(self) -> State:
+        """The current state."""
+        assert self._state is not None, "begin comes first"
+        return self._state
+
+    def change(
+        self,
+        take: Taking[State],
+        key: str | None,
+        within: float | None,
+        alarm_of: Callable[[State], Alarm | None],
+    ) -> State:
+        """Replace the state by what ``take`` makes of it, and return it.
+
+        Args:
+            take: Bets; returns the next state and its bets.
+            key: Names the update, so that a second one with this key changes nothing.
+            within: Seconds it may take, in a database.
+            alarm_of: The alarm of a state, which a database stores.
+        """
+        if key is not None:
+            raise UsageError("a key counts once in a review store only: use guardrail.review.Monitors, or leave it out")
+        self._state, _ = take(self.read())
+        return self._state
+
+    def alarm(self, alarm_of: Callable[[State], Alarm | None]) -> Alarm | None:
+        """The alarm that holds answers back, or None."""
+        return alarm_of(self.read())
 
 
 class Monitor(Generic[State]):
-    """Base of all monitors: takes in values, reports an alarm once, saves. Updates are thread-safe.
+    """Base of all monitors: takes in values and reports an alarm once. Updates are thread-safe.
 
     A state that already has an alarm reports it at once, because this listener has not received it yet. A listener that
     raises is called again at the next update, because it may not have acted on the alarm.
     """
 
-    kind: Literal["risk", "drift"]
-    state: State
+    kind: ClassVar[Literal["risk", "drift"]]
 
-    def __init__(self, start: State, state: State | None, on_alarm: Callable[[Alarm], object] | None) -> None:
-        self.state = start
-        self._on_alarm = on_alarm
+    def __init__(self, start: State, keeper: Keeper[State], on_alarm: Callable[[Alarm], object] | None) -> None:
+        self._start, self._keeper, self._on_alarm = start, keeper, on_alarm
         self._reported = False
         self._lock = threading.Lock()
-        if state is not None:
-            self.state = self._adopted(state)
+        self._adopted(keeper.begin(start))
         self._report()
+
+    @property
+    def state(self) -> State:
+        """The current state."""
+        return self._adopted(self._keeper.read())
 
     @property
     def alarmed(self) -> bool:
@@ -196,40 +238,27 @@ class Monitor(Generic[State]):
 
     @property
     def alarm(self) -> Alarm | None:
-        """The alarm, if one was raised; its text describes the current state."""
-        state = self.state
+        """The alarm, if one was raised and, in a review store, nobody has acknowledged it."""
+        return self._keeper.alarm(self.alarm_of)
+
+    def alarm_of(self, state: State) -> Alarm | None:
+        """The alarm of a state, if it has one; its text describes the state."""
         if state.alarmed_at is None:
             return None
-        wealth = amount(state.peak_log_wealth)
-        return Alarm(monitor=self.kind, at=state.alarmed_at, wealth=wealth, delta=state.delta, detail=self._detail())
+        wealth, detail = amount(state.peak_log_wealth), self._detail(state)
+        return Alarm(monitor=self.kind, at=state.alarmed_at, wealth=wealth, delta=state.delta, detail=detail)
 
-    def save(self, path: str | os.PathLike[str]) -> Path:
-        """Write the state as JSON, atomically."""
-        target = Path(path)
-        atomic_write(target, self.state.model_dump_json() + "\n")
-        return target
-
-    def at(self, state: State) -> Self:
-        """This monitor, deaf, with another state.
-
-        Raises:
-            UsageError: The state belongs to a monitor with other settings.
-        """
-        other = copy(self)
-        other.state, other._on_alarm = self._adopted(state), None
-        return other
-
-    def _update(self, take: Callable[[], Sequence[Bet]]) -> State:
+    def _update(self, take: Taking[State], key: str | None = None, within: float | None = None) -> State:
         # The bet depends on the state before it: two updates at once would lose one.
         with self._lock:
-            take()
-            after = self.state
-        self._report()
+            after = self._keeper.change(lambda state: take(self._adopted(state)), key, within, self.alarm_of)
+        if after.alarmed and not self._reported:
+            self._report()
         return after
 
     def _report(self) -> None:
         """Report an alarm that was not reported yet."""
-        if self._on_alarm is None or not self.alarmed:
+        if self._on_alarm is None or (alarm := self.alarm) is None:
             return
         with self._lock:
             # Taken and set in one step, so that two threads cannot both report; the listener runs outside the lock.
@@ -237,17 +266,17 @@ class Monitor(Generic[State]):
         if reported:
             return
         try:
-            self._on_alarm(cast(Alarm, self.alarm))
+            self._on_alarm(alarm)
         # BaseException: a listener that was interrupted may not have acted on the alarm either.
         except BaseException:
             self._reported = False
             raise
 
     def _adopted(self, state: State) -> State:
-        """A stored state, if it belongs to a monitor with the settings of this one."""
+        """A kept state, if it belongs to a monitor with the settings of this one."""
         raise NotImplementedError
 
-    def _detail(self) -> str:
+    def _detail(self, state: State) -> str:
         """Text of the alarm: the finding, and the next step."""
         raise NotImplementedError
 
@@ -258,34 +287,19 @@ def check_unit(name: str, value: float) -> None:
         raise UsageError(f"{name} must be in (0, 1), got {value}.")
 
 
-def read_state(path: str | os.PathLike[str], kind: type[State]) -> State:
-    """Read a state that `Monitor.save` wrote.
-
-    Raises:
-        UsageError: The file cannot be read, is damaged, belongs to another monitor, or is of another version.
-    """
-    try:
-        text = Path(path).read_text(encoding="utf-8")
-    except (OSError, ValueError) as error:
-        raise UsageError(f"{path}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
-    return parse_state(text, kind, str(path))
-
-
 def parse_state(text: str, kind: type[State], where: str) -> State:
     """A state from its JSON.
 
     Raises:
-        UsageError: As `read_state`.
+        UsageError: It cannot be read, belongs to another monitor, or is of another version.
     """
     try:
         content = json.loads(text)
     except ValueError as error:
-        raise UsageError(f"{where}: cannot be read as a monitor state ({error}). {_WAY_OUT}") from error
+        raise UsageError(f"{where}: cannot be read as a monitor state ({error}). Start a new monitor.") from error
     if isinstance(content, dict):
         check_version(content.get("format"), _FORMAT, where, "start a new monitor")
     try:
         return kind.from_stored(content)
     except ValidationError as error:
-        raise UsageError(
-            f"{where}: {problem_of(error)} (not a {kind.__name__} that `save` wrote). {_WAY_OUT}"
-        ) from error
+        raise UsageError(f"{where}: {problem_of(error)} (not a {kind.__name__}). Start a new monitor.") from error

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import secrets
 from collections.abc import Callable, Sequence
 from functools import lru_cache
@@ -11,7 +10,7 @@ from typing import Self
 from pydantic import NonNegativeInt, model_validator
 
 from ..errors import UsageError
-from .base import Alarm, Bet, BettingState, Monitor, check_unit, read_state
+from .base import Alarm, Bet, BettingState, Keeper, Monitor, check_unit
 from .drift import SLOPES, Grid, gains_of, uniforms
 
 __all__ = ["BASELINE", "CanaryMonitor", "CanaryState"]
@@ -64,7 +63,7 @@ class CanaryMonitor(Monitor[CanaryState]):
         delta: Probability of ever raising a false alarm, over all rounds, in (0, 1).
         seed: Seed of the randomiser; None for a fresh one.
         on_alarm: As for `DriftMonitor`.
-        state: Continue from this state.
+        keeper: Keeps the state; default: this process. ``Keeper(state)`` continues from a state.
     """
 
     kind = "drift"
@@ -76,31 +75,21 @@ class CanaryMonitor(Monitor[CanaryState]):
         delta: float = 0.05,
         seed: int | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
-        state: CanaryState | None = None,
+        keeper: Keeper[CanaryState] | None = None,
     ) -> None:
         check_unit("delta", delta)
         seed = secrets.randbits(62) if seed is None else seed
         empty: tuple[tuple[()], ...] = ((),) * questions
         start = CanaryState(delta=delta, seed=seed, shares=CanaryState.even(), baseline=empty, counts=empty)
-        super().__init__(start, state, on_alarm)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, on_alarm: Callable[[Alarm], object] | None = None) -> Self:
-        """Continue from a saved state; if it has an alarm, ``on_alarm`` is called immediately.
-
-        Raises:
-            UsageError: The file cannot be read, is damaged, or belongs to another monitor.
-        """
-        state = read_state(path, CanaryState)
-        return cls(len(state.baseline), delta=state.delta, on_alarm=on_alarm, state=state)
+        super().__init__(start, keeper or Keeper(), on_alarm)
 
     def update(self, scores: Sequence[float | None]) -> CanaryState:
         """Take in a round: the score of each question, None where it was not measured."""
-        return self._update(lambda: self.take(scores))
+        return self._update(lambda state: self.take(state, scores))
 
-    def take(self, scores: Sequence[float | None]) -> list[Bet]:
-        """`update` without lock and report; one bet for each question that was measured and has its baseline."""
-        state, bets = self.state, list[Bet]()
+    def take(self, state: CanaryState, scores: Sequence[float | None]) -> tuple[CanaryState, list[Bet]]:
+        """The state after a round, and a bet for each question that was measured and has its baseline."""
+        bets = list[Bet]()
         if len(scores) != len(state.baseline):
             raise UsageError(f"the canary has {len(state.baseline)} questions, got {len(scores)} scores.")
         baseline, counts = [*state.baseline], [*state.counts]
@@ -116,18 +105,17 @@ class CanaryMonitor(Monitor[CanaryState]):
             state = state.bet(gains_of(p))
             bets.append(Bet(float(score), p, state.log_wealth))
         changed = {"baseline": tuple(baseline), "counts": tuple(counts), "rounds": state.rounds + 1}
-        self.state = state.model_copy(update=changed)
-        return bets
+        return state.model_copy(update=changed), bets
 
     def _adopted(self, state: CanaryState) -> CanaryState:
-        if len(state.baseline) != len(self.state.baseline):
-            raise UsageError(f"the saved canary has {len(state.baseline)} questions, not {len(self.state.baseline)}.")
+        if len(state.baseline) != len(self._start.baseline):
+            raise UsageError(f"the saved canary has {len(state.baseline)} questions, not {len(self._start.baseline)}.")
         return state
 
-    def _detail(self) -> str:
+    def _detail(self, state: CanaryState) -> str:
         return (
             f"The canary's questions are no longer answered as certainly as in their first {BASELINE} rounds: "
-            f"{self.state.n} scores in {self.state.rounds} rounds refute it (false alarm probability "
-            f"{self.state.delta:g}). The model or its server changed, so the calibrated guarantee may no longer "
+            f"{state.n} scores in {state.rounds} rounds refute it (false alarm probability "
+            f"{state.delta:g}). The model or its server changed, so the calibrated guarantee may no longer "
             "apply: look at the provider's notices, audit accepted answers, and calibrate again."
         )

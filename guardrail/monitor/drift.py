@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import logging
 import math
-import os
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
 from itertools import pairwise
@@ -21,7 +20,7 @@ from ..gate import EVERY_QUESTION
 from ..items.spec import mean_uncertainty
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
-from .base import STAKES, Alarm, Bet, BettingState, Monitor, check_unit, read_state
+from .base import STAKES, Alarm, Bet, BettingState, Keeper, Monitor, check_unit
 
 __all__ = ["CELLS", "SLOPES", "DriftMonitor", "DriftState", "Grid", "Reference", "uniforms"]
 
@@ -48,7 +47,8 @@ class Grid(Frozen):
 
         P(next score in cell j | all earlier cells) = (gaps[j] + N_j) / (n + 1 + t)    exactly (a Pólya urn),
 
-    and a p-value that is uniform within the cell's share is uniform and independent of all earlier ones. Boundaries
+    and a p-value that is uniform within the cell's share, (places above + theta places in the cell) / (n + 1 + t), is
+    uniform and independent of all earlier ones. Boundaries
     that depend on calibration scores do no harm here, because the urn starts with the gaps, not with the number of
     calibration scores in a cell: counting those would be wrong.
     """
@@ -114,13 +114,8 @@ class DriftMonitor(Monitor[DriftState]):
     """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
 
     Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
-    calibration scores resolves: of the n + t places that the t-th score can take among the n + t - 1 before it,
-    W_j = gaps[j] + (earlier scores of the stream in cell j) are in cell j. A score in cell j has
-
-        p_t = (sum_{i > j} W_i + theta_t W_j) / (n + t),  theta_t uniform.
-
-    While calibration and stream are exchangeable the p-values are independent and uniform *exactly*; see `Grid`. Small
-    p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
+    calibration scores resolves. While calibration and stream are exchangeable the p-values are independent and uniform
+    *exactly*. Small p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
     Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
 
     For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
@@ -135,7 +130,7 @@ class DriftMonitor(Monitor[DriftState]):
         seed: Seed of the randomiser theta and of the tie-breakers.
         on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
             while it raises.
-        state: Continue from this state; see `load`.
+        keeper: Keeps the state; default: this process. ``Keeper(state)`` continues from a state.
     """
 
     kind = "drift"
@@ -149,52 +144,40 @@ class DriftMonitor(Monitor[DriftState]):
         delta: float = 0.05,
         seed: int = 0,
         on_alarm: Callable[[Alarm], object] | None = None,
-        state: DriftState | None = None,
+        keeper: Keeper[DriftState] | None = None,
     ) -> None:
         check_unit("delta", delta)
         self._reference = Reference(artifact)
         self.grid = Grid.of(self._reference.scores, seed)
         digest, shares = artifact.digest, DriftState.even()
         start = DriftState(delta=delta, seed=seed, calibration_digest=digest, shares=shares)
-        super().__init__(start, state, on_alarm)
+        super().__init__(start, keeper or Keeper(), on_alarm)
 
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        artifact: CalibrationArtifact,
-        *,
-        on_alarm: Callable[[Alarm], object] | None = None,
-    ) -> Self:
-        """Continue from a saved state; if it has an alarm, ``on_alarm`` is called immediately.
-
-        Raises:
-            UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
-        """
-        state = read_state(path, DriftState)
-        return cls(artifact, delta=state.delta, seed=state.seed, on_alarm=on_alarm, state=state)
-
-    def update(self, uncertainty: float) -> DriftState:
+    def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
         """Take in the score of one question, accepted or not.
 
         If the artifact has a scope, scores above its cut are left out: no calibration score lies
         there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
 
+        Args:
+            uncertainty: The score.
+            key: In a review store: names the question, so that a second update with it changes nothing.
+
         Raises:
             UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
         """
-        return self._update(lambda: self.take(uncertainty))
+        return self._update(lambda state: self.take(state, uncertainty), key)
 
-    def take(self, uncertainty: float) -> list[Bet]:
-        """`update` without lock and report; the bet, or none for a score that is left out."""
-        if not self._reference.in_scope(uncertainty):
-            return []
-        # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
-        state, (tie, theta) = self.state, uniforms(self.state.seed, str(self.state.n))
-        p, counts = self.grid.take(state.counts, float(uncertainty), tie, theta)
-        recent = state.recent + _RECENT * (p - state.recent)
-        self.state = state.bet(gains_of(p), counts=counts, recent=recent)
-        return [Bet(float(uncertainty), p, self.state.log_wealth)]
+    def take(self, state: DriftState, *scores: float) -> tuple[DriftState, list[Bet]]:
+        """The state after these scores, and their bets; none for a score that is left out."""
+        bets = list[Bet]()
+        for score in filter(self._reference.in_scope, scores):
+            # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
+            tie, theta = uniforms(state.seed, str(state.n))
+            p, counts = self.grid.take(state.counts, float(score), tie, theta)
+            state = state.bet(gains_of(p), counts=counts, recent=state.recent + _RECENT * (p - state.recent))
+            bets.append(Bet(float(score), p, state.log_wealth))
+        return state, bets
 
     def score(self, verdict: Verdict) -> float | None:
         """The score of a verdict that is taken in; None if it is left out. See `Reference.score`."""
@@ -214,7 +197,7 @@ class DriftMonitor(Monitor[DriftState]):
         self._reference.admit(artifact)
 
     def _adopted(self, state: DriftState) -> DriftState:
-        own = self.state
+        own = self._start
         # Its counts are of another grid, in which the same cell means other scores.
         if state.calibration_digest != own.calibration_digest:
             raise UsageError(
@@ -234,11 +217,11 @@ class DriftMonitor(Monitor[DriftState]):
             )
         return state
 
-    def _detail(self) -> str:
-        way = "less" if self.state.recent < 0.5 else "more"
+    def _detail(self, state: DriftState) -> str:
+        way = "less" if state.recent < 0.5 else "more"
         return (
-            f"Questions are answered {way} certainly than at calibration: {self.state.n} scores refute that they are "
-            f"alike (false alarm probability {self.state.delta:g}). The calibrated guarantee no longer applies: look "
+            f"Questions are answered {way} certainly than at calibration: {state.n} scores refute that they are "
+            f"alike (false alarm probability {state.delta:g}). The calibrated guarantee no longer applies: look "
             "at recent questions, audit accepted answers, and calibrate again on questions like them."
         )
 

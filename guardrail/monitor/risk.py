@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Callable, Iterable
-from typing import Any, Self
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from ..errors import UsageError
-from .base import STAKES, Alarm, Bet, BettingState, Monitor, check_unit, read_state
+from .base import STAKES, Alarm, Bet, BettingState, Keeper, Monitor, check_unit
 
-__all__ = ["RiskMonitor", "RiskState", "log_wealth"]
+__all__ = ["RiskMonitor", "RiskState", "interval_of", "log_wealth"]
 
 
 class RiskState(BettingState):
@@ -65,7 +64,7 @@ class RiskMonitor(Monitor[RiskState]):
             assigned to this artifact.
         on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
             while it raises.
-        state: Continue from this state; see `load`.
+        keeper: Keeps the state; default: this process. ``Keeper(state)`` continues from a state.
     """
 
     kind = "risk"
@@ -78,84 +77,51 @@ class RiskMonitor(Monitor[RiskState]):
         min_audit_rate: float = 1.0,
         artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
-        state: RiskState | None = None,
+        keeper: Keeper[RiskState] | None = None,
     ) -> None:
         check_unit("alpha", alpha)
         if not 0 < min_audit_rate <= 1:
             raise UsageError(f"min_audit_rate must be in (0, 1], got {min_audit_rate}. Write 0.1 to audit one in ten.")
         check_unit("delta", delta)
         settings: dict[str, Any] = {"alpha": alpha, "delta": delta, "min_audit_rate": min_audit_rate}
-        super().__init__(RiskState(**settings, artifact=artifact, shares=RiskState.even()), state, on_alarm)
+        start = RiskState(**settings, artifact=artifact, shares=RiskState.even())
+        super().__init__(start, keeper or Keeper(), on_alarm)
 
-    @classmethod
-    def load(
-        cls,
-        path: str | os.PathLike[str],
-        *,
-        artifact: str | None = None,
-        on_alarm: Callable[[Alarm], object] | None = None,
-    ) -> Self:
-        """Continue from a saved state; if it has an alarm, ``on_alarm`` is called immediately.
-
-        Raises:
-            UsageError: The file cannot be read, is damaged, or belongs to another monitor or artifact.
-        """
-        state = read_state(path, RiskState)
-        alpha, delta, rate = state.alpha, state.delta, state.min_audit_rate
-        return cls(alpha, delta=delta, min_audit_rate=rate, artifact=artifact, on_alarm=on_alarm, state=state)
-
-    def update(self, error: bool, *, audit_rate: float | None = None) -> RiskState:
+    def update(self, error: bool, *, audit_rate: float | None = None, key: str | None = None) -> RiskState:
         """Take in one audited accepted answer.
 
         Args:
             error: Whether it was wrong: true or false, or 1 or 0.
             audit_rate: Probability with which *this* answer was chosen for audit; default: ``min_audit_rate``.
+            key: In a review store: names the answer, so that a second update with it changes nothing.
 
         Raises:
             UsageError: An audit rate below the declared smallest one, or above 1; an error that is neither true nor
                 false. Leave out answers that could not be judged, and count them.
         """
-        return self._update(lambda: self.take(error, audit_rate))
-
-    def take(self, error: bool, audit_rate: float | None = None) -> list[Bet]:
-        """`update` without lock and report; the bet."""
         # By equality: 1 and 0 pass, while None (an answer nobody could judge) must not count as right.
         if error not in (True, False):
             raise UsageError(f"error must be True or False, got {error!r}. Leave out answers that could not be judged.")
-        rate = self.state.min_audit_rate if audit_rate is None else float(audit_rate)
-        if not self.state.min_audit_rate <= rate <= 1:
+        smallest = self._start.min_audit_rate
+        rate = smallest if audit_rate is None else float(audit_rate)
+        if not smallest <= rate <= 1:
             raise UsageError(
-                f"audit_rate must be in [{self.state.min_audit_rate}, 1], got {audit_rate}: bets are sized for the "
+                f"audit_rate must be in [{smallest}, 1], got {audit_rate}: bets are sized for the "
                 "declared smallest rate. Start a new monitor with a smaller min_audit_rate."
             )
-        self.state = self.state.after(error=bool(error), audit_rate=rate)
-        return [Bet(float(error), rate, self.state.log_wealth)]
+
+        def take(state: RiskState) -> tuple[RiskState, list[Bet]]:
+            after = state.after(error=bool(error), audit_rate=rate)
+            return after, [Bet(float(error), rate, after.log_wealth)]
+
+        return self._update(take, key)
 
     def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
-        """Estimate of the error rate among accepted answers with a confidence sequence: valid at every time.
-
-        The estimate weighs each audited answer by 1 / audit rate. The bounds are the error rates m that betting
-        against "at most m" and against "at least m", each at (1 - level) / 2, has not refuted with the audited answers
-        so far.
-
-        Returns:
-            (estimate, lower, upper), or None before the first audit.
-        """
-        tallies = self.state.tallies
-        if not tallies:
-            return None
-        weight = sum(audited / rate for rate, audited, _ in tallies)
-        estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
-        # Each side gets half of 1 - level, so both together hold at the level.
-        limit = math.log(2 / (1 - level))
-        smallest = self.state.min_audit_rate
-        lower = _bisect(lambda m: log_wealth(tallies, m, smallest) > limit, 0.0, 1.0)
-        # An upper bound of the error rate is a lower bound of the rate of right answers.
-        flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
-        return estimate, lower, 1 - _bisect(lambda m: log_wealth(flipped, m, smallest) > limit, 0.0, 1.0)
+        """Estimate of the error rate among accepted answers, with bounds; see `interval_of`."""
+        return interval_of(self.state.tallies, self._start.min_audit_rate, level)
 
     def _adopted(self, state: RiskState) -> RiskState:
-        own = self.state
+        own = self._start
         if (state.alpha, state.delta, state.min_audit_rate) != (own.alpha, own.delta, own.min_audit_rate):
             raise UsageError(
                 f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
@@ -169,18 +135,46 @@ class RiskMonitor(Monitor[RiskState]):
             )
         return state if own.artifact is None else state.model_copy(update={"artifact": own.artifact})
 
-    def _detail(self) -> str:
-        interval = self.interval()
+    def _detail(self, state: RiskState) -> str:
+        interval = interval_of(state.tallies, state.min_audit_rate)
         audits = (
             ""
             if interval is None
             else f" Audits suggest {interval[0]:.1%} (bounds {interval[1]:.1%} to {interval[2]:.1%})."
         )
         return (
-            f"The error rate among accepted answers exceeds the promised {self.state.alpha:.0%}: {self.state.n} audits "
-            f"refute it (false alarm probability {self.state.delta:g}).{audits} Hold answers back or switch to a "
+            f"The error rate among accepted answers exceeds the promised {state.alpha:.0%}: {state.n} audits "
+            f"refute it (false alarm probability {state.delta:g}).{audits} Hold answers back or switch to a "
             "stricter threshold, and calibrate again on recent questions."
         )
+
+
+def interval_of(
+    tallies: Sequence[tuple[float, int, int]], min_audit_rate: float, level: float = 0.95
+) -> tuple[float, float, float] | None:
+    """Estimate of the error rate among accepted answers with a confidence sequence: valid at every time.
+
+    The estimate weighs each audited answer by 1 / audit rate. The bounds are the error rates m that betting against "at
+    most m" and against "at least m", each at (1 - level) / 2, has not refuted with the audited answers so far.
+
+    Args:
+        tallies: (audit rate, audited answers, wrong ones among them).
+        min_audit_rate: Smallest audit rate, for which bets are sized.
+        level: Probability that the bounds hold at all times.
+
+    Returns:
+        (estimate, lower, upper), or None before the first audit.
+    """
+    if not tallies:
+        return None
+    weight = sum(audited / rate for rate, audited, _ in tallies)
+    estimate = sum(wrong / rate for rate, _, wrong in tallies) / weight
+    # Each side gets half of 1 - level, so both together hold at the level.
+    limit = math.log(2 / (1 - level))
+    lower = _bisect(lambda m: log_wealth(tallies, m, min_audit_rate) > limit, 0.0, 1.0)
+    # An upper bound of the error rate is a lower bound of the rate of right answers.
+    flipped = [(rate, audited, audited - wrong) for rate, audited, wrong in tallies]
+    return estimate, lower, 1 - _bisect(lambda m: log_wealth(flipped, m, min_audit_rate) > limit, 0.0, 1.0)
 
 
 def log_wealth(tallies: Iterable[tuple[float, int, int]], m: float, min_audit_rate: float = 1.0) -> float:

@@ -40,7 +40,7 @@ class SafetySwitch:
                 f"threshold must be a finite number, got {threshold}, which accepts everything or nothing. Compute one "
                 "beforehand, of an artifact fitted at a smaller alpha; to accept nothing use then='abstain'."
             )
-        self._then, self._threshold = then, threshold
+        self._threshold = threshold
         self._lock = threading.Lock()
         self._alarms: tuple[Alarm, ...] = ()
 
@@ -75,14 +75,14 @@ class SafetySwitch:
         with self._lock:
             self._alarms = ()
 
+    def objection(self, uncertainty: float | None) -> str | None:
+        """Why an answer that the gate accepts may not pass; None if it may. A gate without a score gives None."""
+        # A tuple that is replaced, never changed: a reader needs no lock.
+        return self._alarms[-1].detail if self._alarms and not self._stricter(uncertainty) else None
+
     def allows(self, uncertainty: float) -> bool:
         """Whether an answer that the gate accepts may pass."""
-        # A tuple that is replaced, never changed: a reader needs no lock.
-        return not self._alarms or self._stricter(uncertainty)
+        return self.objection(uncertainty) is None
 
-    def _stricter(self, uncertainty: float) -> bool:
-        return self._then == "stricter" and self._threshold is not None and uncertainty <= self._threshold
-
-    def reason(self) -> str:
-        """The reason why answers are held back; empty if they are not."""
-        return self._alarms[-1].detail if self._alarms else ""
+    def _stricter(self, uncertainty: float | None) -> bool:
+        return self._threshold is not None and uncertainty is not None and uncertainty <= self._threshold

@@ -26,7 +26,7 @@ from .errors import (  # noqa: E402
 )
 from .hooks import AskReviewer, AuditSample, Ticket, ask_reviewer, audit_sample, content_of, ticket  # noqa: E402
 from .item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
-from .monitors import Monitors, SharedDrift, SharedRisk, SharedSwitch  # noqa: E402
+from .monitors import Monitors, SharedDrift, SharedSwitch  # noqa: E402
 from .purging import Purged  # noqa: E402
 from .store import Lease, ReviewStore, WorkLease  # noqa: E402
 
@@ -53,7 +53,6 @@ __all__ = [
     "ReviewError",
     "ReviewStore",
     "SharedDrift",
-    "SharedRisk",
     "SharedSwitch",
     "Stats",
     "StoreUnavailableError",

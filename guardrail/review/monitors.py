@@ -12,12 +12,13 @@ any instruction leaves all of that or nothing. An alarm is also a line of the au
 from __future__ import annotations
 
 import logging
+import math
 import threading
 import time
-from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Generic, Literal, TypeVar
+from concurrent.futures import Future
+from queue import SimpleQueue
+from typing import Any, Literal, TypeVar
 
 from langchain_core.messages import BaseMessage
 from pydantic import ValidationError
@@ -30,7 +31,8 @@ from ..artifact import CalibrationArtifact
 from ..errors import UsageError
 from ..files import problem_of
 from ..monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, DriftState, RiskMonitor, RiskState, SafetySwitch
-from ..monitor.base import Bet, Monitor, parse_state
+from ..monitor.base import BettingState, Keeper, Taking, parse_state
+from ..monitor.risk import interval_of
 from ..types import Frozen
 from ..verdict import Verdict
 from .errors import StoreUnavailableError
@@ -38,19 +40,15 @@ from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
 from .store import ReviewStore
 from .tables import LONGEST_MONITOR, SYSTEM, log, monitors, steps
 
-__all__ = ["MonitorStep", "MonitorView", "Monitors", "SharedCanary", "SharedDrift", "SharedRisk", "SharedSwitch"]
+__all__ = ["MonitorStep", "MonitorView", "Monitors", "SharedDrift", "SharedSwitch"]
 
 POINTS = 2_000
 """Largest number of points read of a history."""
 _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
 """Limits of the time a thread waits for another thread that reads the database."""
 _log = logging.getLogger("guardrail")
-M = TypeVar("M", bound=Monitor[Any])
-_STATES: dict[str, type[RiskState | DriftState | CanaryState]] = {
-    "risk": RiskState,
-    "drift": DriftState,
-    "canary": CanaryState,
-}
+State = TypeVar("State", bound=BettingState)
+_KINDS: dict[str, type[BettingState]] = {"risk": RiskState, "drift": DriftState, "canary": CanaryState}
 
 
 class MonitorStep(Frozen):
@@ -91,166 +89,114 @@ class MonitorView(Frozen):
     """Risk: the promised error rate."""
 
 
-class _Shared(Generic[M]):
-    """A monitor in a database: one transaction for each update, and one report of an alarm for each process."""
+class Row(Keeper[State]):
+    """Keeps the state of a monitor in a row of the database, with its history and its alarm.
 
-    def __init__(
-        self, store: ReviewStore, name: str, kind: str, fresh: M, on_alarm: Callable[[Alarm], object] | None
-    ) -> None:
+    Every update is one transaction. The stored alarm is that of the update that raised it.
+
+    Args:
+        store: The review store.
+        name: Name of the monitor.
+        kind: "risk", "drift" or "canary".
+    """
+
+    def __init__(self, store: ReviewStore, name: str, kind: str) -> None:
         check_text("a monitor's name", name, LONGEST_MONITOR)
-        self.name = name
-        self._store, self._fresh, self._on_alarm = store, fresh, on_alarm
-        self._reported = self._warned = False
-        self._lock = threading.Lock()
-        with store.database.write() as connection:
-            now = store.database.now(connection)
-            new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(monitors)
-            values = {"name": name, "kind": kind, "n": 0, "state": fresh.state.model_dump_json(), "created": now}
-            connection.execute(new.values(**values).on_conflict_do_nothing(index_elements=["name"]))
-            row = _fetch(connection, name)
-        if row.kind != kind:
-            raise UsageError(f"monitor {name!r} of this store is a {row.kind} monitor, not a {kind} monitor.")
-        self._monitor(row)  # refuses different settings
-        self._report(_alarm_of(row), row.acknowledged)
+        self._database, self._name, self._kind = store.database, name, kind
+        self._warned = False
 
-    @property
-    def alarm(self) -> Alarm | None:
-        """The alarm, if one was raised and nobody has acknowledged it."""
+    def begin(self, start: State) -> State:
+        """The state of the monitor of this name, which is started if the store does not have it.
+
+        Raises:
+            UsageError: The monitor of this name is of another kind.
+        """
+        with self._database.write() as connection:
+            new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(monitors)
+            now = self._database.now(connection)
+            values = {"name": self._name, "kind": self._kind, "n": 0, "state": start.model_dump_json(), "created": now}
+            connection.execute(new.values(**values).on_conflict_do_nothing(index_elements=["name"]))
+            row = _fetch(connection, self._name)
+        if row.kind != self._kind:
+            raise UsageError(
+                f"monitor {self._name!r} of this store is a {row.kind} monitor, not a {self._kind} monitor."
+            )
+        return self._state_of(row)
+
+    def read(self) -> State:
+        """The current state, with the updates of all processes."""
+        return self._state_of(self._row())
+
+    def alarm(self, alarm_of: Callable[[State], Alarm | None]) -> Alarm | None:
+        """The stored alarm, if nobody has acknowledged it."""
         row = self._row()
         return _alarm_of(row) if row.acknowledged is None else None
 
-    def _row(self) -> Any:
-        with self._store.database.read() as connection:
-            return _fetch(connection, self.name)
-
-    def _monitor(self, row: Any) -> M:
-        return self._fresh.at(_state_of(row))
-
-    def _update(self, take: Callable[[M], Sequence[Bet]], key: str | None = None, within: float | None = None) -> M:
+    def change(
+        self,
+        take: Taking[State],
+        key: str | None,
+        within: float | None,
+        alarm_of: Callable[[State], Alarm | None],
+    ) -> State:
         """Bet with the state of all processes, and write it; with a key that the history has, change nothing."""
         if key is not None:
             check_text("key", key, LONGEST_KEY)
-        with self._lock:
-            with self._store.database.write(within) as connection:
-                row = _fetch(connection, self.name, lock=True)
-                monitor = self._monitor(row)
-                known = select(steps.c.n).where(steps.c.name == self.name, steps.c.key == key)
-                if key is not None and connection.execute(known).first() is not None:
-                    return monitor
-                before, bets = monitor.state.n, take(monitor)
-                alarm = self._write(connection, row, monitor, before, bets, key)
-            if row.acknowledged is not None and not self._warned:
-                self._warned = True
-                _log.warning(
-                    "guardrail: the alarm of monitor %r was acknowledged, so it never alarms again and holds no answer "
-                    "back. Start a monitor under a new name.",
-                    self.name,
-                )
-            self._report(alarm, row.acknowledged)
-            return monitor
+        with self._database.write(within) as connection:
+            row = _fetch(connection, self._name, lock=True)
+            before = self._state_of(row)
+            known = select(steps.c.n).where(steps.c.name == self._name, steps.c.key == key)
+            if key is not None and connection.execute(known).first() is not None:
+                return before
+            after, bets = take(before)
+            now, alarm = self._database.now(connection), alarm_of(after) if row.alarm is None else None
+            stored = row.alarm if alarm is None else alarm.model_dump_json()
+            changed = {"n": after.n, "state": after.model_dump_json(), "alarm": stored}
+            connection.execute(update(monitors).where(monitors.c.name == self._name).values(**changed))
+            common = {"name": self._name, "at": now, "key": key}
+            lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before.n + 1)]
+            if lines:
+                connection.execute(insert(steps), lines)
+            if alarm is not None:
+                log(connection, "", now, SYSTEM, "alarm", {"name": self._name, **alarm.model_dump(mode="json")})
+        if row.acknowledged is not None and not self._warned:
+            self._warned = True
+            _log.warning(
+                "guardrail: the alarm of monitor %r was acknowledged, so it never alarms again and holds no answer "
+                "back. Start a monitor under a new name.",
+                self._name,
+            )
+        return after
 
-    def _write(
-        self, connection: Connection, row: Any, monitor: M, before: int, bets: Sequence[Bet], key: str | None
-    ) -> Alarm | None:
-        """Write state, history and a new alarm; the alarm, new or old."""
-        now, state = self._store.database.now(connection), monitor.state
-        alarm = monitor.alarm if row.alarm is None else None
-        stored = row.alarm if alarm is None else alarm.model_dump_json()
-        changed = {"n": state.n, "state": state.model_dump_json(), "alarm": stored}
-        connection.execute(update(monitors).where(monitors.c.name == self.name).values(**changed))
-        common = {"name": self.name, "at": now, "key": key}
-        lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before + 1)]
-        if lines:
-            connection.execute(insert(steps), lines)
-        if alarm is not None:
-            log(connection, "", now, SYSTEM, "alarm", {"name": self.name, **alarm.model_dump(mode="json")})
-        return alarm or _alarm_of(row)
+    def _row(self) -> Any:
+        with self._database.read() as connection:
+            return _fetch(connection, self._name)
 
-    def _report(self, alarm: Alarm | None, acknowledged: float | None) -> None:
-        if alarm is None or self._reported:
-            return
-        if acknowledged is None and self._on_alarm is not None:
-            self._on_alarm(alarm)
-        self._reported = True  # not if it raised: it is called again at the next update
+    def _state_of(self, row: Any) -> State:
+        state: Any = _state_of(row)
+        return state  # type: ignore[no-any-return]
 
 
-class SharedRisk(_Shared[RiskMonitor]):
-    """A `RiskMonitor` in a database. Made by `Monitors.risk`."""
+class SharedDrift(DriftMonitor):
+    """A `DriftMonitor` in a database, which many threads may feed at once. Made by `Monitors.drift`."""
 
-    @property
-    def state(self) -> RiskState:
-        """The current state, with the updates of all processes."""
-        return self._monitor(self._row()).state
-
-    def update(self, error: bool, *, audit_rate: float | None = None, key: str | None = None) -> RiskState:
-        """Take in one audited accepted answer; see `RiskMonitor.update`.
-
-        Args:
-            error: Whether it was wrong.
-            audit_rate: Probability with which it was chosen for audit.
-            key: Names the answer, at most 512 characters; a second update with the same key changes nothing.
-        """
-        return self._update(lambda monitor: monitor.take(error, audit_rate), key).state
-
-    def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
-        """See `RiskMonitor.interval`."""
-        return self._monitor(self._row()).interval(level)
-
-
-class SharedCanary(_Shared[CanaryMonitor]):
-    """A `CanaryMonitor` in a database. Made by `Monitors.canary`."""
-
-    @property
-    def state(self) -> CanaryState:
-        """The current state, with the rounds of all processes."""
-        return self._monitor(self._row()).state
-
-    def update(self, scores: Sequence[float | None]) -> CanaryState:
-        """Take in a round; see `CanaryMonitor.update`."""
-        return self._update(lambda monitor: monitor.take(scores)).state
-
-
-@dataclass(slots=True)
-class _Watched:
-    """A score that a guard has measured: whether it was written, or why not."""
-
-    score: float
-    written: bool = False
-    problem: Exception | None = None
-
-
-class SharedDrift(_Shared[DriftMonitor]):
-    """A `DriftMonitor` in a database. Made by `Monitors.drift`."""
-
-    needs_scores = True
+    unwritten = 0
+    """Number of scores that were not written, while ``on_watch_failure="pass"`` let the answers pass."""
 
     def __init__(
         self,
         store: ReviewStore,
         name: str,
-        fresh: DriftMonitor,
+        artifact: CalibrationArtifact,
+        delta: float,
+        seed: int,
         on_alarm: Callable[[Alarm], object] | None,
-        on_watch_failure: Literal["hold", "pass"] = "hold",
+        on_watch_failure: Literal["hold", "pass"],
     ) -> None:
-        self.unwritten = 0
-        """Number of scores that were not written, while ``on_watch_failure="pass"`` let the answers pass."""
-        self._pass = passes(on_watch_failure)
-        self._waiting, self._turn = deque[_Watched](), threading.Lock()
-        super().__init__(store, name, "drift", fresh, on_alarm)
-
-    @property
-    def state(self) -> DriftState:
-        """The current state, with the updates of all processes."""
-        return self._monitor(self._row()).state
-
-    def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
-        """Take in the score of one question; see `DriftMonitor.update`.
-
-        Args:
-            uncertainty: The score.
-            key: Names the question, at most 512 characters; a second update with the same key changes nothing.
-        """
-        return self._update(lambda monitor: monitor.take(uncertainty), key).state
+        self._pass, self._name, self._patience = passes(on_watch_failure), name, store.database.deadline
+        self._waiting, self._turn = SimpleQueue[tuple[float, Future[None]]](), threading.Lock()
+        keeper = Row[DriftState](store, name, "drift")
+        super().__init__(artifact, delta=delta, seed=seed, on_alarm=on_alarm, keeper=keeper)
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
         """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
@@ -259,46 +205,42 @@ class SharedDrift(_Shared[DriftMonitor]):
             StoreUnavailableError: The score could not be written within the store's deadline, so that a guard holds the
                 answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
         """
-        score = self._fresh.score(verdict)
+        score = self.score(verdict)
         if score is None:
             return
         try:
-            self._write_together(_Watched(score))
+            self._write_together(score)
         except StoreUnavailableError as error:
             if not self._pass:
                 raise
             self.unwritten += 1
-            _log.error("guardrail: a score of monitor %r is not written: %s", self.name, error)
+            _log.error("guardrail: a score of monitor %r is not written: %s", self._name, error)
 
-    def _write_together(self, mine: _Watched) -> None:
+    def _write_together(self, score: float) -> None:
         """Write a score; the thread whose turn it is writes those of all threads that wait, with one commit."""
-        deadline = self._store.database.deadline
-        end = time.monotonic() + deadline
-        self._waiting.append(mine)
-        if not self._turn.acquire(timeout=deadline):
-            raise StoreUnavailableError(f"the review store did not take the scores before this one in {deadline:g} s.")
+        end, mine = time.monotonic() + self._patience, Future[None]()
+        self._waiting.put((score, mine))
+        if not self._turn.acquire(timeout=self._patience):
+            raise StoreUnavailableError(
+                f"the review store did not take the scores before this one in {self._patience:g} s."
+            )
         try:
-            if not (mine.written or mine.problem):
-                together = [self._waiting.popleft() for _ in range(len(self._waiting))]
-
-                def take(monitor: DriftMonitor) -> list[Bet]:
-                    return [bet for watched in together for bet in monitor.take(watched.score)]
-
-                try:
-                    self._update(take, within=max(0.0, end - time.monotonic()))
-                except Exception as error:  # of each of these scores
-                    for watched in together:
-                        watched.problem = error
-                for watched in together:
-                    watched.written = watched.problem is None
+            if not mine.done():
+                together = [self._waiting.get() for _ in range(self._waiting.qsize())]
+                self._write([score for score, _ in together], [future for _, future in together], end)
         finally:
             self._turn.release()
-        if mine.problem is not None:
-            raise mine.problem
+        mine.result()
 
-    def admit(self, artifact: CalibrationArtifact) -> None:
-        """Accept a guard of this artifact or refuse it, as `DriftMonitor.admit`."""
-        self._fresh.admit(artifact)
+    def _write(self, scores: Sequence[float], futures: Sequence[Future[None]], end: float) -> None:
+        try:
+            self._update(lambda state: self.take(state, *scores), within=max(0.0, end - time.monotonic()))
+        except Exception as error:  # of each of these scores
+            for future in futures:
+                future.set_exception(error)
+        else:
+            for future in futures:
+                future.set_result(None)
 
 
 class Monitors:
@@ -320,27 +262,23 @@ class Monitors:
         min_audit_rate: float = 1.0,
         artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
-    ) -> SharedRisk:
-        """The `RiskMonitor` of this name, started if the store does not have it.
+    ) -> RiskMonitor:
+        """The `RiskMonitor` of this name, started if the store does not have it. Other arguments as there.
 
         Args:
             name: Its name in this store; use a new one for a new artifact.
-            alpha: Promised error rate among accepted answers.
-            delta: Probability of ever raising a false alarm.
-            min_audit_rate: Smallest audit probability that will occur.
-            artifact: Digest of the artifact that accepts the answers; see `RiskMonitor`.
             on_alarm: Called once in this process when it learns of an alarm, at an update; immediately if there already
                 is one.
 
         Raises:
             UsageError: The monitor of this name has other settings or another artifact.
         """
-        fresh = RiskMonitor(alpha, delta=delta, min_audit_rate=min_audit_rate, artifact=artifact)
-        return SharedRisk(self.store, name, "risk", fresh, on_alarm)
+        settings: dict[str, Any] = {"delta": delta, "min_audit_rate": min_audit_rate, "artifact": artifact}
+        return RiskMonitor(alpha, **settings, on_alarm=on_alarm, keeper=Row(self.store, name, "risk"))
 
     def known_risk(
         self, name: str, *, artifact: str | None = None, on_alarm: Callable[[Alarm], object] | None = None
-    ) -> SharedRisk | None:
+    ) -> RiskMonitor | None:
         """The `RiskMonitor` of this name with the settings it was started with, or None.
 
         Raises:
@@ -370,13 +308,10 @@ class Monitors:
         on_alarm: Callable[[Alarm], object] | None = None,
         on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> SharedDrift:
-        """The `DriftMonitor` of this name, started if the store does not have it.
+        """The `DriftMonitor` of this name, started if the store does not have it. Other arguments as there.
 
         Args:
             name: Its name in this store; use a new one for a new artifact.
-            artifact: Its stored calibration scores are the reference.
-            delta: Probability of ever raising a false alarm.
-            seed: As in `DriftMonitor`.
             on_alarm: As in `risk`.
             on_watch_failure: While the database does not take scores, `SharedDrift.watch` raises, so that guards hold
                 accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
@@ -384,7 +319,7 @@ class Monitors:
         Raises:
             UsageError: The monitor of this name has other settings or another artifact.
         """
-        return SharedDrift(self.store, name, DriftMonitor(artifact, delta=delta, seed=seed), on_alarm, on_watch_failure)
+        return SharedDrift(self.store, name, artifact, delta, seed, on_alarm, on_watch_failure)
 
     def canary(
         self,
@@ -393,19 +328,13 @@ class Monitors:
         *,
         delta: float = 0.05,
         on_alarm: Callable[[Alarm], object] | None = None,
-    ) -> SharedCanary:
-        """The `CanaryMonitor` of this name, started if the store does not have it.
-
-        Args:
-            name: Its name in this store; use a new one for a new artifact or other questions.
-            questions: Number of its questions.
-            delta: Probability of ever raising a false alarm; that of a monitor in the store does not change.
-            on_alarm: As in `risk`.
+    ) -> CanaryMonitor:
+        """The `CanaryMonitor` of this name, started if the store does not have it; use a new name for other questions.
 
         Raises:
             UsageError: The monitor of this name has another number of questions, or is of another kind.
         """
-        return SharedCanary(self.store, name, "canary", CanaryMonitor(questions, delta=delta), on_alarm)
+        return CanaryMonitor(questions, delta=delta, on_alarm=on_alarm, keeper=Row(self.store, name, "canary"))
 
     def switch(
         self,
@@ -418,8 +347,7 @@ class Monitors:
         """A switch that follows alarms in the database, whichever process raised them.
 
         Args:
-            then: As in `SafetySwitch`.
-            threshold: As in `SafetySwitch`.
+            then, threshold: As in `SafetySwitch`.
             names: One or more monitors to follow; default: all of the store. Nothing is accepted while one of them is
                 missing from the store.
             every: Seconds after which the database is read again.
@@ -471,21 +399,6 @@ class Monitors:
             return [MonitorStep(**row._mapping) for row in connection.execute(query.order_by(steps.c.n))]
 
 
-@dataclass(frozen=True, slots=True)
-class _SwitchState:
-    """Result of one read of the database.
-
-    Attributes:
-        at: Time of the read on the monotonic clock; after ``every`` seconds the database is read again.
-        alarms: The known alarms that nobody has acknowledged.
-        problem: Reason why other alarms may exist, so that nothing is accepted; empty if all alarms are known.
-    """
-
-    at: float
-    alarms: tuple[Alarm, ...] = ()
-    problem: str = ""
-
-
 class SharedSwitch(SafetySwitch):
     """A switch that follows the alarms of a database. Made by `Monitors.switch`.
 
@@ -506,73 +419,57 @@ class SharedSwitch(SafetySwitch):
         self._store, self._names, self._every = store, names, every
         self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
         self._reading = threading.Lock()
-        self._last: _SwitchState | None = None
+        self._known: tuple[tuple[Alarm, ...], str] = ((), "")
+        self._fresh_until = -math.inf
 
     @property
     def alarms(self) -> tuple[Alarm, ...]:
         """Alarms given to this object, and alarms in the database that nobody has acknowledged."""
-        return (*self._alarms, *self._latest(self._wait).alarms)
+        return (*self._alarms, *self._latest()[0])
 
-    def allows(self, uncertainty: float) -> bool:
-        """Whether an answer that the gate accepts may pass."""
-        return self.objection(uncertainty) is None
+    def objection(self, uncertainty: float | None) -> str | None:
+        """Why an answer that the gate accepts may not pass; None if it may."""
+        stored, problem = self._latest()
+        alarms = (*self._alarms, *stored)
+        if not problem and (not alarms or self._stricter(uncertainty)):
+            return None
+        return " ".join(filter(None, (alarms[-1].detail if alarms else "", problem)))
 
-    def objection(self, uncertainty: float) -> str | None:
-        """Why an answer that the gate accepts may not pass; None if it may. `allows` and `reason` in one read."""
-        state = self._latest(self._wait)
-        alarmed = bool(self._alarms or state.alarms) and not self._stricter(uncertainty)
-        return self._describe(state) if state.problem or alarmed else None
-
-    def reason(self) -> str:
-        """Why answers are held back; empty if they are not."""
-        return self._describe(self._latest(0.0))  # the caller has just waited
-
-    def _describe(self, state: _SwitchState) -> str:
-        alarms = (*self._alarms, *state.alarms)
-        return " ".join(filter(None, (alarms[-1].detail if alarms else "", state.problem)))
-
-    def _latest(self, wait: float) -> _SwitchState:
-        """The latest state: the last state if it is recent, otherwise a new read by this thread or another thread."""
-        state = self._fresh()
-        if state is not None:
-            return state
-        if not self._reading.acquire(timeout=wait):
-            return self._failed("The monitors are still being read, so there may be an alarm.")
+    def _latest(self) -> tuple[tuple[Alarm, ...], str]:
+        """The known alarms, and why there may be others; read again if the last read is too old."""
+        if time.monotonic() < self._fresh_until:
+            return self._known
+        if not self._reading.acquire(timeout=self._wait):
+            return self._known[0], "The monitors are still being read, so there may be an alarm."
         try:
-            state = self._fresh()  # the thread that this one waited for may have read it
-            if state is None:
-                state = self._last = self._read()
-            return state
+            if time.monotonic() >= self._fresh_until:  # the thread that this one waited for may have read them
+                self._known = self._read()
+                # Dated after the read, so that a database that is down is not asked every time.
+                self._fresh_until = time.monotonic() + self._every
+            return self._known
         finally:
             self._reading.release()
 
-    def _fresh(self) -> _SwitchState | None:
-        state = self._last
-        return state if state is not None and time.monotonic() - state.at < self._every else None
-
-    def _failed(self, why: str) -> _SwitchState:
-        """The state after a failed read. It is dated now, so that a database that is down is not read every time."""
-        return _SwitchState(time.monotonic(), () if self._last is None else self._last.alarms, why)
-
-    def _read(self) -> _SwitchState:
-        began, columns = time.monotonic(), monitors.c
+    def _read(self) -> tuple[tuple[Alarm, ...], str]:
+        columns = monitors.c
         followed = select(columns.name, columns.alarm, columns.acknowledged).order_by(columns.name)
         open_alarm = columns.alarm.is_not(None) & columns.acknowledged.is_(None)
         followed = followed.where(open_alarm if self._names is None else columns.name.in_(self._names))
         try:
             with self._store.database.read() as connection:
                 rows = connection.execute(followed).all()
-            alarms = [_alarm_of(row) for row in rows if row.acknowledged is None]
+            alarms = tuple(filter(None, (_alarm_of(row) for row in rows if row.acknowledged is None)))
         except (SQLAlchemyError, StoreUnavailableError) as error:
-            return self._failed(f"The monitors cannot be read, so there may be an alarm ({type(error).__name__}).")
+            why = f"The monitors cannot be read, so there may be an alarm ({type(error).__name__})."
+            return self._known[0], why
         except UsageError as error:
-            return self._failed(f"There may be an alarm: {error}")
+            return self._known[0], f"There may be an alarm: {error}"
         missing = ", ".join(map(repr, sorted(set(self._names or ()) - {row.name for row in rows})))
         problem = (
             f"The switch follows {missing}, but the review store has no such monitor, so nothing is watched. Start it "
             "(Monitors.risk or Monitors.drift), or correct Monitors.switch(names=...)."
         )
-        return _SwitchState(began, tuple(alarm for alarm in alarms if alarm is not None), problem if missing else "")
+        return alarms, problem if missing else ""
 
 
 def _fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:
@@ -583,18 +480,18 @@ def _fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:
     return connection.execute(query.with_for_update() if lock else query).one_or_none()
 
 
-def _state_of(row: Any) -> RiskState | DriftState | CanaryState:
+def _state_of(row: Any) -> BettingState:
     """The state in a row.
 
     Raises:
         UsageError: It cannot be read, or another version wrote it; the message names the monitor.
     """
-    if row.kind not in _STATES:
+    if row.kind not in _KINDS:
         raise UsageError(
             f"monitor {row.name!r} of the review store is of the kind {row.kind!r}; this version of acrc-guardrail "
-            f"knows {', '.join(_STATES)}. Upgrade acrc-guardrail to the version that wrote it."
+            f"knows {', '.join(_KINDS)}. Upgrade acrc-guardrail to the version that wrote it."
         )
-    return parse_state(row.state, _STATES[row.kind], f"monitor {row.name!r} of the review store")
+    return parse_state(row.state, _KINDS[row.kind], f"monitor {row.name!r} of the review store")
 
 
 def _alarm_of(row: Any) -> Alarm | None:
@@ -614,10 +511,7 @@ def _alarm_of(row: Any) -> Alarm | None:
 
 def _view(row: Any) -> MonitorView:
     state = _state_of(row)
-    estimate = alpha = None
-    if isinstance(state, RiskState):
-        alpha = state.alpha
-        estimate = RiskMonitor(alpha, delta=state.delta, min_audit_rate=state.min_audit_rate, state=state).interval()
+    risk = state if isinstance(state, RiskState) else None
     return MonitorView(
         name=row.name,
         kind=row.kind,
@@ -626,6 +520,6 @@ def _view(row: Any) -> MonitorView:
         log_wealth=state.log_wealth,
         alarm=_alarm_of(row),
         acknowledged=row.acknowledged is not None,
-        estimate=estimate,
-        alpha=alpha,
+        estimate=None if risk is None else interval_of(risk.tallies, risk.min_audit_rate),
+        alpha=None if risk is None else risk.alpha,
     )

@@ -10,7 +10,7 @@ import time
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError, describe_error
@@ -21,9 +21,6 @@ from guardrail.plain_json import sha256_hex
 
 from .config import CanaryConfig
 from .metrics import Metrics
-
-if TYPE_CHECKING:
-    from guardrail.review.monitors import SharedCanary
 
 __all__ = ["Canary"]
 
@@ -59,7 +56,7 @@ class Canary:
         self._reference = Reference(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
-        self.monitor: CanaryMonitor | SharedCanary = CanaryMonitor(len(self._asked))
+        self.monitor = CanaryMonitor(len(self._asked))
         if store is not None:
             from guardrail.review.monitors import Monitors
 

@@ -32,7 +32,7 @@ from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, Judge, JudgeSpec, Similarity
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
+from guardrail.monitor import RiskMonitor
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.candidates import CandidateSet
 from guardrail.review.web.accounts import add_token
@@ -110,13 +110,6 @@ def write_interrupt(_: Path, target: Path) -> None:
 
 def write_note(source: Path, target: Path) -> None:
     _write(target, GuardState.from_stored(json.loads(source.read_text(encoding="utf-8"))).model_dump(mode="json"))
-
-
-def write_drift_monitor(_: Path, target: Path) -> None:
-    monitor = DriftMonitor(CalibrationArtifact.load(FOLDER / "artifact.json"), delta=0.25, seed=3)
-    monitor.update(0.5)
-    monitor.update(1.75)
-    monitor.save(target)
 
 
 def write_tokens(_: Path, target: Path) -> None:
@@ -215,7 +208,7 @@ def write_reviews(_: Path, target: Path) -> None:
     with database(target) as file, fixed_ids():
         clock = itertools.count(NOW, 1.0)
         # The wording of an alarm is not part of the format, so it is fixed here.
-        words = patch.object(RiskMonitor, "_detail", lambda _: "The error rate exceeds 12.5 %.")
+        words = patch.object(RiskMonitor, "_detail", lambda *_: "The error rate exceeds 12.5 %.")
         with words, ReviewStore(f"sqlite:///{file}", clock=lambda: next(clock)) as store:
             _fill_queue(store)
             monitors = Monitors(store)
@@ -268,9 +261,6 @@ REWRITE: dict[str, Write] = {
     "note.json": write_note,
     "note-released.json": write_note,
     "interrupt.json": write_interrupt,
-    "risk-monitor.json": lambda source, target: RiskMonitor.load(source).save(target),
-    "drift-monitor.json": write_drift_monitor,
-    "canary-monitor.json": lambda source, target: CanaryMonitor.load(source).save(target),
     "tokens.json": write_tokens,
     "verdicts.sql": write_verdicts,
     "pairs.sql": write_pairs,

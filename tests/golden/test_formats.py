@@ -29,8 +29,6 @@ from guardrail.errors import AbstainedError, ArtifactTamperedError, GuardrailErr
 from guardrail.guard.assess import Remembered
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import CanaryMonitor, DriftMonitor, RiskMonitor
-from guardrail.monitor.canary import BASELINE
 from guardrail.outcome import Feasible
 from guardrail.review import Candidate, CandidateRule, Monitors, ReviewStore
 from guardrail.review.web.accounts import Accounts
@@ -114,9 +112,6 @@ VERSIONS = [
     Version("guard.json", '"acrc-guardrail/guard/1"', lambda path: Guardrail.from_config(content(path), model=model())),
     Version("records.jsonl", '"format": 1', lambda path: read_records(path).records),
     Version("records.ledger.jsonl", '"format":1', lambda path: Ledger([path.with_name("records.jsonl")]).enter([])),
-    Version("risk-monitor.json", '"format":1', RiskMonitor.load),
-    Version("drift-monitor.json", '"format":1', lambda path: DriftMonitor.load(path, STORED)),
-    Version("canary-monitor.json", '"format":1', CanaryMonitor.load),
     Version("note.packed", "acrc-guardrail/1", lambda path: unpack(path.read_text(encoding="utf-8"))),
     Version("reviews.sql", "VALUES('layout','1')", ReviewStore),
     Version("verdicts.sql", "user_version=1", VerdictStore),
@@ -381,34 +376,6 @@ def test_cached_verdicts_are_found_by_judge_question_and_pair(tmp_path: Path) ->
     ]
     with pytest.raises(AssertionError, match="does not hold"):
         cached(ToyJudge("other"), cache).equivalent(QUESTION, PAIRS)
-
-
-# -- monitors ----------------------------------------------------------------------------------------------------------
-
-
-def test_the_risk_monitor_goes_on_where_it_stopped() -> None:
-    monitor = RiskMonitor.load(FOLDER / "risk-monitor.json", artifact=OTHER)
-    assert (monitor.state.n, monitor.state.tallies) == (2, ((0.5, 1, 1), (1.0, 1, 0)))
-    again = RiskMonitor(0.25, delta=0.25, min_audit_rate=0.5)
-    again.update(False, audit_rate=1.0)
-    again.update(True)
-    assert monitor.update(True).log_wealth == pytest.approx(again.update(True).log_wealth)
-
-
-def test_the_drift_monitor_goes_on_where_it_stopped() -> None:
-    monitor, again = DriftMonitor.load(FOLDER / "drift-monitor.json", STORED), DriftMonitor(STORED, delta=0.25, seed=3)
-    for score in (0.5, 1.75):
-        again.update(score)
-    assert (monitor.state.n, monitor.state.seed) == (2, 3)
-    assert monitor.update(2.0).counts == again.update(2.0).counts
-
-
-def test_the_canary_goes_on_where_it_stopped() -> None:
-    monitor, again = CanaryMonitor.load(FOLDER / "canary-monitor.json"), CanaryMonitor(2, delta=0.25, seed=3)
-    for number in range(BASELINE + 1):
-        again.update([0.5, float(number % 2)])
-    assert monitor.state.baseline == again.state.baseline
-    assert monitor.update([2.0, 0.0]).counts == again.update([2.0, 0.0]).counts
 
 
 # -- the review database -----------------------------------------------------------------------------------------------

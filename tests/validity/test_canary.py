@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import json
 import math
-from pathlib import Path
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.monitor import Alarm, CanaryMonitor, DriftMonitor, jump
+from guardrail.monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, Keeper, jump
+from guardrail.monitor.base import parse_state
 from guardrail.monitor.canary import BASELINE
 from guardrail.monitor.drift import SLOPES, Grid, gains_of, uniforms
 from tests.validity.test_monitor import DELTA, artifact_with, ever
@@ -65,10 +65,10 @@ def test_the_state_bets_on_these_p_values_and_leaves_out_what_is_missing() -> No
     expected = p_values_of(scores, 11)
     monitor, listed = CanaryMonitor(len(HARD), delta=DELTA, seed=11), list[float]()
     for row in scores.tolist():
-        listed += [bet.chance for bet in monitor.take(row)]
-        before = monitor.state
-        assert monitor.take([None] * len(HARD)) == []  # a round that failed
-        assert monitor.state == before.model_copy(update={"rounds": before.rounds + 1})
+        listed += [bet.chance for bet in monitor.take(monitor.state, row)[1]]
+        before = monitor.update(row)
+        failed = monitor.update([None] * len(HARD))
+        assert failed == before.model_copy(update={"rounds": before.rounds + 1})
     assert listed == pytest.approx(expected.ravel())
     capital = np.full(len(SLOPES), 1 / len(SLOPES))
     for p in expected.ravel():
@@ -103,13 +103,15 @@ def test_comparing_known_questions_with_the_calibration_would_alarm_without_a_ch
 def test_p_values_of_equal_questions_do_not_depend_on_each_other() -> None:
     """With common tie-breakers, questions that always tie would have equal p-values, and bets would be repeated."""
     monitor = CanaryMonitor(2, seed=3)
-    rounds = [monitor.take([1.0, 1.0]) for _ in range(200 + BASELINE)]
-    pairs = [[bet.chance for bet in bets] for bets in rounds if bets]
+    state, pairs = monitor.state, list[list[float]]()
+    for _ in range(200 + BASELINE):
+        state, bets = monitor.take(state, [1.0, 1.0])
+        pairs += [[bet.chance for bet in bets]] if bets else []
     correlation = np.corrcoef(np.array(pairs).T)[0, 1]
     assert abs(correlation) < 4 / math.sqrt(len(pairs))
 
 
-def test_the_alarm_is_reported_once_and_survives_a_file(tmp_path: Path) -> None:
+def test_the_alarm_is_reported_once_and_survives_a_restart() -> None:
     heard: list[Alarm] = []
     monitor = CanaryMonitor(4, seed=1, on_alarm=heard.append)
     for number in range(BASELINE + 10):
@@ -117,14 +119,13 @@ def test_the_alarm_is_reported_once_and_survives_a_file(tmp_path: Path) -> None:
     assert len(heard) == 1
     assert heard[0].monitor == "drift"
     assert f"first {BASELINE} rounds" in heard[0].detail
-    again = CanaryMonitor.load(monitor.save(tmp_path / "canary.json"), on_alarm=heard.append)
+    again = CanaryMonitor(4, keeper=Keeper(monitor.state), on_alarm=heard.append)
     assert (len(heard), again.state) == (2, monitor.state)
     assert again.update([1.0] * 4) == monitor.update([1.0] * 4)  # the same random numbers
     with pytest.raises(UsageError, match="the canary has 4 questions, got 3 scores"):
         monitor.update([1.0] * 3)
     with pytest.raises(UsageError, match="saved canary has 4 questions, not 5"):
-        CanaryMonitor(5, state=monitor.state)
+        CanaryMonitor(5, keeper=Keeper(monitor.state))
     damaged = {**json.loads(monitor.state.model_dump_json()), "n": 5, "alarmed_at": 5}
-    (tmp_path / "canary.json").write_text(json.dumps(damaged))
     with pytest.raises(UsageError, match="n is 5, but"):
-        CanaryMonitor.load(tmp_path / "canary.json")
+        parse_state(json.dumps(damaged), CanaryState, "the canary")

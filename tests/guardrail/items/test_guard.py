@@ -270,10 +270,7 @@ def test_a_caller_that_needs_the_whole_object_gets_an_abstention() -> None:
 
 
 class Off(SafetySwitch):
-    def allows(self, uncertainty: float) -> bool:
-        return False
-
-    def reason(self) -> str:
+    def objection(self, uncertainty: float | None) -> str | None:
         return "alarm"
 
 

@@ -72,7 +72,7 @@ def test_every_operation_of_a_server_that_hangs_ends_and_the_next_succeeds(impat
         with pytest.raises(StoreUnavailableError, match=r"within 0\.15 s|timeout"):  # it connects, for 2 s
             store.stats()
         assert not switch.allows(0.0)
-        assert "cannot be read" in switch.reason()
+        assert "cannot be read" in str(switch.objection(0.0))
     store.database.deadline = 5.0
     assert store.item(item.id).state == "pending"
     assert risk.update(False).n == 1

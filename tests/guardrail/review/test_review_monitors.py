@@ -28,7 +28,7 @@ from guardrail.errors import UsageError
 from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
 from guardrail.review import ReviewStore, StoreUnavailableError
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, chosen
-from guardrail.review.monitors import Monitors, SharedRisk
+from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -133,7 +133,7 @@ def test_a_hook_that_raises_is_called_again(store: ReviewStore) -> None:
     assert [alarm.at for alarm in calls] == [risk.state.alarmed_at] * 2
 
 
-def alarmed(monitors: Monitors, name: str = "risk", artifact: str | None = None) -> SharedRisk:
+def alarmed(monitors: Monitors, name: str = "risk", artifact: str | None = None) -> RiskMonitor:
     risk = monitors.risk(name, 0.1, artifact=artifact)
     while not risk.state.alarmed:
         risk.update(True)
@@ -159,7 +159,7 @@ def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
     with store.database.write() as connection:
         connection.exec_driver_sql("DROP TABLE review_monitors")
     assert not switch.allows(0.0)
-    assert "cannot be read" in switch.reason()
+    assert "cannot be read" in str(switch.objection(0.0))
 
 
 class SlowStore:
@@ -210,11 +210,11 @@ def test_nothing_passes_while_a_switch_looks_for_the_first_time(
     thread = asking(switch, first)
     assert slow.began.wait(60)
     assert not switch.allows(0.0)  # after a second
-    assert "still being read" in switch.reason()
+    assert "still being read" in str(switch.objection(0.0))
     slow.may_end.set()
     thread.join()
     assert first == [False]
-    assert "promised 10%" in switch.reason()
+    assert "promised 10%" in str(switch.objection(0.0))
 
 
 def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
@@ -287,16 +287,15 @@ def test_one_name_is_one_monitor_and_an_unknown_one_holds_back_until_it_is_there
     switch = monitors.switch(names="desk-1 risk", every=0.0)
     both = monitors.switch(names=["desk-1 risk", "desk-1 drift"], every=0.0)
     assert not switch.allows(0.0)
-    assert "follows 'desk-1 risk', but" in switch.reason()
-    assert "Monitors.switch(names=...)" in switch.reason()
+    assert "follows 'desk-1 risk', but" in str(switch.objection(0.0))
+    assert "Monitors.switch(names=...)" in str(switch.objection(0.0))
     monitors.risk("desk-1 risk", 0.1)
     assert switch.allows(0.0)
-    assert switch.reason() == ""
     assert not both.allows(0.0)
-    assert "follows 'desk-1 drift', but" in both.reason()
+    assert "follows 'desk-1 drift', but" in str(both.objection(0.0))
     alarmed(monitors, "desk-1 risk")
     assert not switch.allows(0.0)
-    assert "promised 10%" in switch.reason()
+    assert "promised 10%" in str(switch.objection(0.0))
     monitors.acknowledge("desk-1 risk", who="ada")
     assert switch.allows(0.0)
 
@@ -433,7 +432,7 @@ def test_threads_that_watch_at_the_same_time_share_a_commit_and_each_learns_of_a
         with ThreadPoolExecutor(8) as threads:
             with drift._turn:  # as if another thread were writing
                 futures = [threads.submit(drift.watch, seen) for _ in range(8)]
-                while len(drift._waiting) < 8:
+                while drift._waiting.qsize() < 8:
                     threading.Event().wait(0.001)
             return [future.exception() for future in futures]
 
