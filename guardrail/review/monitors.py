@@ -263,12 +263,10 @@ class Monitors:
         artifact: str | None = None,
         on_alarm: Callable[[Alarm], object] | None = None,
     ) -> RiskMonitor:
-        """The `RiskMonitor` of this name, started if the store does not have it. Other arguments as there.
+        """The `RiskMonitor` of this name, started if the store does not have it; use a new name for a new artifact.
 
-        Args:
-            name: Its name in this store; use a new one for a new artifact.
-            on_alarm: Called once in this process when it learns of an alarm, at an update; immediately if there already
-                is one.
+        ``on_alarm`` is called once in this process when it learns of an alarm, at an update; immediately if there
+        already is one.
 
         Raises:
             UsageError: The monitor of this name has other settings or another artifact.
@@ -308,13 +306,10 @@ class Monitors:
         on_alarm: Callable[[Alarm], object] | None = None,
         on_watch_failure: Literal["hold", "pass"] = "hold",
     ) -> SharedDrift:
-        """The `DriftMonitor` of this name, started if the store does not have it. Other arguments as there.
+        """The `DriftMonitor` of this name, started if the store does not have it; use a new name for a new artifact.
 
-        Args:
-            name: Its name in this store; use a new one for a new artifact.
-            on_alarm: As in `risk`.
-            on_watch_failure: While the database does not take scores, `SharedDrift.watch` raises, so that guards hold
-                accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
+        ``on_watch_failure``: while the database does not take scores, `SharedDrift.watch` raises, so that guards hold
+        accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
 
         Raises:
             UsageError: The monitor of this name has other settings or another artifact.
@@ -347,7 +342,8 @@ class Monitors:
         """A switch that follows alarms in the database, whichever process raised them.
 
         Args:
-            then, threshold: As in `SafetySwitch`.
+            then: As in `SafetySwitch`.
+            threshold: As in `SafetySwitch`.
             names: One or more monitors to follow; default: all of the store. Nothing is accepted while one of them is
                 missing from the store.
             every: Seconds after which the database is read again.
