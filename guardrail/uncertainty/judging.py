@@ -141,7 +141,7 @@ class _Pool:
 
     def _answers(self, items: Sequence[Item]) -> Sequence[Any]:
         try:
-            answers = self.rater.batch(items)
+            answers = self.rater.batch(list(items))  # the caller's code may change the list in place
         except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
             return [_Failed(f"it raised {describe_error(error)}", raised=True)] * len(items)
         # With a wrong number of answers nobody knows which item each belongs to.

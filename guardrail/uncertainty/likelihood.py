@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 
-from ..types import Missing, Sample, Unmeasured
+from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
 
 __all__ = [
     "ESTIMATORS",
+    "impossible_logprobs",
     "length_normalised_entropy",
     "max_softmax",
     "mean_logprob",
@@ -16,6 +17,33 @@ __all__ = [
     "predictive_entropy",
     "sequence_nll",
 ]
+
+
+_CERTAIN = -1e-6
+"""Log-probability above which a token is certain: single precision writes 0 there."""
+_POSSIBLE = math.log(0.01)
+"""Least log-probability of a token that cannot stand beside a certain one: their probabilities exceed 1."""
+
+
+def impossible_logprobs(drawn: SampleSet) -> Missing | None:
+    """The reason why log-probabilities cannot be those of the model: an answer is certain and another one was drawn.
+
+    If each token of an answer has probability 1, an answer that goes another way has a token of probability 0. Servers
+    that write 0 for "not computed", or for the only token left at temperature 0, break this. An answer that another one
+    begins with is no contradiction, because the end of an answer is no token here.
+    """
+    answers = {sample.comparable: sample for sample in (drawn.primary, *drawn.samples) if sample is not None}
+    certain = [text for text, sample in answers.items() if sample.logprobs and min(sample.logprobs) > _CERTAIN]
+    for text in certain:
+        for other, sample in answers.items():
+            apart = not (other.startswith(text) or text.startswith(other))
+            if apart and min(sample.logprobs or (0.0,)) > _POSSIBLE:
+                return Missing(
+                    Unmeasured.NO_LOGPROBS,
+                    "each token of an answer has log-probability 0, and yet another answer was drawn: the zeros are "
+                    "placeholders, or come after a temperature of 0",
+                )
+    return None
 
 
 def mean_logprob(sample: Sample) -> float | Missing:

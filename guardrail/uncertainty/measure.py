@@ -15,6 +15,7 @@ from .clustering import Steps, clustering
 from .combine import combined, primary_alone
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
+from .likelihood import impossible_logprobs
 from .relevance import all_pieces, relevance_of
 from .selfcheck import contradictions, sentences
 
@@ -291,4 +292,4 @@ def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> 
         return Missing(Unmeasured.NO_OPTIONS, f"asked to read options {plan.options}, received {read}")
     if needs.entailment and estimator.entailment is None:
         return Missing(Unmeasured.JUDGE_FAILED, f"{estimator.name} needs an entailment model, and none was given")
-    return None
+    return impossible_logprobs(drawn) if needs.logprobs else None

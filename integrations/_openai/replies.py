@@ -209,9 +209,11 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
     try:
         listed = choice["logprobs"]["content"][0]["top_logprobs"]
         entries = {(str(item["token"]), float(item["logprob"])) for item in listed}
+        booleans = any(isinstance(item["logprob"], bool) for item in listed)  # which count as 0 or 1
     except (KeyError, IndexError, TypeError, ValueError):
         return "the endpoint gave no top_logprobs for the first token"
-    if any(math.isnan(value) or value > 1e-6 for _, value in entries):
+    numbers = not booleans and all(value <= 1e-6 for _, value in entries)  # NaN is no number
+    if not numbers or math.fsum(math.exp(value) for _, value in entries) > _ALL:
         return "the endpoint's top_logprobs are not log-probabilities"
     values = []
     for label in labels:
@@ -220,6 +222,11 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
             return f"option {label!r} is not among the {len(entries)} first tokens that the endpoint lists"
         values.append(_log_sum(values_of_label))
     return OptionScores(labels=tuple(labels), loglikelihoods=tuple(values))
+
+
+_ALL = 1.01
+"""Largest sum of probabilities of different tokens, with rounding (bfloat16: 0.4 %). Zeros for "not computed" exceed
+it."""
 
 
 def _log_sum(values: Sequence[float]) -> float:

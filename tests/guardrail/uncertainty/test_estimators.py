@@ -306,3 +306,30 @@ def test_a_plan_of_one_sample_is_for_estimators_that_compare_it_with_the_answer(
     single = SamplingPlan(n=1)
     assert unmet_needs(make_estimator("primary_disagreement"), single) == []
     assert unmet_needs(make_estimator("num_sets"), single)[0][0] == "samples"
+
+
+@pytest.mark.parametrize("name", ["semantic_entropy", "length_normalised_entropy", "token_sar", "perplexity"])
+@pytest.mark.parametrize("zero", [0.0, -0.0, -1e-7])
+def test_two_answers_cannot_both_be_certain(name: str, zero: float) -> None:
+    """A server that writes 0 for each token it did not compute would have wrong answers accepted as the surest."""
+    estimator = make_estimator(name, judge=EXACT) if name == "semantic_entropy" else make_estimator(name)
+    plan = SamplingPlan(n=3, logprobs=True)
+    own = sample("Lima", [zero, zero])
+
+    def measured(*others: Sample) -> Uncertainty:
+        return measure(SampleSet(question="q", primary=own, samples=others), estimator, plan)
+
+    unmeasured = measured(sample("Lima", [zero, zero]), sample("Oslo", [zero]), sample("Lima", [zero]))
+    assert (unmeasured.value, unmeasured.reason) == (None, Unmeasured.NO_LOGPROBS)
+    # The same answer each time, one that ends earlier, and one with an unlikely token: all of these can be.
+    possible = measured(sample("Lima", [zero]), sample("Lima.", [zero, zero]), sample("Oslo", [-16.0]))
+    assert "log-probability 0" not in possible.detail
+
+
+def test_an_answer_cannot_be_certain_if_another_one_was_likely() -> None:
+    """Log-probabilities after a temperature of 0 are 0 for each token: the perplexity of every answer would be 0."""
+    drawn = answers("Oslo", "Bern", logprobs=[[-0.7], [-0.9]]).model_copy(update={"primary": sample("Lima", [0.0])})
+    assert score("perplexity", drawn).reason is Unmeasured.NO_LOGPROBS
+    bare = answers("Oslo", "Bern").model_copy(update={"primary": sample("Lima", [0.0])})
+    assert score("perplexity", bare).reason is Unmeasured.NO_LOGPROBS
+    assert score("perplexity", bare.model_copy(update={"samples": ()})).value == 0.0

@@ -382,3 +382,22 @@ def test_judges_of_equal_specs_are_one_judge() -> None:
     )
     assert scores[0] == scores[1]
     assert ExactJudge().spec != first.spec
+
+
+class InPlace(Table):
+    """A judge that takes each pair off the list that it was given."""
+
+    def equivalent_batch(self, items: Sequence[Item]) -> list[bool | None]:
+        assert isinstance(items, list)
+        verdicts: list[bool | None] = []
+        while items:
+            _, a, b = items.pop(0)
+            verdicts.append(a == b)
+        return verdicts
+
+
+def test_a_judge_may_use_up_the_list_that_it_was_given() -> None:
+    """Its verdicts were those on no pair, so that the guard of such a judge held back everything."""
+    drawn = answers("q", "a", "a", "b", "b")
+    estimator = make_estimator("discrete_semantic_entropy", judge=InPlace())
+    assert measure(drawn, estimator, SamplingPlan(n=4)).value == pytest.approx(np.log(2))

@@ -214,9 +214,12 @@ def test_options_sum_over_the_tokens_of_a_label() -> None:
         (listed(A=-0.1), ("A", "B"), "'B' is not among the 1 first tokens"),
         (listed(A=-0.1, B=-math.inf), ("A", "B"), "'B' is not among"),
         (listed(A=-0.1, B=-9999.0), ("A", "B"), "'B' is not among"),  # OpenAI and vLLM: not among the likeliest
-        (listed(A=-0.1, b=-1.0), ("A", "B"), "'B' is not among"),  # another token, perhaps of another word
+        (listed(A=-0.1, b=-3.0), ("A", "B"), "'B' is not among"),  # another token, perhaps of another word
         (listed(A=-0.1, B=math.nan), ("A", "B"), "not log-probabilities"),
         (listed(A=-0.1, B=0.5), ("A", "B"), "not log-probabilities"),
+        (listed(A=0.0, B=0.0), ("A", "B"), "not log-probabilities"),  # two tokens cannot both be certain
+        (listed(A=0.0, B=-3.0), ("A", "B"), "not log-probabilities"),
+        (listed(A=False, B=-20.0), ("A", "B"), "not log-probabilities"),
         (listed(A=-0.1, AB=-1.0), ("A", "AB"), "'A' begins option 'AB'"),
         ({"logprobs": None}, ("A", "B"), "no top_logprobs"),
         ({"logprobs": {"content": []}}, ("A", "B"), "no top_logprobs"),
