@@ -212,6 +212,7 @@ def fit_artifact(
         outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
         packages=package_versions(),
+        fingerprint=header.probe.greedy if header.probe is not None else None,
     )
 
 

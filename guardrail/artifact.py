@@ -33,7 +33,7 @@ from .outcome import (
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
-from .types import Frozen, SamplingPlan
+from .types import Fingerprint, Frozen, SamplingPlan
 
 __all__ = [
     "ALL_OTHERS",
@@ -193,8 +193,8 @@ class CalibrationScores(Frozen):
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
 
-    Current limitations: parts are bound by name and hash. A model that its provider changes under the same name, or a
-    population of questions that drifts, is not noticed.
+    Current limitations: parts are bound by name and hash. A model that its provider changes under the same name is
+    noticed by `guardrail doctor` alone, where there is a `fingerprint`; questions that drift are not noticed.
     """
 
     kind: Literal["threshold", "items"] = "threshold"
@@ -221,6 +221,9 @@ class CalibrationArtifact(Persisted):
     """Versions of the packages that were used."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
+    fingerprint: Fingerprint | None = Field(default=None, exclude_if=lambda kept: kept is None, repr=False)
+    """Tokens and log-probabilities of the endpoint's greedy answer to the probe's question, by which `guardrail doctor`
+    notices other weights behind the same name; None if the endpoint gave none, or the model is a local one."""
     items: ItemsThreshold | None = None
     """The gate of the items of an answer, the fields of its JSON; None if whole answers are gated. With it,
     ``outcome`` counts answers: accepted are those of which some item is kept, errors those that keep a wrong one; and

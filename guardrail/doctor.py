@@ -31,11 +31,11 @@ from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of
 from .sampling.models import resolve_model
 from .sampling.native import is_native
-from .sampling.probe import PROMPT, wants_probe
+from .sampling.probe import PROMPT, unlike, wants_probe
 from .sampling.prober import needs_probe, probe
 from .sampling.sampler import Sampler, draw
 from .specs import identify
-from .types import SamplingPlan, Unmeasured
+from .types import Fingerprint, SamplingPlan, Unmeasured
 from .uncertainty import Estimator, Scorer, measure, unmet_needs
 from .uncertainty.scorer import load_scorer
 
@@ -45,7 +45,7 @@ Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
 OLD = 180.0
-"""Days after which a calibration is worth a look."""
+"""Days after which a calibration is worth a look, unless the operator says otherwise."""
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -83,6 +83,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--scorer", help="MODULE:NAME of the scorer, for an artifact that was calibrated with one")
     parser.add_argument("--question", default=QUESTION, help="what to ask for the cost of a question")
+    parser.add_argument(
+        "--max-age-days", type=float, default=OLD, metavar="N", help="warn of an older calibration (default: 180)"
+    )
     parser.add_argument("--json", action="store_true", help="print the findings as JSON")
 
 
@@ -94,6 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
         arguments.model,
         question=arguments.question,
         scorer=arguments.scorer,
+        max_age=arguments.max_age_days,
     ):
         findings.append(finding)
         if not arguments.json:
@@ -113,6 +117,7 @@ def examine(
     *,
     question: str = QUESTION,
     scorer: Scorer | str | None = None,
+    max_age: float = OLD,
 ) -> Iterator[Finding]:
     """Check an artifact and, if a model is given, everything that needs it. Yields each finding at once.
 
@@ -121,6 +126,7 @@ def examine(
         model: A chat model, or a text that names one; for a cascade one for each stage, in order.
         question: The question that is asked to measure the cost of one.
         scorer: The scorer, or a text that names it, for artifacts that were calibrated with one.
+        max_age: Days after which a calibration is worth a look.
 
     Raises:
         UsageError: Neither an artifact nor a model is named.
@@ -143,7 +149,7 @@ def examine(
         artifact = next(iter(artifact.artifacts.values()))  # the groups share model, plan and score
     stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
     yield from _asked(artifact)
-    yield _age(artifact)
+    yield _age(artifact, max_age)
     yield from _packages(artifact)
     yield from _shared_names()
     if models and len(models) != len(stages):
@@ -170,7 +176,7 @@ def _alone(model: Model) -> Iterator[Finding]:
     yield Finding("model", "ok", f"{named} can be made; no artifact is named, so it is only probed")
     yield from _support(chat)
     plan = SamplingPlan(logprobs=True)
-    yield from _endpoint(chat, plan, bound=False)
+    yield from _endpoint(chat, plan, None)
     yield from _longest(chat, plan)
 
 
@@ -247,7 +253,10 @@ def _guard(
     except UsageError as error:
         yield Finding("requests", "fail", str(error), "calibrate again with what the model takes")
         return
-    yield from _endpoint(chat, artifact.plan)
+    for finding in _endpoint(chat, artifact.plan, artifact):
+        yield finding
+        if finding.fix == NO_SERVER:  # every other check would wait for it, and say the same
+            return
     yield from _longest(chat, artifact.plan)
     yield from _question(chat, artifact, estimator, question)
 
@@ -279,7 +288,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
 
-def _age(artifact: CalibrationArtifact | CascadeArtifact) -> Finding:
+def _age(artifact: CalibrationArtifact | CascadeArtifact, oldest: float) -> Finding:
     try:
         created = datetime.fromisoformat(artifact.created)
         days = (datetime.now(UTC) - created).total_seconds() / 86_400
@@ -287,7 +296,7 @@ def _age(artifact: CalibrationArtifact | CascadeArtifact) -> Finding:
         return Finding("age", "warn", f"creation time {artifact.created!r} cannot be read", "calibrate again")
     if days < -1:  # clocks and time zones differ by less
         return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
-    if days > OLD:
+    if days > oldest:
         return Finding("age", "warn", f"{days:.0f} days old", "audit it on fresh questions: `calibrate audit`")
     return Finding("age", "ok", f"{max(days, 0):.0f} days old")
 
@@ -406,15 +415,15 @@ def _support(model: BaseChatModel) -> Iterator[Finding]:
         )
 
 
-def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -> Iterator[Finding]:
-    """The findings of a probe. Missing log-probabilities only warn if no artifact ``bound`` the plan to them."""
+def _endpoint(model: BaseChatModel, plan: SamplingPlan, artifact: CalibrationArtifact | None) -> Iterator[Finding]:
+    """The findings of a probe. Missing log-probabilities only warn if no artifact binds the plan to them."""
     if not needs_probe(model) or not wants_probe(plan):
         yield Finding("endpoint", "ok", "none: the model samples here, or the plan draws nothing that needs a probe")
         return
     report, _ = probe(model, plan, again=True)
     assert report is not None
     problem = report.problem(plan)
-    if problem is not None and problem[0] is Unmeasured.NO_LOGPROBS and not bound:
+    if problem is not None and problem[0] is Unmeasured.NO_LOGPROBS and artifact is None:
         fix = "use a score without them: calibrate collect --score graded_disagreement"
         yield Finding("endpoint", "warn", problem[1], fix)
         problem = None
@@ -430,6 +439,23 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, *, bound: bool = True) -
     if plan.logprobs and report.basis == "unknown":
         fix = "see the server's documentation; scores of calibration and run time agree in any case"
         yield Finding("endpoint", "warn", "whether log-probabilities are before or after temperature is not known", fix)
+    if artifact is not None:
+        yield _weights(artifact.fingerprint, report.greedy)
+
+
+def _weights(calibrated: Fingerprint | None, now: Fingerprint | None) -> Finding:
+    """Whether the endpoint still has the calibrated weights, as far as a greedy answer shows."""
+    if calibrated is None or now is None:
+        whose = "the calibration" if calibrated is None else "this endpoint"
+        unseen = f"not compared: {whose} gave no greedy answer with log-probabilities. Other weights go unnoticed here"
+        return Finding("weights", "ok" if calibrated is None else "warn", unseen, "pin the model (docs/endpoints.md)")
+    if difference := unlike(calibrated, now):
+        fix = (
+            "ask again while the server is idle; if it stays, the model, its quantisation or its template was changed: "
+            "audit on fresh questions (`calibrate audit`), or calibrate again"
+        )
+        return Finding("weights", "warn", f"not as at calibration: {difference}", fix)
+    return Finding("weights", "ok", f"the {len(now)} tokens of a greedy answer are as at calibration")
 
 
 LONGEST = 16
@@ -452,8 +478,10 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
         )
 
 
+NO_SERVER = "no server answers at this address: start it, or correct the address, and run doctor again"
 SAMPLED = "calibrate collect --temperature 1 --set top_p=1 --primary sampled"
 _WAYS_OUT = (
+    (r"No connection to|Connection ?(error|refused)|Cannot connect|ConnectError", NO_SERVER),
     (
         r"log_?prob",
         "not every provider behind this address gives log-probabilities: have the router use those that do "

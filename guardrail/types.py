@@ -30,6 +30,7 @@ __all__ = [
     "MAX_TOKENS",
     "Bindings",
     "Cost",
+    "Fingerprint",
     "Frozen",
     "Missing",
     "OptionScores",
@@ -215,6 +216,10 @@ def is_logprob(value: float) -> bool:
     Servers round, so a certain token may come back as 1e-9.
     """
     return LEAST_LOGPROB <= value <= 1e-6
+
+
+Fingerprint = tuple[tuple[str, float], ...]
+"""Tokens of a greedy answer with their log-probabilities: other weights give others."""
 
 
 class Sample(Frozen):

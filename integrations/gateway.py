@@ -44,39 +44,41 @@ log = logging.getLogger("guardrail")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    parser.usage = "guardrail serve --upstream URL --model NAME --artifact FILE [options] | --config FILE"
     parser.epilog = (
-        "One model:\n"
-        "  guardrail serve --upstream http://127.0.0.1:8000/v1 --model NAME \\\n"
-        "    --artifact artifact.json\n"
-        "Several, keys, limits:\n"
-        "  guardrail serve --config guardrail.yaml\n"
-        "The form of that file is in docs/gateway.md. SIGHUP reads it and the artifacts\n"
-        "again.\n"
+        "The form of the configuration is in docs/gateway.md. SIGHUP reads it and the artifacts again.\n"
         "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
     )
     one = parser.add_argument_group("one model, without a file")
     one.add_argument("--upstream", metavar="URL", help="root of the model's API")
     one.add_argument("--model", metavar="NAME", help="name of the model there, and here")
     one.add_argument("--artifact", metavar="FILE", help="the calibration artifact")
-    one.add_argument("--mode", choices=("guard", "observe"), help="guard (default), or measure behind the answers")
-    one.add_argument(
-        "--settings", choices=("usual", "replace", "refuse"), help="clients' other sampling settings (usual)"
-    )
-    one.add_argument("--on-abstain", choices=("message", "error", "ticket"), help="what clients get (message)")
-    one.add_argument("--finish-reason", choices=("content_filter", "stop"), help="of an abstention (content_filter)")
-    one.add_argument("--scorer", metavar="MODULE:NAME", help="the scorer of an artifact of your own score")
+    for name, choices, text in (
+        ("--mode", ("guard", "observe"), "guard (default), or observe: measure behind the answers"),
+        ("--settings", ("usual", "replace", "refuse"), "clients' other sampling settings: usual, replace, refuse"),
+        ("--on-abstain", ("message", "error", "ticket"), "what clients get: message (default), error, ticket"),
+        ("--finish-reason", ("content_filter", "stop"), "of an abstention: content_filter (default), stop"),
+    ):
+        one.add_argument(name, choices=choices, metavar="WORD", help=text)
+    one.add_argument("--scorer", metavar="NAME", help="MODULE:NAME of the scorer, for an artifact of your own score")
     one.add_argument("--remember-slots", metavar="NAMES", help="slots that make another question, comma-separated")
     one.add_argument("--reviews", metavar="STORE", help="review store: SQLite path or postgresql:// URL")
+    one.add_argument(
+        "--set",
+        action="append",
+        metavar="NAME=VALUE",
+        help="another setting of the model in the file: turns=mark, upstream.allow_http=true",
+    )
     several = parser.add_argument_group("several models, keys, limits")
     several.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
     several.add_argument("--new-key", metavar="NAME", help="make a key for NAME, print it once, and exit")
     server = parser.add_argument_group("the server")
-    server.add_argument("--host", help="address to listen on (default: 127.0.0.1, this machine)")
+    server.add_argument("--host", help="address to listen on (default: 127.0.0.1)")
     server.add_argument("--port", type=int, help="port (default: 8700)")
     server.add_argument(
-        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need a review store"
+        "--workers", type=int, default=1, metavar="N", help="processes that share the port; guards need a store"
     )
-    server.add_argument("--check", action="store_true", help="check configuration and artifacts, print them, and exit")
+    server.add_argument("--check", action="store_true", help="check configuration and artifacts, and exit")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -116,7 +118,7 @@ def _configured(arguments: argparse.Namespace) -> Config:
     """The configuration of the file or of the flags; ``--host`` and ``--port`` override the file."""
     given = {name: value for name, value in vars(arguments).items() if value is not None}
     address: dict[str, Any] = {name: given[name] for name in ("host", "port") if name in given}
-    own = [name for name in ("upstream", "model", *ONE_MODEL, "reviews") if name in given]
+    own = [name for name in ("upstream", "model", *ONE_MODEL, "reviews", "set") if name in given]
     if arguments.config is not None:
         if own:
             flags = ", ".join(map(_flag, own))
@@ -134,8 +136,32 @@ def _configured(arguments: argparse.Namespace) -> Config:
         ("models", model, name): _flag(name) for name in (*ONE_MODEL, "upstream")
     }
     places |= {(name,): _flag(name) for name in (*address, "reviews")}
+    for each in given.get("set", ()):
+        path, value = _setting(each)
+        section = alias if len(path) == 1 else alias.setdefault(path[0], {})
+        if not isinstance(section, dict):
+            raise UsageError(f"--set {each}: {path[0]} has no settings of its own.")
+        section[path[-1]] = value
+        places["models", model, *path] = f"--set {each.partition('=')[0]}"
     reviews = {"reviews": given["reviews"]} if "reviews" in given else {}
     return Config.checked({"version": 1, "models": {model: alias}, **reviews, **address}, "arguments", places)
+
+
+def _setting(text: str) -> tuple[tuple[str, ...], Any]:
+    """The place and the value of ``--set NAME=VALUE``; the value is read as YAML.
+
+    Raises:
+        UsageError: It is not of this form.
+    """
+    name, equals, value = text.partition("=")
+    path = tuple(name.strip().split("."))
+    if not equals or not all(path) or len(path) > 2:
+        raise UsageError(f"--set needs NAME=VALUE or upstream.NAME=VALUE, got {text!r}.")
+    yaml = require("yaml", extra="serve")
+    try:
+        return path, yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise UsageError(f"--set {name}: {value!r} cannot be read as YAML. Quote it.") from error
 
 
 def _flag(name: str) -> str:

@@ -120,6 +120,7 @@ def fit_items_artifact(
         outcome=_outcome(gate, found, data, figures),
         calibration=CalibrationScores(uncertainty=(), error=()),
         packages=package_versions(),
+        fingerprint=header.probe.greedy if header.probe is not None else None,
         items=gate,
     )
 

@@ -381,7 +381,7 @@ def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, finge
         logprobs=sample.logprobs,
         with_bytes=bool(items) and all(item.get("bytes") is not None for item in items),
         first=first,
-        token=sample.tokens[0] if sample.tokens else None,
+        tokens=sample.tokens or (),
         argmax=argmax if call.temperature == 0 else None,
         fingerprint=fingerprint if isinstance(fingerprint, str) and fingerprint.isprintable() else None,
         cost=cost,

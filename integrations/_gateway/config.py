@@ -80,7 +80,8 @@ class _Endpoint(Frozen):
             raise ValueError("url must be http(s)://HOST[:PORT]/PATH without a user or query, e.g. https://HOST/v1")
         if parts.scheme == "http" and not (self.allow_http or _is_loopback(parts.hostname)):
             raise ValueError(
-                f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true"
+                f"http to {parts.hostname} would send the key unencrypted. Use https, or set allow_http: true "
+                "(--set upstream.allow_http=true)"
             )
         return self
 

@@ -389,7 +389,8 @@ def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, mod
     if answer.abstained and "response_format" in request.call:
         reply, finish = {**reply, "content": None, "refusal": content}, "stop"
     elif answer.abstained or answer.verdict.get("handoff") == "unjudged_answer":
-        finish = answer.shape  # programs that read no verdict must not take it for an answer of the gate
+        # Programs that read no verdict must not take it for an answer of the gate, nor a part for a whole answer.
+        finish = answer.shape if answer.abstained or answer.shape != "stop" or finish == "tool_calls" else finish
     elif message.tool_calls:
         spelled: Any = convert_to_openai_messages(message)
         reply = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}

@@ -151,7 +151,7 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
         spelled = {"call_id": call["id"], "name": call["function"]["name"], "arguments": call["function"]["arguments"]}
         output.append({"id": f"fc_{number}_{place}", "type": "function_call", "status": "completed", **spelled})
     stands_in = completion["guardrail"]["abstained"] or "handoff" in completion["guardrail"]
-    cut = None if stands_in else CUT.get(finish)
+    cut = None if stands_in and finish != "length" else CUT.get(finish)
     fields, text = present(body), present(body.get("text") or {})
     return {
         **ECHOED,

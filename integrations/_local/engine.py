@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import CancelledError, Future, ThreadPoolExecutor
 from contextvars import ContextVar
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from weakref import WeakSet
 
 from guardrail.errors import GuardrailError
 
@@ -85,6 +87,18 @@ class Response:
     """Reason why the request has no result."""
 
 
+_engines: WeakSet[Engine] = WeakSet()
+
+
+def _after_fork() -> None:
+    for engine in list(_engines):
+        engine.start()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)
+
+
 class Engine:
     """Runs requests of many threads on one model.
 
@@ -117,6 +131,11 @@ class Engine:
         # A row that has ended decodes on until it leaves the batch, at most to the end of the padded batch. That end
         # must lie within the context window, and within the rope window that changes the positions of all rows.
         self.reach = min((end for end in (context, rope_window(model)) if end is not None), default=None)
+        self.start()
+        _engines.add(self)
+
+    def start(self) -> None:
+        """Begin without threads and requests, also in a forked process, which has no thread of its parent."""
         # Waiting threads cost little, and only waiting work can share a batch. The default pool of the event loop has
         # few threads, which other code needs, too.
         self.threads = ThreadPoolExecutor(max_workers=WAITING_THREADS, thread_name_prefix="transformers-chat")

@@ -35,8 +35,10 @@ from guardrail.errors import GuardrailError, MissingDependencyError, UsageError,
 from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.models import resolve_model
 from guardrail.sampling.probe import PROMPT
+from guardrail.sampling.prober import probe
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
+from integrations.openai_chat import OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
 MODEL = ScriptedChat(script={"What is the capital of France?": ["Paris", "Paris", "Lyon"]})
@@ -441,6 +443,46 @@ def test_judges_that_cannot_judge_fail() -> None:
         assert _verdicts(make_judge(name)).status == "ok", name
 
 
+def test_a_server_that_does_not_run_is_one_finding(tmp_path: Path) -> None:
+    """Each further check would wait for it through all its retries, and say the same in other words."""
+    gone = OpenAICompatibleChat(model="m", base_url="http://127.0.0.1:9/v1", max_retries=0)
+    findings = list(examine(saved(tmp_path, gone), gone))
+    assert [(finding.check, finding.fix) for finding in findings if finding.status == "fail"] == [
+        ("endpoint", "no server answers at this address: start it, or correct the address, and run doctor again")
+    ]
+    assert "No connection to http://127.0.0.1:9" in findings[-1].detail
+
+
+def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path) -> None:
+    """The threshold was fitted on the scores of the calibrated weights; a swapped quantisation has others."""
+    with serving(Endpoint()) as endpoint:
+        model = OpenAICompatibleChat(model="m", base_url=endpoint.url)
+        report, _ = probe(model, SamplingPlan(logprobs=True))
+        assert report is not None
+        assert report.greedy is not None
+        first, *rest = report.greedy
+
+        def weights(kept: Any) -> Finding:
+            path = saved(tmp_path, model, estimator="perplexity", fingerprint=kept)
+            return by_check(examine(path, model))["weights"]
+
+        assert weights(report.greedy).status == "ok"
+        other = weights(((first[0] + "!", first[1]), *rest))
+        assert (other.status, other.detail) == (
+            "warn", "not as at calibration: token 1 of the greedy answer is another one",
+        )  # fmt: skip
+        assert weights(None).detail.startswith("not compared: the calibration gave no greedy answer")
+
+
+@pytest.mark.parametrize(("oldest", "said"), [(None, "ok    age: 100 days"), ("90", "warn  age: 100 days")])
+def test_the_operator_says_which_calibration_is_old(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], oldest: str | None, said: str
+) -> None:
+    path = saved(tmp_path, created=(datetime.now(UTC) - timedelta(days=100)).isoformat())
+    assert main(["doctor", path, *([] if oldest is None else ["--max-age-days", oldest])]) == 0
+    assert said in capsys.readouterr().out
+
+
 def declared_commands() -> list[EntryPoint]:
     """Entry points of `pyproject.toml`, installed or not."""
     group = "acrc_guardrail.commands"
@@ -474,7 +516,7 @@ def test_command_line_is_light_and_lists_its_commands(
         assert text in shown
     with pytest.raises(SystemExit):
         main(["serve", "--help"])
-    assert "\n  guardrail serve --config guardrail.yaml\n" in capsys.readouterr().out
+    assert "or from the configuration.\n" in capsys.readouterr().out  # lines as written
     with pytest.raises(SystemExit):
         main(["doctor", "--help"])
     code = (

@@ -30,7 +30,16 @@ from guardrail.guard.endpoint_trust import (
 )
 from guardrail.sampling import prober as _probe
 from guardrail.sampling.effects import arun
-from guardrail.sampling.probe import PROMPT, ProbeReply, ProbeReport, conclude, longer_calls, probe_calls, wants_probe
+from guardrail.sampling.probe import (
+    PROMPT,
+    ProbeReply,
+    ProbeReport,
+    conclude,
+    longer_calls,
+    probe_calls,
+    unlike,
+    wants_probe,
+)
 from guardrail.sampling.prober import aprobe, known_report, listed_tokens, needs_probe, probe, reply_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SamplingPlan
@@ -51,7 +60,12 @@ ANYTHING = st.recursive(
 def reply(*texts: str, logprob: float = -1.5, argmax: bool | None = None, first: Any = None) -> ProbeReply:
     """An answer whose first token "g" has the log-probability, and whose other tokens are certain."""
     return ProbeReply(
-        texts=texts, logprobs=(logprob, 0.0), with_bytes=True, token="g", argmax=argmax, first=first or (("g", -1.5),)
+        texts=texts,
+        logprobs=(logprob, 0.0),
+        with_bytes=True,
+        tokens=("g", "!"),
+        argmax=argmax,
+        first=first or (("g", -1.5),),
     )
 
 
@@ -136,7 +150,7 @@ def test_basis_compares_one_token_at_two_temperatures(greedy: float, sampled: fl
 def test_basis_by_certainty_when_the_token_is_not_listed() -> None:
     others = {name: reply(name, name + "2", first=(("x", -1.0),)) for name in ("pair", "other", "again")}
     assert concluded(**others).basis == "unknown"
-    certain = replace(reply("g"), logprobs=(0.0,) * 8)
+    certain = replace(reply("g"), logprobs=(0.0,) * 8, tokens=("g",) * 8)
     assert concluded(**others, greedy=certain).basis == "scaled"
 
 
@@ -146,6 +160,20 @@ def test_different_answers_that_are_all_certain_are_not_measured() -> None:
     assert concluded(**zeros).basis == "scaled"
     one = {**zeros, "other": replace(zeros["other"], logprobs=(0.0, -2.0)), "again": zeros["pair"]}
     assert concluded(**one).basis == "raw"
+
+
+def test_other_weights_show_in_the_greedy_answer() -> None:
+    """A provider that swaps a quantisation behind a name would otherwise keep the threshold of other scores."""
+    kept = concluded().greedy
+    assert kept == (("g", -1.5), ("!", 0.0))
+    assert unlike(kept, kept) == ""
+    assert unlike(kept, (("g", -1.55), ("!", -0.1))) == ""  # .075 on average, which noise may be
+    assert unlike(kept, (("g", -1.65), ("!", -0.1))) == "log-probabilities differ by 0.12 on average"
+    assert unlike(kept, (("g", -1.5), ("?", 0.0))) == "token 2 of the greedy answer is another one"
+    assert unlike(kept, kept[:1]) == "token 2 of the greedy answer is another one"  # an answer that ends earlier
+    assert concluded(greedy=replace(HONEST[3], logprobs=None)).greedy is None
+    sampled = conclude([replace(call, temperature=1.0) for call in CALLS], HONEST)  # a model that takes no other
+    assert sampled.greedy is None
 
 
 def test_log_probabilities_in_one_reply_only_are_none() -> None:

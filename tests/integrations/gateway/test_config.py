@@ -171,6 +171,10 @@ def test_the_command_for_one_model(
     alias = gateways.pop().config.models["m"]
     assert (alias.settings, alias.on_abstain, alias.finish_reason) == ("replace", "ticket", "stop")
     assert alias.remember_slots == ()
+    more = ["--set", "turns=mark", "--set", "ignore=[top_k]", "--set", "upstream.token_limit=max_completion_tokens"]
+    assert main([*single, "--artifact", str(artifact), *more]) == 0
+    alias = gateways.pop().config.models["m"]
+    assert (alias.turns, alias.ignore, alias.upstream[0].token_limit) == ("mark", ("top_k",), "max_completion_tokens")
     assert main([*single, "--mode", "observe"]) == 0
     assert list(gateways[1].observing) == ["m"]
     capsys.readouterr()
@@ -180,6 +184,11 @@ def test_the_command_for_one_model(
         (single, "needs an artifact (--artifact FILE)"),
         (["serve"], "give --config"),
         ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
+        ([*single, "--set", "turns"], "--set needs NAME=VALUE or upstream.NAME=VALUE, got 'turns'"),
+        ([*single, "--set", "turns=many"], "--set turns: models.m.turns: Input should be 'refuse' or 'mark'"),
+        ([*single, "--set", "upstream.pon=x"], "models.m.upstream.0.pon is unknown"),
+        ([*single, "--set", "settings=usual", "--set", "settings.x=1"], "settings has no settings of its own"),
+        ([*single[:2], "http://far/v1", "--model", "m"], "(--set upstream.allow_http=true)"),
         ([*single, "--config", "x.yaml"], "--upstream, --model: for a gateway without --config"),
         ([*single, "--mode", "observe", "--port", "70000"], "--port: port: Input should be less than"),
     ):

@@ -20,12 +20,13 @@ from integrations._openai.replies import message_of
 REQUEST = ChatRequest((), {}, stream=False, include_usage=False, logprobs=False, replaced=())
 
 
-def spelled(end: Any, *, script: list[str]) -> tuple[str, str, str]:
+def spelled(end: Any, *, script: list[str], **more: Any) -> tuple[str, str, str]:
     """The end of an answer in the three protocols; the verdict is on the script."""
     model = ScriptedChat(default=script)
     verdict = Guardrail(model=model, artifact=make_artifact(model, threshold=0.1, n=2)).assess("q").to_metadata()
     message = AIMessage("Lim", response_metadata={} if end is None else {"finish_reason": end})
-    whole = completion(GuardReply(message, verdict, fallback="large"), REQUEST, request_id="r", model="m")
+    reply = GuardReply(message, {**verdict, **more.pop("fields", {})}, fallback="large", **more)
+    whole = completion(reply, REQUEST, request_id="r", model="m")
     return (
         whole["choices"][0]["finish_reason"],
         MESSAGES.reply(whole, {})["stop_reason"],
@@ -37,6 +38,15 @@ def spelled(end: Any, *, script: list[str]) -> tuple[str, str, str]:
 def test_an_answer_of_a_fallback_that_may_be_a_part_is_given_out_as_a_part(end: str | None) -> None:
     """Agents run on with an answer that ended with "stop"; half an answer must not look like a whole one."""
     assert spelled(end, script=["x", "y", "z"]) == ("length", "max_tokens", "incomplete")
+
+
+@pytest.mark.parametrize("end", ["error", None, "length"])
+def test_an_unjudged_answer_that_is_a_part_stays_one_where_the_operator_shows_stop(end: str | None) -> None:
+    """``finish_reason: stop`` is for pages that hide filtered texts; it must not make half an answer whole."""
+    fields = {"handoff": "unjudged_answer"}
+    assert spelled(end, script=["x", "y", "z"], shape="stop", fields=fields) == ("length", "max_tokens", "incomplete")
+    assert spelled("stop", script=["x", "y", "z"], shape="stop", fields=fields) == ("stop", "end_turn", "completed")
+    assert spelled(end, script=["x", "y", "z"], fields=fields) == ("content_filter", "refusal", "completed")
 
 
 def test_a_whole_answer_ends_as_one_also_where_the_model_never_says_it() -> None:

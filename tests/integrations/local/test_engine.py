@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import multiprocessing
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -111,6 +112,23 @@ def test_automatic_budget_counts_cache_bytes() -> None:
 
 
 # -- the end of the context window ------------------------------------------------------------------------------------
+
+
+@pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+def test_a_model_that_was_used_before_a_fork_answers_in_the_child() -> None:
+    """A server that forks its workers after a first answer would otherwise wait for threads that the child lacks."""
+    chat = tiny_chat(max_tokens=3)
+    expected = chat.invoke("x").content
+
+    def serve() -> None:
+        assert chat.invoke("x").content == expected
+        assert asyncio.run(chat.ainvoke("x")).content == expected
+
+    child = multiprocessing.get_context("fork").Process(target=serve)
+    child.start()
+    child.join(60)
+    child.kill()
+    assert child.exitcode == 0
 
 
 def gpt2_chat() -> TransformersChat:
