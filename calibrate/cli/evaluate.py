@@ -20,11 +20,10 @@ from ..data.records import Record
 from ..data.split import Groups
 from ..evaluation.calls import CallsTable, calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
-from ..evaluation.evaluate import Estimate, csv_text
+from ..evaluation.evaluate import FEW_NOTE, Estimate, csv_text, few
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
 from ..fitting import DEFAULT_DELTA
-from ..report.comparison import FORMS, PaperView, paper_view
-from ..report.content import FEW_NOTE, few
+from ..report.paper import DELTA, FIGURE, TABLES, paper_pool, paper_tables
 from ..rules import compared_rules
 from ..spec_syntax import parse_rule, rule_text
 from .frame.app import command
@@ -169,36 +168,31 @@ def _paper(
     json_path: Path | None,
     first: Path,
 ) -> None:
-    names = [name for name in FORMS if name in forms or Form.ALL in forms]
+    names = [name for name in TABLES if name in forms or Form.ALL in forms]
+    asked = [*names, *([FIGURE] if figure is not None else [])]
     with bar(console, "the paper's experiments", "pools") as progress:
-        view = paper_view(
-            pools,
-            settings.estimators,
+        paper = paper_tables(
+            [paper_pool(pool, settings.estimators, cluster_by_group=settings.cluster_by_group) for pool in pools],
+            asked,
             alphas=settings.alphas,
             sizes=settings.sizes,
             splits=settings.splits,
             seed=settings.seed,
-            delta=settings.delta,
-            cluster_by_group=settings.cluster_by_group,
-            figure=figure is not None,
-            tables=bool(names),
+            delta=DELTA if settings.delta is None else settings.delta,
             progress=progress,
         )
     for name in names:
-        heads, cells = view.printed(name, errors=_has_room())
-        console.print(table(view.title(name), heads, cells, texts=view.texts(name)))
-        if any(map(few, view.rows(name))):
+        heads, cells = paper.printed(name, errors=_has_room())
+        console.print(table(paper.title(name), heads, cells, texts=paper.texts(name)))
+        if any(few(row.feasible) for row in paper.rows[name]):
             print_line(FEW_NOTE, "yellow")
-    written = _write(csv_path, json_path, _paper_rows(view, names), view.model_dump(mode="json"))
-    if figure is not None and view.figure is not None:
+    rows = [row for name in names or (FIGURE,) for row in paper.flat(name)]
+    written = _write(csv_path, json_path, rows, paper.model_dump(mode="json"))
+    if figure is not None:
         figure.parent.mkdir(parents=True, exist_ok=True)
-        figure.write_bytes(view.panels().png)
+        figure.write_bytes(paper.figure().png)
         written.append(figure)
     finish(written, f"calibrate evaluate {shlex.quote(str(first))}")
-
-
-def _paper_rows(view: PaperView, names: Sequence[str]) -> list[dict[str, Any]]:
-    return [row for name in names or ("figure",) for row in view.table(name)]
 
 
 def _print_result(cell: Cell, *, named: bool) -> None:
@@ -210,9 +204,9 @@ def _print_result(cell: Cell, *, named: bool) -> None:
         [
             rule_text(row.rule, row.options),
             f"{row.alpha:g}",
-            _shown(row.scer, wide=wide) + few(row),
+            _shown(row.scer, wide=wide) + few(row.n_feasible),
             "-" if row.scer_sd is None else f"{100 * row.scer_sd:.1f}",
-            _shown(row.pooled, wide=wide) + few(row),
+            _shown(row.pooled, wide=wide) + few(row.n_feasible),
             *(_shown(share, wide=wide) for share in (row.acceptance, row.power, row.violation_rate)),
             *(_shown(share, wide=wide) for share in (row.pool_violation_rate, row.infeasible_rate)),
         ]
@@ -236,7 +230,7 @@ def _print_result(cell: Cell, *, named: bool) -> None:
         "answer nothing.",
         "dim",
     )
-    if any(map(few, evaluation.rows)):
+    if any(few(row.n_feasible) for row in evaluation.rows):
         print_line(FEW_NOTE, "yellow")
     console.print()
 

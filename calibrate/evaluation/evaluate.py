@@ -28,11 +28,20 @@ from ..rules import Infeasible, Rule
 from ..rules.counts import Counts, counts, items
 from ..scoring.metrics import ranking_of
 
-__all__ = ["FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "flat"]
+__all__ = [
+    *("FEW_NOTE", "FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "few"),
+    "flat",
+]
 
 FEW_SPLITS = 10
 """A mean over fewer splits than this is marked wherever it is shown: the splits that accept something are not like the
 others, so a few of them say little about the rule."""
+
+FEW_NOTE = (
+    f"* mean over fewer than {FEW_SPLITS} splits, those that answer something: it says little. Label more questions, "
+    "or compare at a larger alpha."
+)
+"""Meaning of the mark of `few`."""
 
 THREADS_FROM = 200_000
 """Fewest items for which two splits are computed at the same time."""
@@ -87,6 +96,11 @@ class EvaluationRow(Frozen):
     def n_feasible(self) -> int:
         """Splits that accepted something: those behind ``scer`` and ``pooled``."""
         return round(self.splits * (1.0 - self.infeasible_rate.value))
+
+
+def few(n_feasible: int) -> str:
+    """The mark of a mean over fewer than ten splits; empty otherwise, and where there is no mean."""
+    return "*" if 0 < n_feasible < FEW_SPLITS else ""
 
 
 class Evaluation(Frozen):
@@ -407,7 +421,7 @@ def cells(row: EvaluationRow) -> list[str]:
     for value in (row.scer, row.acceptance, row.power, *violated, row.infeasible_rate):
         error = "" if value is None or value.se is None else f" \u00b1 {100 * value.se:.1f}"
         shown.append("-" if value is None else f"{100 * value.value:.1f}{error}")
-    shown[2] += "*" if 0 < row.n_feasible < FEW_SPLITS else ""
+    shown[2] += few(row.n_feasible)
     return shown
 
 
@@ -419,9 +433,8 @@ def printed(row: EvaluationRow) -> list[str]:
     """A row for `print`, without standard errors."""
     name, alpha, *_ = cells(row)
     shares = (row.scer, row.acceptance, row.power, row.violation_rate, row.infeasible_rate)
-    few = "*" if 0 < row.n_feasible < FEW_SPLITS else ""
     wrong, *others = ("-" if share is None else f"{100 * share.value:.1f}" for share in shares)
-    return [name, alpha, wrong + few, *others]
+    return [name, alpha, wrong + few(row.n_feasible), *others]
 
 
 def rate_of(row: EvaluationRow, name: str) -> tuple[str, float | None, float, float]:

@@ -16,7 +16,7 @@ from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, pooled
 from ..scoring.apart import refuse_overlap, without_ranked
 from ..scoring.names import stored_key
-from ..scoring.scores import Scored, Units, arrays, units_of
+from ..scoring.scores import Scored, Units, units_of
 from ..spec_syntax import estimator_flags
 from .evaluate import (
     CAVEAT,
@@ -30,9 +30,8 @@ from .evaluate import (
     printed,
     rate_of,
 )
-from .tables import RecordPool
 
-__all__ = ["Cell", "EvaluationGrid", "Source", "evaluate_grid", "paper_pool", "sources"]
+__all__ = ["Cell", "EvaluationGrid", "Source", "evaluate_grid", "keys_of", "need_groups", "sources"]
 
 RANKING = ("auroc", "aurc", "excess_aurc", "test_auroc", "test_aurc", "test_excess_aurc")
 
@@ -194,46 +193,26 @@ def evaluate_grid(
     return EvaluationGrid(cells=tuple(cells))
 
 
-def paper_pool(source: Source, estimators: Sequence[str] | None, *, cluster_by_group: bool = False) -> RecordPool:
-    """A pool as the paper's tables take it: the items that have a label and every one of the scores.
-
-    Raises:
-        UsageError: No item has all of them, or groups are missing.
-    """
-    keys = _keys(source, estimators)
-    usable = [
-        record
-        for record in source.records
-        if all(key in record.scores and record.scores[key].value is not None for key in keys)
-    ]
-    # The records have all of the scores, so the arrays of all keys have the same rows and the splits are comparable.
-    scored = {key: arrays(usable, key) for key in keys}
-    first = scored[keys[0]]
-    _need_groups(first, cluster_by_group)
-    return RecordPool(
-        dataset=source.dataset,
-        model=source.model,
-        error=first.error,
-        uncertainty={key: scored[key].uncertainty for key in keys},
-        groups=first.group if cluster_by_group else None,
-    )
-
-
 def _pools(
     pools: Sequence[Source], estimators: Sequence[str] | None, cluster_by_group: bool
 ) -> Iterator[tuple[Source, str, Units]]:
     for source in pools:
-        for key in _keys(source, estimators):
+        for key in keys_of(source, estimators):
             spec = source.file.header.estimators[key]
             # A trained score looks too good on the questions that it was trained on.
             records = without_ranked(spec, source.records)
             refuse_overlap(spec, records)
             pool = units_of(records, key, groups=cluster_by_group)
-            _need_groups(pool, cluster_by_group)
+            need_groups(pool, cluster_by_group)
             yield source, key, pool
 
 
-def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
+def keys_of(source: Source, estimators: Sequence[str] | None) -> list[str]:
+    """Keys of the named scores in a pool's files, or of all of whole answers.
+
+    Raises:
+        UsageError: There are none, or not this one.
+    """
     specs = source.file.header.estimators
     bindings = source.file.header.plan.bindings
     keys = [stored_key(specs, name, bindings) for name in estimators or ()] or source.file.header.whole_answer_keys
@@ -248,7 +227,8 @@ def _keys(source: Source, estimators: Sequence[str] | None) -> list[str]:
     return keys
 
 
-def _need_groups(scored: Scored | Units, cluster_by_group: bool) -> None:
+def need_groups(scored: Scored | Units, cluster_by_group: bool) -> None:
+    """Refuse questions without groups where clusters are to stay whole."""
     if cluster_by_group and scored.group is None:
         raise UsageError("--cluster-by-group needs a group for every question. Add groups, or leave it out.")
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,60 +12,41 @@ from numpy.typing import NDArray
 from guardrail.artifact import CalibrationArtifact
 from guardrail.judges import distinct_answers
 from guardrail.notebook import percent
+from guardrail.outcome import CERTIFIED
 
 from ..data.records import Record
 from ..data.table import table_of
 from ..evaluation.choice import Ranked
-from ..evaluation.evaluate import FEW_SPLITS, Estimate, Evaluation, EvaluationRow
-from ..evaluation.label_checks import Missed, Suspicious, lowest
-from ..evaluation.tables import TableRow
+from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow, few
+from ..evaluation.label_checks import Merged, Missed, Suspicious, lowest
 from ..pipeline import GateCounts, accepted_of
 from ..rules import RULES
 from ..scoring.scores import labels_of, values_of
 
 __all__ = [
-    "FEW_NOTE",
-    "Card",
-    "CategoryRow",
-    "Contradiction",
-    "EstimatorRow",
-    "Part",
-    "RuleRow",
-    "Tile",
-    "categories",
-    "comparison",
-    "contradictions",
-    "estimator_rows",
-    "few",
-    "managed",
-    "missed_labels",
-    "reading",
-    "tiles",
+    *("Card", "Part", "Table", "categories", "contradictions", "headline", "merged", "missed_labels", "reading"),
+    *("rule_table", "score_table"),
 ]
 
-
-FEW_NOTE = (
-    f"* mean over fewer than {FEW_SPLITS} splits, those that answer something: it says little. Label more questions, "
-    "or compare at a larger alpha."
-)
-"""Meaning of the mark of `few`."""
 NO_RULE = "none"
 """Name of the row without a rule."""
-CERTIFIED = "certified"
-"""Name of the certificate that a manager compares with."""
 
 
 @dataclass(frozen=True, slots=True)
-class Tile:
-    """One figure a manager looks at first, of each part.
+class Table:
+    """A table of the report or of the terminal, as texts.
 
     Attributes:
-        label: Name of the figure.
-        values: Figure and a note for each part, the test part first.
+        heads: Names of the columns.
+        rows: Cells of each row.
+        texts: Columns that hold prose; the others hold names and figures.
+        chosen: Place of the row in use, if one is marked.
     """
 
-    label: str
-    values: tuple[tuple[str, str], ...]
+    heads: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    texts: tuple[str, ...] = ()
+    chosen: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,144 +79,80 @@ class Card:
     """Distinct sampled answers with their share, most frequent first."""
 
 
-@dataclass(frozen=True, slots=True)
-class RuleRow:
-    """One threshold rule over many random splits."""
-
-    name: str
-    chosen: bool
-    acceptance: str
-    error: str
-    over: str
-    over_pool: str
-    nothing: str
-    power: str
-    promise: str
+HEADLINE = ("answered by the model", "wrong among those answers", "wrong without the gate")
+"""The figures at the top of the report."""
 
 
-@dataclass(frozen=True, slots=True)
-class Contradiction:
-    """A label that contradicts an extreme score."""
-
-    id: str
-    part: str
-    label: str
-    question: str
-    answer: str
-    references: str
-    uncertainty: str
+def headline(parts: Sequence[Part]) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Each part with its `HEADLINE`, a figure and a note; the test part first, because nothing was fitted on it."""
+    return [(part.name, list(_headline(part.counts))) for part in reversed(parts)]
 
 
-@dataclass(frozen=True, slots=True)
-class CategoryRow:
-    """One category of questions.
-
-    Attributes:
-        name: The category.
-        parts: For each part: questions, wrong without the gate, answered, wrong among answered.
-    """
-
-    name: str
-    parts: tuple[tuple[str, str, str, str], ...]
-
-
-@dataclass(frozen=True, slots=True)
-class EstimatorRow:
-    """One estimator on labelled questions."""
-
-    name: str
-    chosen: bool
-    auroc: str
-    interval: str
-    n_unmeasured: int
-
-
-def few(row: EvaluationRow | TableRow) -> str:
-    """The mark of a mean over fewer than ten splits; empty otherwise, and where their number is unknown."""
-    n = row.n_feasible if isinstance(row, EvaluationRow) else row.feasible
-    return "*" if n is not None and 0 < n < FEW_SPLITS else ""
-
-
-def tiles(artifact: CalibrationArtifact, parts: Sequence[Part]) -> list[Tile]:
-    """The figures at the top, side by side for each part; the test part first, because nothing was fitted on it."""
-
-    def tile(label: str, figure: Callable[[GateCounts], tuple[str, str]]) -> Tile:
-        return Tile(label, tuple(figure(part.counts) for part in reversed(parts)))
-
-    def error(counts: GateCounts) -> tuple[str, str]:
-        if counts.error_rate is None:
-            return "-", "nothing is accepted"
+def _headline(counts: GateCounts) -> Iterator[tuple[str, str]]:
+    yield percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n_asked} questions"
+    if counts.error_rate is None:
+        yield "-", "nothing is accepted"
+    else:
         rate, low, high = counts.error_rate
-        return percent(
-            rate
-        ), f"{counts.n_errors} of {counts.n_accepted}; 95 % interval {percent(low)} to {percent(high)}"
-
-    def answered(counts: GateCounts) -> tuple[str, str]:
-        return percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n_asked} questions"
-
-    def without(counts: GateCounts) -> tuple[str, str]:
-        wrong = counts.n - counts.n_correct
-        return percent(wrong / counts.n), f"{wrong} of {counts.n} questions"
-
-    return [
-        tile("answered by the model", answered),
-        tile(f"wrong among those answers (target {percent(artifact.alpha)})", error),
-        tile("wrong without the gate", without),
-    ]
+        note = f"{counts.n_errors} of {counts.n_accepted}; 95 % interval {percent(low)} to {percent(high)}"
+        yield percent(rate), note
+    wrong = counts.n - counts.n_correct
+    yield percent(wrong / counts.n), f"{wrong} of {counts.n} questions"
 
 
-def comparison(evaluation: Evaluation, artifact: CalibrationArtifact) -> list[RuleRow]:
-    """The rules at the artifact's alpha, most accepting first, and a row without a rule."""
-    rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
-    base = evaluation.base_error
-    without = RuleRow(
-        name=NO_RULE,
-        chosen=False,
-        acceptance="100",
-        error=f"{100 * base:.1f}",
-        over="-",
-        over_pool="100" if base > artifact.alpha else "0",
-        nothing="0",
-        power="100",
-        promise="none: everything is answered",
+def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rules: bool) -> Table:
+    """The rules at the artifact's alpha beside no rule.
+
+    Args:
+        evaluation: The rules over many random splits.
+        artifact: Its rule is marked.
+        all_rules: All, the most accepting first; or the rule in use, the certificate and none.
+    """
+    own = artifact.outcome.rule
+    rows = sorted(
+        (row for row in evaluation.rows if row.alpha == artifact.alpha), key=lambda row: -row.acceptance.value
     )
-    return [
-        without,
-        *(
-            RuleRow(
-                name=row.rule,
-                chosen=row.rule == artifact.outcome.rule,
-                acceptance=_estimate(row.acceptance),
-                error=_estimate(row.pooled) + few(row),
-                over=_estimate(row.violation_rate),
-                over_pool=_estimate(row.pool_violation_rate),
-                nothing=_estimate(row.infeasible_rate),
-                power=_estimate(row.power),
-                promise=_promise(row),
-            )
-            for row in sorted(rows, key=lambda row: -row.acceptance.value)
+    base = evaluation.base_error
+    above = "100" if base > artifact.alpha else "0"
+    without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", "none: everything is answered")
+    if all_rules:
+        cells = [without, *map(_rule, rows)]
+    else:
+        shown = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
+        cells = [*map(_rule, shown), without]
+    return Table(
+        heads=(
+            *("rule", "answered", "wrong among answered", "right answers given"),
+            *("splits over target, test part (reads high)", "splits over target, all questions (reads low)"),
+            *("splits without an answer", "promise"),
         ),
-    ]
+        rows=tuple(cells),
+        texts=("promise",),
+        chosen=next((place for place, (name, *_) in enumerate(cells) if name == own), None),
+    )
 
 
-def estimator_rows(ranking: Sequence[Ranked], chosen: str) -> list[EstimatorRow]:
-    """Estimators with AUROC, the highest AUROC first; the chosen one is marked."""
-    return [
-        EstimatorRow(
-            name=ranked.estimator,
-            chosen=ranked.estimator == chosen,
-            auroc=f"{ranked.auroc.value:.3f}",
-            interval=f"{ranked.auroc.low:.3f} to {ranked.auroc.high:.3f}",
-            n_unmeasured=ranked.n_unmeasured,
-        )
-        for ranked in ranking
-    ]
+def _rule(row: EvaluationRow) -> tuple[str, ...]:
+    wrong = _estimate(row.pooled) + few(row.n_feasible)
+    shares = (row.power, row.violation_rate, row.pool_violation_rate, row.infeasible_rate)
+    return (row.rule, _estimate(row.acceptance), wrong, *map(_estimate, shares), _promise(row))
 
 
-def managed(rows: Sequence[RuleRow]) -> list[RuleRow]:
-    """The three rules a manager compares: the one in use, the certificate, none."""
-    shown = [row for row in rows if row.chosen or row.name in (CERTIFIED, NO_RULE)]
-    return sorted(shown, key=lambda row: (not row.chosen, row.name == NO_RULE))
+def score_table(ranking: Sequence[Ranked], chosen: str) -> Table:
+    """Scores with AUROC, the highest AUROC first; the chosen one is marked."""
+    return Table(
+        heads=("score", "AUROC", "95 % interval", "not measured"),
+        rows=tuple(
+            (
+                ranked.estimator,
+                f"{ranked.auroc.value:.3f}",
+                f"{ranked.auroc.low:.3f} to {ranked.auroc.high:.3f}",
+                str(ranked.n_unmeasured),
+            )
+            for ranked in ranking
+        ),
+        chosen=next((place for place, ranked in enumerate(ranking) if ranked.estimator == chosen), None),
+    )
 
 
 def reading(
@@ -259,37 +176,48 @@ def reading(
     return pick((label == 0) & (accepted | all_of_them)), pick((label == 1) & (~accepted | all_of_them))
 
 
-def contradictions(suspicious: Suspicious, estimator: str, part: str, most: int = 8) -> list[Contradiction]:
-    """Labels of a part that contradict an extreme score, wrong ones first."""
-    return [
-        _contradiction(record, part, label, estimator)
-        for label, some in (("wrong", suspicious.wrong), ("right", suspicious.right))
-        for record in some[:most]
-    ]
-
-
-def missed_labels(missed: Missed, estimator: str, most: int = 8) -> list[Contradiction]:
-    """Answers labelled wrong although they contain a reference."""
-    return [_contradiction(record, "calibration", "wrong", estimator) for record in missed.records[:most]]
-
-
-def _contradiction(record: Record, part: str, label: str, estimator: str) -> Contradiction:
-    score = record.scores[estimator].value if estimator in record.scores else None
-    return Contradiction(
-        id=record.id,
-        part=part,
-        label=label,
-        question=_cut(record.question),
-        answer=_cut(record.shown_answer or "(imported without the answer)"),
-        references=_cut(" / ".join(record.references) or "(not on file)"),
-        uncertainty="-" if score is None else f"{score:.3g}",
+def contradictions(looked: Mapping[str, Suspicious], estimator: str, most: int = 8) -> Table:
+    """Labels that contradict an extreme score, by the name of their part; wrong ones first."""
+    return Table(
+        heads=("part", "labelled", *_ANSWER),
+        rows=tuple(
+            (part, label, *_answer(record, estimator))
+            for part, suspicious in looked.items()
+            for label, some in (("wrong", suspicious.wrong), ("right", suspicious.right))
+            for record in some[:most]
+        ),
+        texts=("part", "labelled", *_ANSWER),
     )
 
 
-def categories(
-    artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20
-) -> list[CategoryRow]:
-    """Counts of the gate in each category of each part, the largest first; empty with fewer than two categories.
+def missed_labels(missed: Missed, estimator: str, most: int = 8) -> Table:
+    """Answers labelled wrong although they contain a reference."""
+    rows = tuple(_answer(record, estimator) for record in missed.records[:most])
+    return Table(_ANSWER, rows, texts=_ANSWER)
+
+
+def merged(pairs: Merged) -> Table:
+    """Short answers that differ and that the judge counts as the same."""
+    heads = ("one answer", "another", "id")
+    return Table(heads, tuple((one, other, name) for name, one, other in pairs.pairs), texts=heads)
+
+
+_ANSWER = ("question", "answer", "reference", "score", "id")
+
+
+def _answer(record: Record, estimator: str) -> tuple[str, ...]:
+    score = record.scores[estimator].value if estimator in record.scores else None
+    return (
+        _cut(record.question),
+        _cut(record.shown_answer or "(imported without the answer)"),
+        _cut(" / ".join(record.references) or "(not on file)"),
+        "-" if score is None else f"{score:.3g}",
+        record.id,
+    )
+
+
+def categories(artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20) -> list[Table]:
+    """Counts of the gate in each category, the largest first, a table for each part; none with fewer than two.
 
     The promise holds for all questions together: a category can lie above the target.
     """
@@ -299,9 +227,13 @@ def categories(
         sizes.update({name: n for name, (n, *_) in counts.items()})
     if not 2 <= len(sizes) <= sizes.total() / 3:
         return []
+    names = [name for name, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:most]]
     return [
-        CategoryRow(name, tuple(_category(*counts.get(name, (0, 0, 0, 0))) for counts in counted))
-        for name, _ in sorted(sizes.items(), key=lambda item: (-item[1], item[0]))[:most]
+        Table(
+            heads=(part.name, "questions", "wrong without the gate", "answered", "wrong among answered"),
+            rows=tuple((name, *_category(*counts.get(name, (0, 0, 0, 0)))) for name in names),
+        )
+        for part, counts in zip(parts, counted, strict=True)
     ]
 
 

@@ -1,11 +1,12 @@
-"""The report's figures: risk against coverage, and the scores of right and wrong answers."""
+"""The report's figures: risk against coverage, the scores of right and wrong answers, and rules at other targets."""
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -15,10 +16,14 @@ from guardrail.errors import require
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
 
+from ..evaluation.evaluate import FEW_SPLITS, EvaluationRow
 from ..rules.certificate import interval
 from ..scoring.metrics import RiskCoverage, risk_coverage_curve
 
-__all__ = ["NARROW", "Draw", "Figure", "Items", "Palette", "fitting", "render", "risk_coverage", "score_histogram"]
+__all__ = [
+    *("NARROW", "Draw", "Figure", "Items", "Palette", "across_alpha", "fitting", "render", "risk_coverage"),
+    *("score_histogram", "style"),
+]
 
 _BAND_POINTS = 160
 _FEW = 60
@@ -88,7 +93,7 @@ def risk_coverage(
             bbox={"fc": colour.paper, "ec": "none", "alpha": 0.8, "pad": 1},
             zorder=5,
         )
-        _mark(axes, colour, outcome, items.error.size, "o", "threshold in use")
+        _mark(axes, colour, outcome, items.error.size)
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         if test is not None:
@@ -195,30 +200,16 @@ def _edges(scores: NDArray[np.float64], *, discrete: bool) -> NDArray[np.float64
     return edges
 
 
-def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, n: int, shape: str, label: str) -> None:
-    if not isinstance(outcome, Feasible):
-        return
-    x, y = 100 * outcome.n_accepted / n, 100 * outcome.error_rate
-    filled = shape == "o"
-    if filled:
+def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, n: int) -> None:
+    """Mark where the threshold in use ends, with a line down to the share it answers."""
+    if isinstance(outcome, Feasible):
+        x, y = 100 * outcome.n_accepted / n, 100 * outcome.error_rate
         axes.plot([x, x], [0, y], color=colour.ink, lw=1, ls=(0, (1, 2)))
-    axes.plot(
-        [x],
-        [y],
-        shape,
-        ms=8 if filled else 12,  # where both thresholds are equal, the circle stays visible inside the diamond
-        mfc=colour.ink if filled else "none",
-        mec=colour.ink,
-        mew=1.6,
-        ls="",
-        label=label,
-        zorder=5,
-        clip_on=False,
-    )
+        axes.plot([x], [y], "o", ms=8, color=colour.ink, ls="", label="threshold in use", zorder=5, clip_on=False)
 
 
 def _legend(axes: Any, colour: Palette) -> None:
-    legend = axes.legend(
+    axes.legend(
         loc="lower left",
         bbox_to_anchor=(0, 1),
         frameon=False,
@@ -226,9 +217,117 @@ def _legend(axes: Any, colour: Palette) -> None:
         handlelength=1.7,
         handletextpad=0.5,
         columnspacing=1,
+        labelcolor=colour.ink,
     )
-    for text in legend.get_texts():
-        text.set_color(colour.ink)
+
+
+# -- Rules over random splits: errors and acceptance across alpha ------------------------------------------------------
+
+_STYLES: tuple[tuple[str, Any, str], ...] = (
+    ("blue", "-", "o"),
+    ("red", (0, (5, 2)), "s"),
+    ("green", (0, (6, 1.5, 1.5, 1.5)), "D"),
+    ("orange", (0, (2, 1.5)), "^"),
+    ("purple", (0, (8, 3)), "v"),
+    ("muted", (0, (1, 1.5)), "X"),
+    ("ink", (0, (4, 1, 1, 1, 1, 1)), "P"),
+)
+"""Colour, dashes and marker of each series, so that none rests on colour alone."""
+
+
+def across_alpha(
+    rows: Sequence[EvaluationRow], alpha: float, base_error: float | None = None, name: str = "alphas"
+) -> Figure:
+    """Error rate among answered questions, and share answered, against alpha: a line for each rule.
+
+    A point of the error rate that rests on fewer than ten splits is left out.
+
+    Args:
+        rows: Rules at several alphas.
+        alpha: The alpha in use: a vertical line.
+        base_error: Share of wrong answers without a rule: a level line, "none".
+        name: Prefix of the ids in the SVG; unique on a page.
+    """
+    series = [list(group) for _, group in groupby(rows, key=lambda row: (row.rule, str(row.options)))]
+
+    def draw(axes: Any, colour: Palette) -> None:
+        left, right = axes
+        targets = sorted({100 * row.alpha for row in rows})
+        left.plot(targets, targets, color=colour.grid, lw=5, solid_capstyle="round", zorder=1)
+        base = [] if base_error is None else [(100 * base_error, "none")]
+        top = max([1.2 * targets[-1], *(1.15 * y for y, _ in base)])
+        _lines(left, series, colour, _known_error, top, base)
+        _lines(right, series, colour, lambda row: row.acceptance.value, 104, [(100.0, "none")] if base else [])
+        for panel in axes:
+            panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
+            panel.set(xlabel="target alpha, %", xlim=(0, targets[-1] * 1.42))
+            panel.set_xticks([value for value in panel.get_xticks() if value <= targets[-1]])
+        left.set_title("wrong among answered, %", loc="left", color=colour.ink, fontsize=11)
+        right.set_title("questions answered, %", loc="left", color=colour.ink, fontsize=11)
+
+    return render(draw, name, "Error rate and share answered against alpha, by rule", panels=(1, 2))
+
+
+def _known_error(row: EvaluationRow) -> float | None:
+    """The error rate over all splits; None where fewer than ten answer something, which says little about the rule."""
+    return None if row.pooled is None or row.n_feasible < FEW_SPLITS < row.splits else row.pooled.value
+
+
+def _lines(
+    axes: Any,
+    series: Sequence[Sequence[EvaluationRow]],
+    colour: Palette,
+    figure_of: Callable[[EvaluationRow], float | None],
+    top: float,
+    level: Sequence[tuple[float, str]] = (),
+) -> None:
+    """Draw a line for each rule, its name beside the last point, and level lines; the axis ends at ``top``."""
+    axes.set_ylim(0, top)
+    ends = []
+    for height, name in level:
+        last = 100 * max(row.alpha for rows in series for row in rows)
+        axes.plot([0, last], [height, height], color=colour.muted, lw=1.3, ls=(0, (6, 3)))
+        ends.append((height, last, name, colour.muted))
+    for index, rows in enumerate(series):
+        ink, dashes, marker = style(index, colour)
+        points = [(100 * row.alpha, value) for row in rows if (value := figure_of(row)) is not None]
+        if not points:
+            continue
+        x, y = [at for at, _ in points], [100 * value for _, value in points]
+        axes.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=1.9)
+        ends.append((y[-1], x[-1], rows[0].rule, ink))
+    _name(axes, ends, top)
+
+
+def _name(axes: Any, ends: Sequence[tuple[float, float, str, str]], top: float) -> None:
+    """Write names beside the ends of lines, moved apart until none covers another, inside the panel."""
+    # matplotlib draws no annotation of a point outside the panel: the name of a line that leaves it stands at the edge.
+    ranked = sorted((min(y, top), x, name, ink) for y, x, name, ink in ends)
+    if not ranked:
+        return
+    space = 0.068 * top
+    at = [y for y, *_ in ranked]
+    for i in range(1, len(at)):
+        at[i] = max(at[i], at[i - 1] + space)
+    middle = (at[-1] - ranked[-1][0]) / 2
+    shift = min(max(middle, at[-1] - 0.98 * top), at[0] - 0.03 * top)
+    right = max(x for _, x, *_ in ranked)
+    for (y, x, name, ink), placed in zip(ranked, at, strict=True):
+        axes.annotate(
+            name,
+            (x, y),
+            xytext=(right * 1.05, placed - shift),
+            color=ink,
+            va="center",
+            fontsize=9.5,
+            arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)},
+        )
+
+
+def style(index: int, colour: Palette) -> tuple[str, Any, str]:
+    """Colour, dashes and marker of the series with this number."""
+    name, dashes, marker = _STYLES[index % len(_STYLES)]
+    return getattr(colour, name), dashes, marker
 
 
 # -- Rendering: an SVG element of the page and a PNG, with palette, fonts and theme ------------------------------------

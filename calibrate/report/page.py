@@ -23,48 +23,30 @@ from ..data.split import Groups
 from ..data.table import table_of
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import Ranked, rank_estimators
-from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
-from ..evaluation.label_checks import Merged, Missed, judge_to_look_at, merged_pairs, missed, suspicious
+from ..evaluation.evaluate import FEW_NOTE, Evaluation, RuleSpec, evaluate, few
+from ..evaluation.label_checks import judge_to_look_at, merged_pairs, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
-from ..rules import RULES, certifies, compared_rules
+from ..rules import RULES, compared_rules
 from ..scoring.scores import arrays, labels_of, taken, units_of, values_of
 from . import sentences
 from .content import (
-    FEW_NOTE,
+    HEADLINE,
     Part,
     categories,
-    comparison,
     contradictions,
-    estimator_rows,
-    managed,
+    headline,
+    merged,
     missed_labels,
     reading,
-    tiles,
+    rule_table,
+    score_table,
 )
-from .figures import Figure, Items, risk_coverage, score_histogram
-from .panels import across_alpha, violations
+from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
 
 __all__ = ["Parts", "compare_rules", "parts_of", "sweep", "write_report"]
 
 FACTORS = (0.5, 0.75, 1.0, 1.25, 1.5, 2.0)
 """Alphas of the sweep, as multiples of the artifact's."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Page:
-    """The values that the template reads, except for the sentences."""
-
-    artifact: CalibrationArtifact
-    figures: dict[str, Figure]
-    parts: Sequence[Part]
-    test: Audit | None
-    evaluation: Evaluation | None
-    ranking: Sequence[Ranked]
-    missed: Missed | None
-    pairs: Merged | None
-    commands: Sequence[str]
-    alone: str
-    extra: str | None
 
 
 def compare_rules(
@@ -135,7 +117,7 @@ def write_report(
 
     Args:
         path: The HTML file. The figures get its stem: ``report-risk-coverage.png``, ``report-scores.png``, and with an
-            evaluation ``report-reliability.png`` and ``report-alphas.png``.
+            evaluation ``report-alphas.png``.
         artifact: The artifact to report on.
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
@@ -157,37 +139,86 @@ def write_report(
     """
     path = Path(path)
     split = parts_of(artifact, records, estimator, test or ())
-    shown = split.fitted
-    parts = [Part("calibration", shown, at_calibration(artifact))]
+    parts = [Part("calibration", split.fitted, at_calibration(artifact))]
     audited = None
     if split.test:
         audited = audit(artifact, split.test, estimator)
         parts.append(Part("test", split.test, audited.held_out))
     figures = _figures(artifact, split.test, estimator)
     if evaluation is not None:
-        figures |= _comparisons(artifact, shown, estimator, evaluation)
-    judge = judge or judge_to_look_at(artifact.estimator.judge)
-    page = _Page(
-        artifact,
-        figures,
-        parts,
-        audited,
-        evaluation,
-        ranking=_ranking(artifact, shown),
-        missed=missed(shown, artifact.correctness.name),
-        pairs=None if judge is None else merged_pairs(shown, judge),
-        commands=commands,
-        alone=alone,
-        extra=sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
-    )
+        figures["alphas"] = _other_targets(artifact, split.fitted, estimator, evaluation)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
         target = path.with_name(f"{path.stem}-{name}.png")
         target.write_bytes(figure.png)
         written.append(target)
-    _write(path, _render(page, estimator))
+    context = {
+        **_verdict(artifact, audited, alone),
+        **_tables(artifact, parts, estimator, evaluation, judge or judge_to_look_at(artifact.estimator.judge)),
+        "figures": figures,
+        "commands": commands,
+        "extra": sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
+    }
+    atomic_write(path, _rendered(context), private=True)  # it shows questions and answers
     return written
+
+
+def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> dict[str, Any]:
+    """What the page says first: the verdict, the promise and its limits, and what to do next."""
+    return {
+        "artifact": artifact,
+        "standing": sentences.standing(artifact, test),
+        "good": artifact.outcome.n_accepted > 0,
+        "guarantee": guarantee(artifact.outcome),
+        "lines": summary(artifact),
+        "open_gate": warning(artifact),
+        "useless": unguardable(artifact),
+        "test": test,
+        "audited": [] if test is None else sentences.audited(test),
+        "test_words": None if test is None else sentences.held_out(artifact, test.held_out),
+        "facts": sentences.facts(artifact),
+        "caveats": caveats(artifact),
+        "steps": sentences.next_steps(artifact, test, alone),
+        "auroc": sentences.auroc_of(artifact),
+        "ranking": sentences.ranking(artifact),
+    }
+
+
+def _tables(
+    artifact: CalibrationArtifact,
+    parts: Sequence[Part],
+    estimator: str,
+    evaluation: Evaluation | None,
+    judge: Judge | None,
+) -> dict[str, Any]:
+    """The tables of the page, and the answers to read."""
+    fitted = parts[0].records
+    looked = {part.name: suspicious(part.records, estimator) for part in parts}
+    misses = missed(fitted, artifact.correctness.name)
+    pairs = None if judge is None else merged_pairs(fitted, judge)
+    ranking = _ranking(artifact, fitted)
+    return {
+        "headline": headline(parts),
+        "heads": HEADLINE,
+        "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
+        "evaluation": evaluation,
+        "rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=False),
+        "all_rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=True),
+        "few": FEW_NOTE if evaluation is not None and any(few(row.n_feasible) for row in evaluation.rows) else None,
+        "categories": categories(artifact, parts, estimator),
+        "scores": score_table(ranking, estimator) if ranking else None,
+        "second_look": [
+            f"{name.capitalize()}: {text}"
+            for name, suspects in looked.items()
+            if (text := sentences.second_look(suspects)) is not None
+        ],
+        "looked": contradictions(looked, estimator),
+        "missed": misses,
+        "missed_labels": None if misses is None else missed_labels(misses, estimator),
+        "pairs": pairs,
+        "merged": None if pairs is None else merged(pairs),
+    }
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,29 +305,21 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
     }
 
 
-def _comparisons(
-    artifact: CalibrationArtifact,
-    shown: Sequence[Record],
-    estimator: str,
-    evaluation: Evaluation,
-) -> dict[str, Figure]:
-    """Figures on the calibration records: splits of each rule above the target, and results at other targets."""
-    n = units_of(shown, estimator).u.size
+def _other_targets(
+    artifact: CalibrationArtifact, fitted: Sequence[Record], estimator: str, evaluation: Evaluation
+) -> Figure:
+    """The figure of results at other targets, on the calibration records."""
+    n = units_of(fitted, estimator).u.size
     if n != evaluation.n:
         raise UsageError(
             f"the evaluation is of {evaluation.n} questions, and there are {n} calibration records: a report mixes "
             "calibration and test records nowhere. Give `compare_rules` the calibration records."
         )
-    rows = [row for row in evaluation.rows if row.alpha == artifact.alpha]
-    promised = {row.rule: row.delta for row in rows if certifies(row.rule) and row.delta is not None}
-    swept = sweep(artifact, shown, estimator, evaluation)
-    return {
-        "reliability": violations(rows, promised),
-        "alphas": across_alpha(swept.rows, artifact.alpha, evaluation.base_error),
-    }
+    swept = sweep(artifact, fitted, estimator, evaluation)
+    return across_alpha(swept.rows, artifact.alpha, evaluation.base_error)
 
 
-def _render(page: _Page, estimator: str) -> str:
+def _rendered(context: dict[str, Any]) -> str:
     jinja2 = require("jinja2", extra="calibrate")
     markup = require("markupsafe", extra="calibrate").Markup
     # Autoescape is on for everything, because questions and answers are foreign text. Only our own SVG is exempt.
@@ -304,48 +327,6 @@ def _render(page: _Page, estimator: str) -> str:
     environment = jinja2.Environment(
         loader=loader, autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
-    looked = [(part.name, suspicious(part.records, estimator)) for part in page.parts]
-    rows = [] if page.evaluation is None else comparison(page.evaluation, page.artifact)
-    context: dict[str, Any] = {
-        "artifact": page.artifact,
-        "standing": sentences.standing(page.artifact, page.test),
-        "good": page.artifact.outcome.n_accepted > 0,
-        "parts": [(part.name, *reading(page.artifact, part.records, estimator)) for part in page.parts],
-        "guarantee": guarantee(page.artifact.outcome),
-        "lines": summary(page.artifact),
-        "open_gate": warning(page.artifact),
-        "useless": unguardable(page.artifact),
-        "audited": [] if page.test is None else sentences.audited(page.test),
-        "facts": sentences.facts(page.artifact),
-        "caveats": caveats(page.artifact),
-        "steps": sentences.next_steps(page.artifact, page.test, page.alone),
-        "extra": page.extra,
-        "tiles": tiles(page.artifact, page.parts),
-        "test": page.test,
-        "test_words": None if page.test is None else sentences.held_out(page.artifact, page.test.held_out),
-        "figures": {name: markup(figure.svg) for name, figure in page.figures.items()},
-        "evaluation": page.evaluation,
-        "rules": managed(rows),
-        "all_rules": rows,
-        "few": FEW_NOTE if any(row.error.endswith("*") for row in rows) else None,
-        "auroc": sentences.auroc_of(page.artifact),
-        "ranking": sentences.ranking(page.artifact),
-        "second_look": [
-            f"{name.capitalize()}: {text}"
-            for name, suspicious in looked
-            if (text := sentences.second_look(suspicious)) is not None
-        ],
-        "looked": [row for name, suspicious in looked for row in contradictions(suspicious, estimator, name)],
-        "categories": categories(page.artifact, page.parts, estimator),
-        "estimators": estimator_rows(page.ranking, estimator),
-        "missed": page.missed,
-        "missed_labels": [] if page.missed is None else missed_labels(page.missed, estimator),
-        "pairs": page.pairs,
-        "commands": page.commands,
-    }
-    rendered: str = environment.get_template("report.html.j2").render(context)
+    figures = {name: markup(figure.svg) for name, figure in context["figures"].items()}
+    rendered: str = environment.get_template("report.html.j2").render({**context, "figures": figures})
     return rendered.replace(" %", "\u00a0%")  # a number and its sign stay on one line
-
-
-def _write(path: Path, text: str) -> None:
-    atomic_write(path, text, private=True)  # it shows questions and answers

@@ -22,7 +22,7 @@ from calibrate.evaluation.audit import audit
 from calibrate.evaluation.evaluate import RuleSpec
 from calibrate.pipeline import fit_artifact
 from calibrate.report import compare_rules, sentences
-from calibrate.report.content import comparison
+from calibrate.report.content import rule_table
 from calibrate.rules import RULES, Result, Rule
 from calibrate.rules.counts import counts
 from guardrail.describe import guarantee
@@ -98,7 +98,7 @@ def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
 def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc")
     compared = compare_rules(artifact, labelled.records, KEY, splits=2)
-    promised = {row.name: row.promise for row in comparison(compared, artifact)}
+    promised = {name: promise for name, *_, promise in rule_table(compared, artifact, all_rules=True).rows}
     assert promised[first_block] == "none, honestly, 90 % sure"
     assert promised["acrc"] == "in the limit, on average"
 
@@ -132,7 +132,9 @@ def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None
     assert [(row.rule, row.delta) for row in table.rows] == [("first_block", 0.1), ("first_block", 0.3), ("acrc", None)]
     artifact = fit_artifact(labelled, score=KEY, alpha=0.2, rule=mine)
     assert artifact.outcome.rule == "first_block"
-    assert {row.promise for row in comparison(table, artifact) if row.name == "first_block"} == {"rule of your own"}
+    assert {
+        promise for name, *_, promise in rule_table(table, artifact, all_rules=True).rows if name == "first_block"
+    } == {"rule of your own"}
 
 
 def test_what_a_rule_of_ones_own_cannot_be(labelled: RecordFile) -> None:

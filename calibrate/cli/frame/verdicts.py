@@ -17,7 +17,7 @@ from guardrail.uncertainty.registry import advice
 
 from ...evaluation.choice import Chosen
 from ...ledger import Ledger
-from ...report.content import estimator_rows
+from ...report.content import score_table
 from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line
 from .terminal import console, finish, print_line, print_words, table
 
@@ -104,14 +104,11 @@ def print_advice(keys: Iterable[str]) -> None:
 
 def print_choice(chosen: Chosen, most: int = 10) -> None:
     """Print the comparison by which `--score auto` chose."""
-    rows = [
-        (row.name, row.auroc, row.interval, str(row.n_unmeasured))
-        for row in estimator_rows(chosen.ranking[:most], chosen.estimator)
-    ]
-    n, rest = chosen.choice.n, len(chosen.ranking) - len(rows)
+    shown = score_table(chosen.ranking[:most], chosen.estimator)
+    n, rest = chosen.choice.n, len(chosen.ranking) - len(shown.rows)
     title = f"Scores on {n} questions that the fit does not use" + (f" ({rest} more rank lower)" if rest else "")
-    console.print(table(title, ("uncertainty", "AUROC", "95 % interval", "not measured"), rows))
-    print_advice(key for key, *_ in rows)
+    console.print(table(title, shown.heads, shown.rows))
+    print_advice(key for key, *_ in shown.rows)
     print_line(
         f"Chosen: {chosen.estimator}, on {percent(chosen.choice.share)} of the questions. The fit uses the other "
         f"{len(chosen.rest)} questions, so the choice costs labels and nothing of delta."

@@ -21,7 +21,7 @@ from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from calibrate.evaluation.planning import Plan
 from calibrate.ledger import ledger_of
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.report.comparison import PaperView
+from calibrate.report.paper import PaperTables
 from calibrate.report.sentences import verdict_text
 from calibrate.rules import compared_rules
 from calibrate.scoring.apart import training_of
@@ -168,7 +168,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     assert names == {
         *("records.jsonl", "records.ledger.jsonl", "test-records.jsonl", "artifact.json"),
         *("report.html", "report-risk-coverage.png", "report-scores.png"),
-        *("report-reliability.png", "report-alphas.png"),
+        "report-alphas.png",
     }
     assert "On 72 questions kept out of the fit" in shown
     first = CalibrationArtifact.load(out / "artifact.json")
@@ -373,7 +373,7 @@ def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -
     assert "Ablation" not in shown
     with table.open(encoding="utf-8", newline="") as stream:
         assert [row["table"] for row in csv.DictReader(stream)] == ["main"] * 7 + ["sizes"] * 3
-    assert len(PaperView.model_validate_json(whole.read_text(encoding="utf-8")).rows("risk-levels")) == 5
+    assert len(PaperTables.model_validate_json(whole.read_text(encoding="utf-8")).rows["main"]) == 7
     assert figure.read_bytes().startswith(b"\x89PNG")
     shown = run("evaluate", records_path, "--table", "main", "--rule", "acrc", code=2)
     assert "leave out --rule" in shown

@@ -21,9 +21,9 @@ from calibrate.evaluation.evaluate import (
     _Tally,
     _target,
     evaluate,
+    few,
 )
 from calibrate.fitting import fit
-from calibrate.report.content import few
 from calibrate.rules import RULES
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
@@ -106,9 +106,9 @@ def test_means_of_few_splits_are_marked() -> None:
     u, e = pool()
     for splits, mark in ((9, "*"), (10, "")):
         row = evaluate(u, e, rules=["fixed_quantile"], alphas=[0.2], n_calibration=200, splits=splits).rows[0]
-        assert few(row) == mark
+        assert few(row.n_feasible) == mark
     nothing = evaluate(np.arange(50.0), np.ones(50), rules=["lec"], alphas=[0.1], n_calibration=20, splits=4).rows[0]
-    assert few(nothing) == ""  # there is no mean to mark
+    assert few(nothing.n_feasible) == ""  # there is no mean to mark
 
 
 def test_all_rules_see_the_same_splits_whatever_their_company() -> None:

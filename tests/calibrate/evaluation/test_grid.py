@@ -1,4 +1,4 @@
-"""Grids of evaluations, the paper's tables from record files, and rules as text."""
+"""Grids of evaluations, and rules as text."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ import pytest
 
 from calibrate.data.records import RecordFile
 from calibrate.evaluation.evaluate import csv_text, evaluate
-from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, paper_pool, sources
-from calibrate.report.comparison import FORMS, PaperView, paper_view
+from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from calibrate.scoring.metrics import aurc, auroc
 from calibrate.scoring.scores import arrays
 from calibrate.spec_syntax import parse_rule, rule_text
@@ -102,35 +101,7 @@ def test_pooling_refuses_what_does_not_belong_together(labelled: RecordFile) -> 
         sources([labelled, labelled], apart=False)
     apart = sources([labelled, other_model(labelled)], apart=True)
     assert [source.model for source in apart] == [labelled.header.model.model, "another"]
-    with pytest.raises(UsageError, match="no 'max_softmax' scores"):
-        paper_pool(apart[0], ["max_softmax"])
     bare = tuple(r.model_copy(update={"group": None}) for r in labelled.records)
     lonely = sources([RecordFile(labelled.path, labelled.header, bare)], apart=False)
     with pytest.raises(UsageError, match="needs a group"):
         evaluate_grid(lonely, KEYS, rules=["lec"], alphas=[0.2], splits=1, cluster_by_group=True)
-
-
-def test_the_papers_tables_in_form(labelled: RecordFile) -> None:
-    pools = sources([labelled, other_model(labelled)], apart=True)
-    view = paper_view(pools, KEYS, splits=3, figure=True)
-    methods = ["Fixed-50", "Empirical", "UCB-HFD", "UCB-CLP", "LEC-Direct", "A-CRC-QA", "certified"]
-    assert [row.label for row in view.rows("main")] == 2 * methods
-    assert [row.alpha for row in view.rows("risk-levels")] == [0.05, 0.1, 0.15, 0.2, 0.25]
-    assert [row.label for row in view.rows("estimators")] == [*KEYS, *KEYS]
-    assert [row.n_calibration for row in view.rows("sizes")] == [30, 60, 120]  # too few items for the paper's sizes
-    assert len(view.rows("ablation")) == 4
-    assert len(view.rows("figure")) == 5 * len(methods)
-    for name in FORMS:
-        heads, cells = view.printed(name)
-        assert {len(line) for line in cells} == {len(heads)}
-        assert str(view.alpha) in view.title(name) or name == "risk-levels"
-        assert all({"scer", "scer_se", "acceptance_se", "violation_rate_se"} <= set(row) for row in view.table(name))
-    same = view.rows("main")[5].acceptance
-    assert f"{100 * same.value:.1f}±{100 * (same.se or 0):.1f}" in view.printed("main")[1][5]
-    assert view.panels().png.startswith(b"\x89PNG")
-    assert PaperView.model_validate_json(view.model_dump_json()) == view
-    own = paper_view(pools[:1], KEYS[:1], alphas=[0.2, 0.3], sizes=[50, 70], splits=2)
-    assert [row.alpha for row in own.rows("risk-levels")] == [0.2, 0.3]
-    assert [row.n_calibration for row in own.rows("sizes")] == [50, 70]
-    assert {row.alpha for row in own.rows("main")} == {0.2}
-    assert own.figure is None

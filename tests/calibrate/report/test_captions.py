@@ -14,8 +14,7 @@ from matplotlib.text import Text
 
 from calibrate import fit
 from calibrate.evaluation.evaluate import evaluate
-from calibrate.report.figures import NARROW, Items, render, risk_coverage, score_histogram
-from calibrate.report.panels import across_alpha, violations
+from calibrate.report.figures import NARROW, Items, across_alpha, render, risk_coverage, score_histogram
 
 RULES = ["acrc", "certified", "lec", "empirical", "clopper_pearson", "hoeffding"]
 POOLS = {"usual": (0.1, 0.5), "good": (0.02, 0.1), "bad": (0.4, 0.55), "no signal": (0.3, 0.0)}
@@ -97,8 +96,6 @@ def test_names_of_rules(
     items = _items(*POOLS[pool])
     rows = evaluate(items.uncertainty, items.error, rules=rules, alphas=alphas, n_calibration=200, splits=4).rows
     across_alpha(rows, alphas[1], float(items.error.mean()))
-    assert not faults()
-    violations([row for row in rows if row.alpha == alphas[1]], {"certified": 0.1})
     assert not faults()
 
 

@@ -6,7 +6,6 @@ import pytest
 
 from calibrate.data.records import RecordFile
 from calibrate.evaluation.audit import Audit, audit
-from calibrate.evaluation.tables import rule_of
 from calibrate.pipeline import fit_artifact
 from calibrate.report.sentences import (
     describe_spec,
@@ -145,10 +144,3 @@ def test_imported_scores_need_another_way(labelled: RecordFile) -> None:
     verdict = standing(imported)
     assert (verdict.title, verdict.colour) == ("For evaluation only: no guard can use it", "yellow")
     assert standing(artifact).title == "May answer, within limits"
-
-
-def test_the_papers_names_stand_beside_those_of_commands() -> None:
-    assert rule_of("A-CRC-QA") == "acrc (A-CRC-QA)"
-    assert rule_of("UCB-CLP") == "clopper_pearson (UCB-CLP)"
-    assert rule_of("Without monotonization") == "acrc:monotone=false (Without monotonization)"
-    assert rule_of("certified") == "certified"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure as MplFigure
 
 from calibrate.evaluation.evaluate import FEW_SPLITS, evaluate
-from calibrate.report import figures, panels
+from calibrate.report import figures
 
 
 def test_points_that_rest_on_few_splits_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -26,8 +26,8 @@ def test_points_that_rest_on_few_splits_are_left_out(monkeypatch: pytest.MonkeyP
     def lines(axes: Any, series: Any, colour: Any, figure_of: Any, top: float, level: Any = ()) -> None:
         drawn.append([figure_of(row) for group in series for row in group])
 
-    monkeypatch.setattr(panels, "_lines", lines)
-    panels.across_alpha(rows, 0.2)
+    monkeypatch.setattr(figures, "_lines", lines)
+    figures.across_alpha(rows, 0.2)
     errors, answered = drawn[0], drawn[1]
     for row, error, share in zip(rows, errors, answered, strict=True):
         expected = None if row.pooled is None or row.n_feasible < FEW_SPLITS else row.pooled.value
@@ -45,8 +45,8 @@ def test_ticks_end_at_the_largest_target(monkeypatch: pytest.MonkeyPatch) -> Non
         seen.extend(axes := MplFigure().subplots(1, 2))
         draw(axes, figures._LIGHT)
 
-    monkeypatch.setattr(panels, "render", render)
-    panels.across_alpha(rows, 0.2)
+    monkeypatch.setattr(figures, "render", render)
+    figures.across_alpha(rows, 0.2)
     for axes in seen:
         ticks = list(axes.get_xticks())
         assert ticks, "the control: there are ticks"
