@@ -57,7 +57,6 @@ __all__ = [
     "narrowed_plan",
     "now",
     "part_header",
-    "question_hashes",
     "refuse_choice",
     "refuse_fitted",
     "require_same",
@@ -341,30 +340,25 @@ def calibration_part(
         codes, names = table.coded("group")
         ours = np.array([name in groups for name in names], dtype=np.bool_)[codes]
     else:
-        ours = among(table.question_hashes(), hashes_of_fit(artifact))
+        ours = among(table.asked_hashes(), hashes_of_fit(artifact))
     return table.take(ours), table.take(~ours)
 
 
-def question_hashes(records: Sequence[Record]) -> NDArray[np.uint64]:
-    """Short hashes of id and text of the records' questions, as `DataFingerprint.questions` has them, shape (n,)."""
-    return table_of(records).question_hashes()
-
-
 def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
-    """`question_hashes` of the calibration part, sorted."""
+    """Hashes of the questions of the calibration part (`RecordTable.asked_hashes`), sorted."""
     return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
 
 
 def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
     """Refuse to test on questions that the threshold was chosen on: it fits them.
 
-    Questions are compared by id and text.
+    Questions are compared by what was asked, under any id.
 
     Raises:
         UsageError: Naming how many there are.
     """
     table = table_of(records)
-    shared = table.take(among(table.question_hashes(), hashes_of_fit(artifact)))
+    shared = table.take(among(table.asked_hashes(), hashes_of_fit(artifact)))
     if shared:
         raise UsageError(
             f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
@@ -455,7 +449,7 @@ def _fingerprint(
         n_unlabelled=scored.n_unlabelled,
         n_undecided=scored.n_undecided,
         n_cut_off=_cut_off(used),
-        questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
+        questions=DataFingerprint.stored(array("Q", np.sort(used.asked_hashes()).tobytes())),
         turns=turns_of_records(usable),
         choice=choice,
     )

@@ -103,8 +103,8 @@ class DataFingerprint(Frozen):
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if nothing says how answers ended
     (imported scores)."""
     questions: tuple[str, ...] | dict[str, str] = Field(repr=False)
-    """Short hashes of id and text of every question of the calibration part, sorted: they tell its records from others
-    in one file. Many are packed (see `hashes`)."""
+    """Short hashes of what was asked, for every question of the calibration part, sorted: they tell its records from
+    others. Many are packed (see `hashes`)."""
     turns: tuple[str, ...] | None = None
     """Turns of the calibration prompts (`guardrail.prompting.turns_of`), each once, sorted: ("human",) for single
     questions. None if they were not recorded: a guard takes them for single questions."""

@@ -55,12 +55,6 @@ def audit(
         ),
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
-    calibration: Annotated[
-        list[Path] | None,
-        typer.Option(
-            help="Record file of the fit; any question it shares with the fresh ones is refused. May be repeated."
-        ),
-    ] = None,
     at_most: Annotated[
         float | None, typer.Option(help="Error rate to test instead of the artifact's alpha, e.g. alpha plus a margin.")
     ] = None,
@@ -117,8 +111,10 @@ def audit(
             return
         header = file.header
         key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        fitted = open_pool(calibration) if calibration else None
-        file, key = prepared(file, loaded, key, calibration=fitted)
+        asked = len(file.records)
+        file, key = prepared(file, loaded, key)
+        if left_out := asked - len(file.records):
+            print_line(f"{left_out} of {asked} questions are left out: the artifact was fitted on them.", "yellow")
         warn_undecided(file)
         result = run_audit(loaded, file.records, key, level=level, target=at_most, anytime=anytime)
     if as_json:

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage
+from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
 
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
@@ -129,7 +129,8 @@ def collect_records(
     """
     prompt = prompt or PromptWrapping()
     scoring = Scoring.of([scorer] if isinstance(scorer, Scorer) else scorer, prompt)
-    drawing = Drawing(questions, model, plan, prompt, messages or {}, scoring)
+    conversations = {**_conversations(questions, prompt), **(messages or {})}
+    drawing = Drawing(questions, model, plan, prompt, conversations, scoring)
     _check(drawing)
     if engine is not None and scoring.scorers:
         raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
@@ -404,6 +405,18 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
             f"collected. {way_out}`guardrail doctor --model MODEL` shows what it honours."
         )
     return report
+
+
+def _conversations(questions: Sequence[Question], prompt: PromptWrapping) -> dict[str, list[BaseMessage]]:
+    """The messages of the questions that end a conversation: wrapped like any other, with what was said before."""
+    asked: dict[str, list[BaseMessage]] = {}
+    for question in questions:
+        if question.messages:
+            *before, _ = convert_to_messages(list(question.messages))
+            *system, wrapped = prompt.messages(question.question, question.options, question.slots)
+            own = isinstance(before[0], SystemMessage) if before else False
+            asked[question.id] = [*(() if own else system), *before, wrapped]
+    return asked
 
 
 def _check(drawing: Drawing) -> None:

@@ -50,7 +50,7 @@ __all__ = ["LARGE", "in_memory", "open_each", "open_records"]
 
 LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
-_LAYOUT = 1
+_LAYOUT = 2
 """Version of the columns; a file of another version is made again."""
 _BATCH = 2**16
 """Bytes of the log that are decoded at once: few enough to stay in the cache of a core."""
@@ -313,6 +313,7 @@ def _decoder() -> Any:
         slots=(dict[str, str] | None, None),
         group=(str | None, None),
         tools=(list[dict[str, Any] | str] | None, None),
+        messages=(list[dict[str, Any]] | None, None),
         turns=(str | None, None),
         drawn=(drawn | None, None),
         scores=(dict[str, any_score], msgspec.field(default_factory=dict)),

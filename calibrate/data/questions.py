@@ -1,4 +1,4 @@
-"""Question files: JSONL or a table with question, references, optional options and group.
+"""Question files: JSONL or a table with question (or messages), references, optional options and group.
 
 A malformed row stops the reading with file, line and field; nothing is skipped, guessed or repaired.
 """
@@ -32,7 +32,7 @@ __all__ = [
     "slot_names",
 ]
 
-_FIELDS = ("id", "question", "references", "options", "group", "slots")
+_FIELDS = ("id", "question", "messages", "references", "options", "group", "slots")
 _LETTERS = tuple("ABCDEFGHIJ")
 
 
@@ -56,11 +56,19 @@ class Question(Frozen):
     tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
     """Tools that were offered with this question, in recorded data where they differ from question to question; None
     where they are the plan's. `collect` asks every question with the plan's."""
+    messages: tuple[dict[str, Any], ...] | None = Field(default=None, exclude_if=lambda messages: messages is None)
+    """The conversation that ends with the question, in OpenAI's form; None for a question by itself. A system message
+    of its own must be the prompt's; without one the prompt's is put before it."""
 
     @property
     def asked(self) -> str:
-        """Text, options and offered tools, in any order of the tools: questions with equal values are the same."""
-        return canonical_json([self.question.strip(), self.options, _sorted_tools(self.tools)])
+        """What a model is asked: text, options, slots, conversation and offered tools, these in any order.
+
+        Questions with equal values are the same, under any id.
+        """
+        return canonical_json(
+            [self.question.strip(), self.options, _sorted_tools(self.tools), self.slots, self.messages]
+        )
 
 
 def read_questions(path: str | Path, *, require_references: bool = True) -> list[Question]:
@@ -68,7 +76,8 @@ def read_questions(path: str | Path, *, require_references: bool = True) -> list
 
     JSONL or a JSON array: one object a question with ``question`` (text), ``references`` (list of texts, or one text),
     and optionally ``id``, ``options`` (object, label to text), ``slots`` (object, slot of the prompt to text) and
-    ``group``. Tables: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as an object,
+    ``group``. In place of ``question``, ``messages``: a conversation in OpenAI's form that ends with the question.
+    Tables: the same as columns; ``references`` separated by "|" or a JSON list; ``options`` as an object,
     or as columns A, B, C, ...; ``slots`` as a JSON object. Other fields are ignored, but a field whose name is nearly
     one of these is taken for a typing error.
 
@@ -192,15 +201,25 @@ def _json_cell(where: str, field: str, cell: str) -> Any:
 
 def _question(row: RawRow, *, require_references: bool) -> Question:
     _refuse_near_names(row)
-    text = row.values.get("question")
+    messages, text = _messages(row), row.values.get("question")
+    if messages is not None:
+        text = messages[-1]["content"]
     if not isinstance(text, str) or not text.strip():
         raise row.fail("question", text, "it must be a non-empty text")
     group = get_name(row, "group")
     options = _options(row)
     references = _references(row, required=require_references)
     slots = _slots(row)
-    name = get_name(row, "id") or content_id(text, options, slots)
-    question = Question(id=name, question=text, references=references, options=options, slots=slots, group=group)
+    name = get_name(row, "id") or content_id(text, options, slots, messages=messages)
+    question = Question(
+        id=name,
+        question=text,
+        references=references,
+        options=options,
+        slots=slots,
+        group=group,
+        messages=messages,
+    )
     if options is not None and references and reference_label(question) is None:
         raise row.fail(
             "references",
@@ -263,16 +282,37 @@ def _slots(row: RawRow) -> dict[str, str] | None:
     return value
 
 
+def _messages(row: RawRow) -> tuple[dict[str, Any], ...] | None:
+    value = row.values.get("messages")
+    if value is None:
+        return None
+    if row.values.get("question"):
+        raise row.fail("question", row.values["question"], "messages hold the question: leave this field out")
+    roles = [message.get("role") if isinstance(message, dict) else None for message in value or ()]
+    if not isinstance(value, list) or not set(roles) <= {"system", "user", "assistant"} or "system" in roles[1:]:
+        form = (
+            'it must be a list of {"role": "user" or "assistant", "content": text}, with a system message first if any'
+        )
+        raise row.fail("messages", value, form)
+    if roles[-1:] != ["user"] or not all(isinstance(message.get("content"), str) for message in value):
+        way_out = "each content must be a text, and the last message the user's: cut a log before the answer to measure"
+        raise row.fail("messages", value, way_out)
+    return tuple({"role": message["role"], "content": message["content"]} for message in value)
+
+
 def content_id(
     text: str,
     options: Mapping[str, str] | None,
     slots: Mapping[str, str] | None = None,
     tools: Sequence[Mapping[str, Any] | str] | None = None,
+    messages: Sequence[Mapping[str, Any]] | None = None,
 ) -> str:
-    """Id of a question that was given none: "q-" and 12 hex digits of a hash of question, options, slots and tools."""
+    """Id of a question that was given none: "q-" and 12 hex digits of a hash of what is asked."""
     parts: list[Any] = [text, dict(options) if options else None, *([dict(slots)] if slots else ())]
     if tools:
         parts.append(_sorted_tools(tools))
+    if messages:
+        parts.append(list(messages))
     canonical = json.dumps(parts, ensure_ascii=False)
     return "q-" + sha256_hex(canonical, 12)
 

@@ -27,7 +27,7 @@ from pydantic import ValidationError
 from guardrail.errors import RecordError, UsageError
 from guardrail.files import atomic_write, check_version, mode_of, refuse_special, remove_partial_writes
 from guardrail.notebook import BLUE, RED, as_html, axis, percent
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.plain_json import sha256_hex
 from guardrail.specs import CorrectnessSpec
 
 from .record import Record, RecordHeader
@@ -269,9 +269,7 @@ def _asked_twice(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
     first: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for file, some in zip(files, hashes, strict=True):
-        # Hashes only narrow down which records are read: slots, which they leave out, tell questions apart.
-        records = file.records.take(among(some, shared))
-        here = {canonical_json([record.to_question().asked, record.slots]): record.id for record in records}
+        here = {record.to_question().asked: record.id for record in file.records.take(among(some, shared))}
         pairs += [(first[question], name) for question, name in here.items() if question in first]
         first = here | first
     return tuple(pairs)

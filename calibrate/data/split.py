@@ -9,7 +9,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.plain_json import canonical_json
 
 from .questions import Question
 from .record import Record
@@ -89,16 +88,7 @@ def one_per_question(records: Sequence[Record]) -> RecordTable:
 
 def _question_codes(table: RecordTable) -> NDArray[np.int64]:
     """Number of each record's question among the distinct ones; equal questions have equal numbers."""
-    _, first, code, count = np.unique(table.asked_hashes(), return_index=True, return_inverse=True, return_counts=True)
-    places = np.flatnonzero(count[code] > 1)
-    if places.size:
-        # Hashes only narrow down which records are read: slots and conversations, which they leave out, tell apart.
-        number: dict[str, int] = {}
-        for place, record in zip(places.tolist(), table.take(places), strict=True):
-            parts = [record.question.strip(), record.options, record.slots, record.tools]
-            asked = canonical_json([*parts, getattr(record, "messages", None)])
-            code[place] = number.setdefault(asked, first.size + len(number))
-    return code.astype(np.int64)
+    return np.unique(table.asked_hashes(), return_inverse=True)[1].astype(np.int64)
 
 
 def _units(table: RecordTable, groups: Groups) -> tuple[Places, int]:

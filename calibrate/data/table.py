@@ -252,12 +252,8 @@ class RecordTable(Sequence[Record]):
         """Hash of the id."""
         return self.column("id_hash")
 
-    def question_hashes(self) -> NDArray[np.uint64]:
-        """Hash of id and question: ids are often row numbers, and a text may be asked twice."""
-        return self.id_hashes() ^ self.asked_hashes()
-
     def asked_hashes(self) -> NDArray[np.uint64]:
-        """Hash of `Question.asked`, which leaves out the id."""
+        """Hash of `Question.asked`: of the question under any id."""
         return self.column("asked")
 
     def usable(self, key: str) -> NDArray[np.bool_]:
@@ -391,11 +387,11 @@ def _kind(row: Any) -> int:
 
 
 def _asked(row: Any) -> str:
-    """One text for equal `Question.asked`; that of a question with no options and tools needs no JSON."""
-    if row.options is None and row.tools is None:
+    """One text for equal `Question.asked`; that of a bare question needs no JSON."""
+    if row.options is None and row.tools is None and row.slots is None and row.messages is None:
         return str(row.question.strip())
     tools = None if row.tools is None else sorted(map(canonical_json, row.tools))
-    return "\0" + canonical_json([row.question.strip(), row.options, tools])
+    return "\0" + canonical_json([row.question.strip(), row.options, tools, row.slots, row.messages])
 
 
 def _answered(row: Any) -> str:
@@ -409,7 +405,8 @@ def _answered(row: Any) -> str:
 
 def _row(row: Any) -> str:
     """The canonical JSON of the question; with text and references alone it is spelled here, several times as fast."""
-    if row.options is not None or row.slots is not None or row.tools is not None or row.rejected:
+    further = (row.options, row.slots, row.tools, row.messages)
+    if row.rejected or any(each is not None for each in further):
         question = Question(**{name: getattr(row, name) for name in Question.model_fields})
         return canonical_json(question.model_dump())
     group = "null" if row.group is None else encode_basestring(row.group)

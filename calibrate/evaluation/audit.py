@@ -19,13 +19,14 @@ from guardrail.uncertainty import from_spec
 from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
-from ..data.table import RecordTable, among, table_of
+from ..data.table import among, table_of
 from ..fitting import check_open_unit
 from ..pipeline import (
     GateCounts,
     accepted_of,
     asked_with,
     at_calibration,
+    hashes_of_fit,
     refuse_choice,
     refuse_fitted,
     require_same,
@@ -38,8 +39,7 @@ from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
 
 __all__ = [
-    *("LEVEL", "Audit", "Shift", "audit", "audit_counts", "fisher", "labelled_needed", "prepared", "refuse_shared"),
-    "refuse_untestable",
+    *("LEVEL", "Audit", "Shift", "audit", "audit_counts", "fisher", "labelled_needed", "prepared", "refuse_untestable"),
 ]
 
 Reals = NDArray[np.float64]
@@ -50,10 +50,6 @@ DIFFERENT = 0.01
 """Fresh questions are of another kind than the calibration questions where a p-value lies below this."""
 MOST_NEEDED = 10_000_000
 """Larger numbers of labels are not reported."""
-FEWEST_COINCIDENCES = 10
-"""Fewest equal continuous scores that count as the same questions."""
-SHUFFLES = 99
-"""Random orders that are compared with the order of the records, to see whether it matches the fit by chance."""
 
 
 class Shift(Frozen):
@@ -118,8 +114,6 @@ class Audit(Frozen):
     """Fisher's exact p-value of "accepted answers are wrong as often as at calibration"; None without any."""
     shift: Shift
     """Acceptance and uncertainty against calibration."""
-    seen_before: int
-    """Scores that occur once here and once at calibration, where the score is continuous: probably old questions."""
     anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
     """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
     n_repeated: int = Field(default=0, exclude_if=lambda n: not n)
@@ -230,7 +224,6 @@ def audit(
         base_error_p=_base_error_p(artifact, values, label),
         anytime=anytime,
         shift=_shift(artifact, values[~np.isnan(values)], int(np.count_nonzero(accepted))),
-        seen_before=_seen_before(artifact, values[~np.isnan(values)])[0],
         n_repeated=given - len(records),
     )
 
@@ -353,7 +346,6 @@ def prepared(
     artifact: CalibrationArtifact,
     estimator: str | None = None,
     *,
-    calibration: RecordFile | None = None,
     labels: bool = True,
 ) -> tuple[RecordFile, str]:
     """Make fresh records ready for an audit: add missing scores and labels as the artifact says.
@@ -362,15 +354,14 @@ def prepared(
         file: The fresh records.
         artifact: The artifact.
         estimator: Key of its estimator in the records; default: the one whose specification is the artifact's.
-        calibration: Records the artifact was fitted on. Records that share a question with them are refused.
         labels: Whether labels are needed; without, none are made, and those there are need not be by the same rule.
 
     Returns:
-        The records and the key of the estimator in them.
+        The records, without questions that the artifact was fitted on, and the key of the estimator in them.
 
     Raises:
         UsageError: Another model, plan, prompt, estimator or correctness rule than the artifact's (both sides are
-            named), the calibration questions themselves, or labels that only people can give.
+            named), no question but those of the fit, or labels that only people can give.
     """
     header = file.header
     spec = artifact.estimator
@@ -387,8 +378,24 @@ def prepared(
         same = artifact.correctness
     header = file.header.model_copy(update={"correctness": same})
     require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
-    _refuse_calibration(file, artifact, key, calibration)
-    return file, key
+    refuse_overlap(artifact.estimator, file.records, what="fresh")
+    refuse_choice(artifact, file.records, "fresh")
+    return _without_fitted(file, artifact), key
+
+
+def _without_fitted(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
+    """The file without the questions that the artifact was fitted on: a threshold chosen on them fits them.
+
+    Raises:
+        UsageError: There are no others.
+    """
+    fitted = among(file.records.asked_hashes(), hashes_of_fit(artifact))
+    if fitted.all():
+        raise UsageError(
+            f"{file.path} holds only questions that the artifact was fitted on ({artifact.data.name}). A threshold "
+            "chosen on them fits them: label new questions."
+        )
+    return RecordFile(file.path, file.header, file.records.take(~fitted), file.torn) if fitted.any() else file
 
 
 def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
@@ -402,65 +409,6 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
         ) from error
     header = file.header.model_copy(update={"correctness": rule.spec})
     return RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn)
-
-
-def refuse_shared(fresh: RecordFile, calibration: RecordFile) -> None:
-    """Refuse fresh records that repeat a question (and options, and tools) of the calibration records, under any id.
-
-    Raises:
-        UsageError: Naming how many, and one.
-    """
-    n, first = _shared(fresh.records, calibration.records)
-    if n:
-        raise UsageError(
-            f"{n} questions of {fresh.path} are also in {calibration.path}, e.g. {first!r}. A threshold chosen on them "
-            "fits them: leave them out."
-        )
-
-
-def _shared(fresh: RecordTable, calibration: RecordTable) -> tuple[int, str]:
-    """Count the fresh records that ask what a calibration record asks; with the id of the first."""
-    # Short hashes narrow down which records are read; the records themselves have the last word.
-    asked, known = fresh.asked_hashes(), calibration.asked_hashes()
-    fresh = fresh.take(among(asked, np.sort(known)))
-    calibration = calibration.take(among(known, np.sort(asked)))
-    old = {record.to_question().asked for record in calibration}
-    shared = [record.id for record in fresh if record.to_question().asked in old]
-    return len(shared), shared[0] if shared else ""
-
-
-def _refuse_calibration(
-    file: RecordFile, artifact: CalibrationArtifact, estimator: str, calibration: RecordFile | None
-) -> None:
-    """Refuse calibration records, by their questions, fingerprint, order of scores and equal continuous scores."""
-    if _is_fitted_set(artifact, file.records, estimator):
-        raise UsageError(
-            f"{file.path} holds the {artifact.data.n_used} questions the artifact was fitted on "
-            f"({artifact.data.name}, sha256 {artifact.data.sha256[:12]}). A threshold chosen on them fits them: label "
-            "new questions."
-        )
-    refuse_overlap(artifact.estimator, file.records, what="fresh")
-    refuse_choice(artifact, file.records, "fresh")
-    if calibration is not None:
-        refuse_shared(file, calibration)
-    if not _holds_fitted_set(artifact, calibration, estimator) and _has_them_in_order(
-        artifact, file.records, estimator
-    ):
-        raise UsageError(
-            f"all {len(artifact.calibration.uncertainty)} scores of the artifact's calibration set occur in "
-            f"{file.path}, in their order, and in none of {SHUFFLES} random orders of its records: it probably holds "
-            "the questions the artifact was fitted on. Name the record file of the fit with --calibration RECORDS: it "
-            "shows which questions to leave out, or that none is shared. The part that `calibrate fit --test-fraction` "
-            "kept out is in a separate file."
-        )
-    again, once = _seen_before(artifact, _values(file.records, estimator))
-    # A few equal scores may be chance; half of the unique ones are not.
-    if again >= max(FEWEST_COINCIDENCES, once / 2):
-        raise UsageError(
-            f"{again} of the {once} scores that occur once in the artifact's calibration set occur in {file.path}. "
-            "Continuous scores of new questions do not coincide: these are the questions it was fitted on. Leave them "
-            "out (--calibration RECORDS names them)."
-        )
 
 
 def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
@@ -496,80 +444,6 @@ def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift
         ks_p=ks_p,
         within=within,
     )
-
-
-def _seen_before(artifact: CalibrationArtifact, values: Reals) -> tuple[int, int]:
-    """Count the unique calibration scores that occur once here, and all unique ones; (0, 0) for coarse scores."""
-    old, old_count = np.unique(np.array(artifact.calibration.uncertainty), return_counts=True)
-    new, new_count = np.unique(values, return_counts=True)
-    single = old[old_count == 1]
-    if 2 * single.size < len(
-        artifact.calibration.uncertainty
-    ):  # equal scores prove nothing if most scores are shared by several questions
-        return 0, 0
-    return int(among(new[new_count == 1], single).sum()), int(single.size)
-
-
-def _is_fitted_set(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
-    """Whether the questions with score and label have the fingerprint of the fit."""
-    usable = ~np.isnan(values_of(records, estimator)) & (labels_of(records) >= 0)
-    if np.count_nonzero(usable) != artifact.data.n_used:
-        return False
-    used = taken(records, usable)
-    return used.fingerprint() == artifact.data.sha256
-
-
-def _holds_fitted_set(artifact: CalibrationArtifact, calibration: RecordFile | None, estimator: str) -> bool:
-    """Whether this is the record file of the fit, or a part of it, as far as fingerprint and scores show."""
-    return calibration is not None and (
-        _is_fitted_set(artifact, calibration.records, estimator)
-        or _has_them_in_order(artifact, calibration.records, estimator)
-    )
-
-
-def _has_them_in_order(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> bool:
-    """Whether these scores contain the calibration scores in the order of the fit, and not by chance.
-
-    The order of new questions carries no information, so all orders are equally likely to contain the scores: that this
-    one does while none of `SHUFFLES` others do has probability 1 / (SHUFFLES + 1) at most. Groups may be ordered (by
-    topic or document), so records are shuffled within theirs.
-    """
-    old, values = artifact.calibration.uncertainty, _values(records, estimator)
-    if (len(old) and not (values == old[0]).any()) or not _among(old, values.tolist()):
-        return False
-    places = _interchangeable(records, estimator)
-    # A fixed seed: the same files are refused, or not, at every run.
-    draws = np.random.default_rng(0)
-    return not any(_among(old, _shuffled(values, places, draws)) for _ in range(SHUFFLES))
-
-
-def _interchangeable(records: Sequence[Record], estimator: str) -> list[list[int]]:
-    """Places of the scores by group; all are one group without groups, or if no group has two scores."""
-    measured = taken(records, ~np.isnan(values_of(records, estimator)))
-    codes = measured.coded("group")[0].tolist()
-    places: dict[int, list[int]] = {}
-    for place, group in enumerate(codes):
-        places.setdefault(group, []).append(place)
-    return list(places.values()) if len(places) < len(codes) else [list(range(len(codes)))]
-
-
-def _shuffled(values: Reals, places: list[list[int]], draws: np.random.Generator) -> list[float]:
-    shuffled = values.copy()
-    for group in places:
-        shuffled[group] = draws.permutation(values[group])
-    return [float(value) for value in shuffled]
-
-
-def _among(some: Sequence[float], values: Sequence[float]) -> bool:
-    """Whether ``values`` contains all of ``some`` in their order."""
-    # One iterator for all: each search goes on where the one before stopped, which is what "in order" means.
-    rest = iter(values)
-    return all(any(value == x for value in rest) for x in some)
-
-
-def _values(records: Sequence[Record], estimator: str) -> Reals:
-    values = values_of(records, estimator)
-    return values[~np.isnan(values)]
 
 
 def _at_least(errors: int, n: int, rate: float) -> float:

@@ -188,7 +188,7 @@ def _fingerprint(file: RecordFile, used: RecordTable, data: LabelledItems, n_fai
         n_unmeasured=data.n_unmeasured,
         n_failed=n_failed,
         n_unlabelled=data.n_unlabelled,
-        questions=DataFingerprint.stored(array("Q", np.sort(used.question_hashes()).tobytes())),
+        questions=DataFingerprint.stored(array("Q", np.sort(used.asked_hashes()).tobytes())),
         turns=turns_of_records(data.records),
     )
 

@@ -54,7 +54,7 @@ def write_items_report(
     """
     gate = gate_of(artifact)
     require_same_items(artifact, file)
-    own = file.records.take(among(file.records.question_hashes(), hashes_of_fit(artifact)))
+    own = file.records.take(among(file.records.asked_hashes(), hashes_of_fit(artifact)))
     if not own:
         raise UsageError(f"none of the records of {file.path} is one that the artifact was fitted on.")
     data = labelled_items(file, own, cap=gate.spec.cap)

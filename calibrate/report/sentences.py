@@ -481,11 +481,6 @@ def shifted(audit: Audit) -> list[str]:
             f"{audit.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "
             "random."
         )
-    if audit.seen_before:
-        lines.append(
-            f"{audit.seen_before} scores are exactly those of calibration questions. If these are old questions, leave "
-            "them out; --calibration RECORDS finds them."
-        )
     return lines
 
 

@@ -218,7 +218,7 @@ def _cut(
     if not 0 < test_fraction < 1:
         raise UsageError(f"test fraction must be in (0, 1), got {test_fraction}. Write 0.3 for 30 %.")
     table = table_of(records) if groups == "category" else all_grouped(records)
-    met = among(table.question_hashes(), hashes_of_fit(artifact)).tolist()
+    met = among(table.asked_hashes(), hashes_of_fit(artifact)).tolist()
     unit_of = [item.key if groups == "category" else str(item.group) for item in sample]
     met_units = {unit for unit, is_met in zip(unit_of, met, strict=True) if is_met}
     tested = {unit for unit in set(unit_of) - met_units if chosen(unit, test_fraction, salt=f"test {seed}")}

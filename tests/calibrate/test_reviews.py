@@ -20,8 +20,9 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
+from calibrate.data.table import table_of
 from calibrate.fitting import fit
-from calibrate.pipeline import GateCounts, question_hashes
+from calibrate.pipeline import GateCounts
 from calibrate.reviews import (
     ReviewedItem,
     ReviewPool,
@@ -421,7 +422,7 @@ def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: P
     assert new.outcome.rule == "empirical"
     with ReviewStore(store) as opened:
         learned = learn(read_reviews(opened, [old, ARTIFACT]), old, name="reviews")
-    tested = set(question_hashes(learned.test).tolist())
+    tested = set(table_of(learned.test).asked_hashes().tolist())
     assert tested.isdisjoint(old.data.hashes)
     assert tested.isdisjoint(new.data.hashes)
     assert len(tested) > 30

@@ -16,7 +16,7 @@ from calibrate.data.split import Repeats, one_per_question
 from calibrate.data.table import table_of
 from calibrate.evaluation.audit import audit_counts
 from calibrate.fitting import fit
-from calibrate.pipeline import GateCounts, question_hashes
+from calibrate.pipeline import GateCounts
 from calibrate.prediction_powered import fit_prediction_powered, group_unlike_sample, selection_p
 from calibrate.reviews import ReviewedItem, ReviewPool, learn
 from calibrate.scope import SELECTED
@@ -211,7 +211,7 @@ def rates_of_the_gate_in_force(runs: int = 16) -> tuple[float, float, int]:
         if gate.threshold is None:
             continue
         again = learn(ReviewPool((*items, *reviewed(rng, 300)), {}, 0), gate, name="reviews", seed=1)
-        assert not set(question_hashes(again.test).tolist()) & set(gate.data.hashes)
+        assert not set(table_of(again.test).asked_hashes().tolist()) & set(gate.data.hashes)
         assert isinstance(again.old, GateCounts)
         tested += again.old.n_errors, again.old.n_accepted
         fitted += gate.outcome.n_errors, gate.outcome.n_accepted

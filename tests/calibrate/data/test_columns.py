@@ -77,10 +77,7 @@ def assert_columns(records: RecordTable) -> None:
     assert (records.flags() & CUT != 0).tolist() == [record.cut_off for record in records]
     assert [None if label < 0 else label == 1 for label in records.labels()] == [record.correct for record in records]
     assert records.both_ways()[1] == len(contradictions(records))
-    for hashes, texts in (
-        (records.asked_hashes(), [record.to_question().asked for record in records]),
-        (records.question_hashes(), [record.id + record.to_question().asked for record in records]),
-    ):
+    for hashes, texts in ((records.asked_hashes(), [record.to_question().asked for record in records]),):
         assert len(set(hashes.tolist())) == len(set(texts)) == len(set(zip(hashes.tolist(), texts, strict=True)))
 
 

@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
-from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
+from langchain_core.messages import AIMessage
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
+from calibrate.data.labels import refuse_contradictions
 from calibrate.data.questions import Question, fingerprint, read_questions, slot_names
 from calibrate.data.records import RecordFile, read_records
 from calibrate.pipeline import fit_artifact
@@ -103,27 +104,65 @@ def test_the_fingerprint_of_questions_without_slots_stays() -> None:
     assert fingerprint([questions_asked]) == "026d5cfaa23b52576d842b46709d5e453b5debf757a3aeda2f2ae2ce1394989f"
 
 
-def test_turns_of_conversations_are_bound(tmp_path: Path) -> None:
-    questions_asked = [Question(id=f"q{i}", question=f"town {i}?", references=(f"town{i}",)) for i in range(40)]
-    talks: dict[str, list[BaseMessage]] = {
-        q.id: [HumanMessage("Hello"), AIMessage("Hello!"), HumanMessage(q.question)] for q in questions_asked[:20]
-    }
-    chat = ScriptedChat(script={f"town {i}?": [f"town{i}", f"town{i}", "x" if i % 4 == 0 else f"town{i}"]
-                                for i in range(40)})  # fmt: skip
+def test_a_second_turn_is_asked_with_what_was_said_before_and_its_kind_is_bound(tmp_path: Path) -> None:
+    """A question file may carry conversations; a guard answers the kinds of turns that were calibrated."""
+    before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}]
+    rows: list[dict[str, object]] = [
+        {"messages": [*before, {"role": "user", "content": f"town {i}?"}], "references": f"town{i}"} for i in range(20)
+    ]
+    rows += [{"question": f"town {i}?", "references": f"town{i}"} for i in range(20, 40)]
+    given = tmp_path / "q.jsonl"
+    given.write_text("".join(json.dumps(row) + "\n" for row in rows), encoding="utf-8")
+    questions = read_questions(given)
+    assert (questions[0].question, len(questions[0].messages or ())) == ("town 0?", 3)
+    script = {f"town {i}?": [f"town{i}", f"town{i}", "x" if i % 4 == 0 else f"town{i}"] for i in range(40)}
+    chat = ScriptedChat(script=script)
     path = tmp_path / "r.jsonl"
-    collect_records(questions_asked, chat, PLAN, path, messages=talks)
+    collect_records(questions, chat, PLAN, path, prompt=PromptWrapping(system="Be brief."))
     file = score_records(read_records(path), [ESTIMATOR])
+    assert {record.turns for record in file.records[:20]} == {"human,ai,human"}  # without the system message
     rule = make_rule("exact")
-    labelled = RecordFile(path, file.header.model_copy(update={"correctness": rule.spec}),
-                          tuple(label_records(file.records, rule)))  # fmt: skip
+    header = file.header.model_copy(update={"correctness": rule.spec})
+    labelled = RecordFile(path, header, tuple(label_records(file.records, rule)))
     artifact = fit_artifact(labelled, score="discrete_semantic_entropy", alpha=0.2, rule="acrc")
     assert artifact.data.turns == ("human", "human,ai,human")
-    assert fit_artifact(labelled, score="discrete_semantic_entropy", alpha=0.2, rule="acrc",
-                        part=[r for r in labelled.records if r.turns == "human"]).data.turns == ("human",)  # fmt: skip
-    assert Guardrail(model=chat, artifact=artifact).invoke(talks["q1"]).content == "town1"
+    alone = [record for record in labelled.records if record.turns == "human"]
+    some = fit_artifact(labelled, score="discrete_semantic_entropy", alpha=0.2, rule="acrc", part=alone)
+    assert some.data.turns == ("human",)
+    talk = [("system", "Be brief."), ("human", "Hello"), ("ai", "Hello!"), ("human", "town 1?")]
+    assert Guardrail(model=chat, artifact=artifact).invoke(talk).content == "town1"
     unknown = tuple(each.model_copy(update={"turns": None}) for each in labelled.records)
     old = RecordFile(path, labelled.header, unknown)
     assert fit_artifact(old, score="discrete_semantic_entropy", alpha=0.2, rule="acrc").data.turns is None
+    other = ({"role": "system", "content": "Another prompt."}, *before, {"role": "user", "content": "a?"})
+    with pytest.raises(ArtifactMismatchError, match="system message differs"):
+        collect_records([questions[0].model_copy(update={"messages": other})], chat, PLAN, tmp_path / "b.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("messages", "fragment"),
+    [
+        ("town?", "it must be a list"),
+        ([{"role": "tool", "content": "a"}], "it must be a list"),
+        ([{"role": "user", "content": "a?"}, {"role": "assistant", "content": "a"}], "cut a log before the answer"),
+        ([{"role": "user", "content": [{"type": "image_url"}]}], "each content must be a text"),
+        ([], "cut a log before the answer"),
+    ],
+)
+def test_a_conversation_that_cannot_be_asked_is_refused(tmp_path: Path, messages: object, fragment: str) -> None:
+    path = tmp_path / "q.jsonl"
+    path.write_text(json.dumps({"messages": messages, "references": "a"}), encoding="utf-8")
+    with pytest.raises(RecordError, match=fragment):
+        read_questions(path)
+
+
+def test_the_same_words_about_another_document_are_another_question(tmp_path: Path) -> None:
+    """One answer may be right of one document and wrong of another: that is no contradiction of labels."""
+    chat = ScriptedChat(script={RAG.render("town?", slots={"context": name}): ["a"] * 4 for name in ("one", "two")})
+    asked = [Question(id=name, question="town?", references=("a",), slots={"context": name}) for name in ("one", "two")]
+    collect_records(asked, chat, PLAN, tmp_path / "r.jsonl", prompt=RAG, allow_identical_samples=True)
+    first, second = read_records(tmp_path / "r.jsonl").records
+    refuse_contradictions([first.model_copy(update={"correct": True}), second.model_copy(update={"correct": False})])
 
 
 def test_answers_that_were_cut_off_are_unmeasured_on_both_sides(tmp_path: Path) -> None:

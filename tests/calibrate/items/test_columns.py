@@ -160,8 +160,8 @@ def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
     assert artifact.items.threshold is not None
     figures, pages = [], []
     for number, (file, _) in enumerate(halves):
-        used = {int(value) for value in halves[0][1].question_hashes()}
-        rest = file.records.take(np.array([int(h) not in used for h in file.records.question_hashes()]))
+        used = {int(value) for value in halves[0][1].asked_hashes()}
+        rest = file.records.take(np.array([int(h) not in used for h in file.records.asked_hashes()]))
         figures.append(held_out_items(artifact, file, rest)[0])
         page = tmp_path / str(number) / "report.html"
         write_items_report(page, artifact, file, test=replace_records(file, rest))
