@@ -105,7 +105,10 @@ def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: Record
 
 def test_what_a_new_rule_states_decides_what_an_audit_says(first_block: str, labelled: RecordFile) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.01, rule=first_block)
-    wrong = [record.model_copy(update={"id": f"new-{record.id}", "correct": False}) for record in labelled.records]
+    wrong = [
+        record.model_copy(update={"question": f"new {record.question}", "correct": False})
+        for record in labelled.records
+    ]
     result = audit(artifact, wrong, KEY)
     assert (result.verdict, result.population) == ("refuted", "accepted")
     assert "A certificate fails for a share delta of calibrations" in sentences.audited(result)[1]

@@ -132,7 +132,7 @@ def test_a_group_with_control_characters_in_its_name_reaches_no_terminal(records
 
 def renamed(records: Sequence[Record]) -> list[Record]:
     """The same records as of other questions."""
-    return [record.model_copy(update={"id": f"new-{record.id}"}) for record in records]
+    return [record.model_copy(update={"question": f"new {record.question}"}) for record in records]
 
 
 def test_each_groups_promise_is_tested_on_its_own_questions(labelled: RecordFile, router: RouterArtifact) -> None:

@@ -131,7 +131,7 @@ def test_commands_take_several_files_as_one(tmp_path: Path) -> None:
     shown = run("evaluate", first, other, "-a", "0.15", "--rule", "lec", "--splits", "2")
     assert "2 splits, fitted on 100 of 200" in shown  # with the four that have no score: they were asked, too
     run("audit", "-r", first, "-r", other, "--artifact", artifact, code=2)  # the questions of the fit
-    run("audit", "-r", fresh, "--artifact", artifact, "--calibration", first, "--calibration", other)
+    run("audit", "-r", fresh, "--artifact", artifact)
     shown = run("label", first, other, "--rule", "exact", code=2)
     assert "2 record files are written as one: name it with --out." in shown
     out = tmp_path / "both.jsonl"

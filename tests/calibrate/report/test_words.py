@@ -85,7 +85,8 @@ def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float
     ranked = sorted(labelled.records, key=lambda r: (r.scores[KEY].value or 0.0, r.id))
     marked = [int((i + 1) * wrong) > int(i * wrong) for i in range(len(ranked))]
     records = [
-        r.model_copy(update={"id": f"new-{r.id}", "correct": not bad}) for r, bad in zip(ranked, marked, strict=True)
+        r.model_copy(update={"question": f"new {r.question}", "correct": not bad})
+        for r, bad in zip(ranked, marked, strict=True)
     ]
     return audit(artifact, records, KEY)
 
