@@ -18,11 +18,20 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from pydantic import ValidationError
 
-from .errors import ArtifactMismatchError, UsageError
+from .errors import ArtifactMismatchError, UsageError, require
 from .types import Bindings
 
-__all__ = ["binding_settings", "bindings_for", "check_bindings", "json_format", "native_settings", "read_bindings"]
+__all__ = [
+    "arguments_fault",
+    "binding_settings",
+    "bindings_for",
+    "check_bindings",
+    "json_format",
+    "native_settings",
+    "read_bindings",
+]
 
+_LONGEST_FAULT = 300
 HOW = (
     "Bind those of the calibration, or collect the calibration answers with these: `calibrate collect ... --tools "
     "tools.json`, where guardrail.bindings.bindings_for(tools).model_dump_json() makes the file, then fit again."
@@ -84,6 +93,24 @@ def read_bindings(path: str | Path) -> Bindings:
     if not bindings.tools and bindings.response_format is None:
         raise UsageError(f"{path}: has neither a tool nor a response_format. Leave it out, or list at least one tool.")
     return bindings
+
+
+def arguments_fault(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
+    """Why the arguments of a call do not fit the JSON schema of its tool, in words; None if they fit.
+
+    References out of the schema are not followed: an MCP server could name any address.
+    """
+    jsonschema = require("jsonschema", extra="review")
+    registry = require("referencing", extra="review").Registry()
+    try:
+        jsonschema.Draft202012Validator.check_schema(schema)
+        faults = jsonschema.Draft202012Validator(schema, registry=registry).iter_errors(dict(arguments))
+        fault = jsonschema.exceptions.best_match(faults)
+    except Exception as error:  # its own errors, and those of what a schema refers to
+        return f"the schema of the tool cannot be used ({type(error).__name__})"
+    if fault is None:
+        return None
+    return ": ".join(filter(None, (".".join(map(str, fault.absolute_path)), fault.message[:_LONGEST_FAULT])))
 
 
 def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:

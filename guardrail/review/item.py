@@ -9,6 +9,7 @@ from typing import Any, Literal, Self
 
 from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
 
+from ..bindings import arguments_fault
 from ..errors import UsageError
 from ..files import problem_of
 from ..items.gate import release
@@ -87,6 +88,9 @@ class Content(Frozen):
     """Decisions that are possible."""
     edits: Edits = "any"
     """Parts of the candidate that an edit may change."""
+    schemas: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """JSON schema of the arguments of each tool, by its name, as far as the caller knows it: the page makes a form of
+    it, and an edit that does not fit it is refused."""
     fixed: tuple[int, ...] = ()
     """Indices of the candidate's tool calls, from 0, that an edit must not change: they need no decision."""
     metadata: dict[str, Any] = Field(default_factory=dict)
@@ -144,11 +148,13 @@ class Content(Frozen):
                 f"an edit changes arguments only, but this one calls {[call.name for call in theirs]} in place of "
                 f"{[call.name for call in ours]}. Reject it to make another call."
             )
-        if self.edits == "arguments":
-            for call in theirs:
-                fault = json_fault(call.arguments, packed=True)
+        for call in theirs:
+            if self.edits == "arguments" and (fault := json_fault(call.arguments, packed=True)) is not None:
+                return f"the arguments of {call.name} hold {fault}. Correct them, or reject the call."
+            if call.name in self.schemas and call not in ours:
+                fault = arguments_fault(self.schemas[call.name], call.arguments)
                 if fault is not None:
-                    return f"the arguments of {call.name} hold {fault}. Correct them, or reject the call."
+                    return f"the arguments do not fit the tool {call.name}: {fault}. Correct them, or reject the call."
         for place in self.fixed:
             if ours[place : place + 1] != theirs[place : place + 1]:
                 return (

@@ -153,6 +153,8 @@ class ReviewStore:
     ) -> Item:
         """Add an item, or find the item with this key. It is on disk when this returns.
 
+        An item whose deadline has passed is closed, so that an agent that asks again learns of it, also without a page.
+
         Args:
             content: The candidate to decide about. If the key exists, the stored content stays.
             key: The caller's name for it, at most 512 characters, so that a retry adds nothing; default: a new key.
@@ -199,10 +201,12 @@ class ReviewStore:
                     fields = {name: values[name] for name in ("id", "key", "state", "created", "deadline", "callback")}
                     return Item(number=number, content=content, **fields)
                 row = connection.execute(select(items).where(items.c.key == values["key"])).one_or_none()
+            row = tables.fetch(connection, row.id, lock=True)
             if reopen:
-                tables.extend_or_reopen(connection, tables.fetch(connection, row.id, lock=True), now, deadline)
-                row = tables.fetch(connection, row.id)
-            return tables.as_item(row)
+                tables.extend_or_reopen(connection, row, now, deadline)
+            elif row.state in ("pending", "claimed") and row.deadline is not None and row.deadline <= now:
+                tables.close(connection, row, now)
+            return tables.as_item(tables.fetch(connection, row.id))
 
     # -- reviewing -------------------------------------------------------------------------------------------------
 

@@ -237,6 +237,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
         alternatives=tuple((answer["text"], answer["share"]) for answer in request["alternatives"]),
         allowed=allowed,
         edits="text" if kind == "answer" else "arguments",
+        schemas=request.get("schemas", {}),
         fixed=_fixed(request),
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 from ...errors import UsageError
 from ...items.item import ItemVerdict
@@ -16,6 +16,7 @@ from ..item import Content, Decision, ItemDecision, by_items
 
 __all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "rows_of"]
 
+Widget = Literal["text", "number", "choice", "lines", "json"]
 ALTERNATIVES = 3
 """Most other values of the samples that a row shows."""
 LINE, MOST_LINES = 60, 8
@@ -62,34 +63,126 @@ class FieldRow:
 
 @dataclass(frozen=True, slots=True)
 class ArgumentRow:
-    """One argument of a tool call as the page shows it for an edit.
+    """One argument of a tool call in the form of an edit.
 
     Attributes:
         field: Name of its field in the form.
         name: Name of the argument.
-        text: What an edit starts from: a text without quotes; JSON for any other value, and for a text with characters
-            that a person cannot see.
+        label: Its title in the tool's schema, otherwise the name in words.
+        hint: Its description in the schema.
+        widget: The field: a text, a number, one of several values, a list with a text on each line; JSON for any other
+            value, and for a text with characters that a person cannot see.
+        text: What an edit starts from; empty for an argument that the call leaves out.
+        options: Of a choice: each value as JSON, and in words.
+        optional: Whether the tool can do without it.
     """
 
     field: str
     name: str
+    label: str
+    hint: str
+    widget: Widget
     text: str
+    options: tuple[tuple[str, str], ...]
+    optional: bool
 
     @property
     def lines(self) -> int:
         """Lines of the field."""
         return _lines(self.text)
 
+    def read(self, text: str) -> Any:
+        """The value that a person wrote.
+
+        Raises:
+            UsageError: It is not of the widget's kind.
+        """
+        if self.widget == "text":
+            return text
+        if self.widget == "lines":
+            return [line.strip() for line in text.splitlines() if line.strip()]
+        must, value = 'JSON, such as 5, true or "a text"', None
+        try:
+            value = json.loads(text)
+            good = True
+        except (ValueError, RecursionError):
+            good = False
+        if self.widget == "number":
+            must = "a number, such as 40 or 12.5"
+            good = good and isinstance(value, int | float) and not isinstance(value, bool)
+        if self.widget == "choice":
+            must = "one of its choices"
+            good = text in dict(self.options)
+        if not good:
+            raise UsageError(
+                f"{self.label} must be {must}, got {text[:60]!r}. Go back and correct it; nothing was changed."
+            )
+        return value
+
 
 def arguments_of(content: Content) -> list[tuple[ToolCall, list[ArgumentRow]]]:
-    """The candidate's tool calls that an edit may change, each with its arguments."""
+    """The candidate's tool calls that an edit may change, each with its arguments and those that its tool knows."""
     calls = () if content.candidate is None else content.candidate.tool_calls
-    return [
-        (call, [ArgumentRow(f"argument:{place}:{i}", name, _as_text(call.arguments[name]))
-                for i, name in enumerate(call.arguments)])
-        for place, call in enumerate(calls)
-        if place not in content.fixed
-    ]  # fmt: skip
+    return [(call, _arguments(content, place, call)) for place, call in enumerate(calls) if place not in content.fixed]
+
+
+def _arguments(content: Content, place: int, call: ToolCall) -> list[ArgumentRow]:
+    schema = content.schemas.get(call.name, {})
+    properties, required = _mapping(schema.get("properties")), _list(schema.get("required"))
+    rows = []
+    for i, name in enumerate(dict.fromkeys([*call.arguments, *properties])):
+        described, given = _resolved(schema, properties.get(name)), name in call.arguments
+        value = call.arguments.get(name)
+        boolean = isinstance(value, bool) or described.get("type") == "boolean"
+        options = {json.dumps(each): each for each in ([True, False] if boolean else _list(described.get("enum")))}
+        if options and given:
+            options.setdefault(json.dumps(value), value)  # the model's own value is shown, though it is none of these
+        widget: Widget = "choice" if options else _widget(described, value)
+        rows.append(
+            ArgumentRow(
+                field=f"argument:{place}:{i}",
+                name=name,
+                label=str(described.get("title") or name.replace("_", " ")),
+                hint=str(described.get("description") or ""),
+                optional=bool(schema) and name not in required,
+                widget=widget,
+                text=_as_text(value, widget) if given else "",
+                options=tuple((text, _option(each)) for text, each in options.items()),
+            )
+        )
+    return rows
+
+
+def _widget(described: Mapping[str, Any], value: Any) -> Widget:
+    """The field for an argument: by its value, and by the schema if the call leaves it out."""
+    kind = described.get("type")
+    if isinstance(value, list) or (value is None and kind == "array"):
+        texts = all(_is_plain(each) and "\n" not in each and each.strip() == each != "" for each in value or ())
+        return "lines" if texts and (value or _mapping(described.get("items")).get("type") == "string") else "json"
+    if isinstance(value, int | float) or (value is None and kind in ("number", "integer")):
+        return "number"
+    return "text" if _is_plain(value) or (value is None and kind == "string") else "json"
+
+
+def _resolved(schema: Mapping[str, Any], described: Any, depth: int = 3) -> Mapping[str, Any]:
+    """The description of a property, with what it refers to, and without the null of an optional one."""
+    described = _mapping(described)
+    place = str(described.get("$ref", "")).removeprefix("#/$defs/")
+    found = {**_mapping(_mapping(schema.get("$defs")).get(place)), **described}
+    others = [each for each in _list(found.get("anyOf")) if _mapping(each).get("type") != "null"]
+    return {**_resolved(schema, others[0], depth - 1), **found} if len(others) == 1 and depth else found
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _list(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, list | tuple) else ()
+
+
+def _option(value: Any) -> str:
+    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else _as_text(value, "text")
 
 
 def edited_calls(content: Content, sent: Callable[[str], str | None]) -> tuple[ToolCall, ...]:
@@ -101,32 +194,22 @@ def edited_calls(content: Content, sent: Callable[[str], str | None]) -> tuple[T
             leaves an argument out that is not a text.
 
     Raises:
-        UsageError: A field that is not JSON although its argument is not a text.
+        UsageError: A field that does not hold a value of its kind.
     """
     calls = () if content.candidate is None else content.candidate.tool_calls
     edited = []
     for place, call in enumerate(calls):
         arguments = {}
-        for i, (name, value) in enumerate(call.arguments.items()):
-            text = sent(f"argument:{place}:{i}")
-            if text is None or text == _as_text(value):
-                arguments[name] = value
-            elif _is_plain(value):
-                arguments[name] = text
-            elif text.strip():
-                arguments[name] = _value_in(text, name)
-        edited.append(ToolCall(name=call.name, arguments=arguments))
+        for row in () if place in content.fixed else _arguments(content, place, call):
+            text = sent(row.field)
+            given = row.name in call.arguments
+            if text is None or text == row.text:
+                if given:
+                    arguments[row.name] = call.arguments[row.name]
+            elif text.strip() or (given and row.widget == "text"):
+                arguments[row.name] = row.read(text)
+        edited.append(call if place in content.fixed else ToolCall(name=call.name, arguments=arguments))
     return tuple(edited)
-
-
-def _value_in(text: str, name: str) -> Any:
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UsageError(
-            f'the argument {name} must be JSON, such as 5, true or "a text", got {text[:60]!r} ({error}). Go back and '
-            "correct it; nothing was changed."
-        ) from error
 
 
 def _is_plain(value: Any) -> bool:
@@ -134,8 +217,12 @@ def _is_plain(value: Any) -> bool:
     return isinstance(value, str) and all(letter.isprintable() or letter == "\n" for letter in value)
 
 
-def _as_text(value: Any) -> str:
-    return value if _is_plain(value) else json.dumps(value, ensure_ascii=isinstance(value, str))
+def _as_text(value: Any, widget: Widget) -> str:
+    if widget == "lines":
+        return "\n".join(value)
+    if widget != "choice" and _is_plain(value):
+        return str(value)
+    return json.dumps(value, ensure_ascii=isinstance(value, str) or widget == "choice")
 
 
 def _lines(text: str) -> int:

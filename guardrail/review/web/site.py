@@ -6,12 +6,13 @@ import json
 import logging
 import math
 import re
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
+from markupsafe import Markup, escape
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import FormData
@@ -44,6 +45,7 @@ __all__ = [
     "SiteCall",
     "ago",
     "described",
+    "in_words",
     "unavailable",
     "when",
 ]
@@ -55,6 +57,8 @@ MOST_FIELDS = 1000
 """Fields of a form: two for each part of an answer that is decided by itself."""
 UNAVAILABLE = {"Retry-After": "30"}
 """Headers of a response that says that the database failed."""
+_DEEPEST = 6
+"""Levels of a nested value that are shown in words."""
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that embed, override or isolate the direction of writing."""
 _log = logging.getLogger(__name__)
@@ -118,8 +122,8 @@ class Site:
             finalize=_shown,
         )
         self._pages.filters["when"] = when
-        self._pages.filters["pretty"] = _pretty
-        self._pages.filters["compact"] = _compact
+        self._pages.filters["words"] = in_words
+        self._pages.filters["result"] = _result
         self._pages.filters["ago"] = ago
         self._pages.filters["seconds"] = _seconds
         self._pages.filters["broken"] = _broken
@@ -297,11 +301,28 @@ def _shown(value: Any) -> Any:
     return visible(value) if type(value) is str else value
 
 
-def _pretty(value: Any) -> str:
-    if isinstance(value, tuple):
-        value = [part.model_dump(mode="json") for part in value]
-    return json.dumps(value, indent=2, ensure_ascii=False)
+def in_words(value: Any, depth: int = 0) -> Markup:
+    """A JSON value as people read it: names and values, lists, yes and no. JSON only where it is nested deeply."""
+    if isinstance(value, str):
+        return escape(visible(value))
+    if isinstance(value, bool) or value is None:
+        return escape({True: "yes", False: "no", None: "\u2013"}[value])
+    if not isinstance(value, Mapping | list | tuple) or depth == _DEEPEST:
+        return escape(visible(json.dumps(value, ensure_ascii=False)))
+    if not value:
+        return Markup("none")
+    if isinstance(value, Mapping):
+        pair = Markup('<dt>{}</dt><dd class="pre">{}</dd>')
+        rows = (pair.format(in_words(name), in_words(each, depth + 1)) for name, each in value.items())
+        return Markup('<dl class="arguments">{}</dl>').format(Markup("").join(rows))
+    rows = (Markup("<li>{}</li>").format(in_words(each, depth + 1)) for each in value)
+    return Markup('<ul class="values">{}</ul>').format(Markup("").join(rows))
 
 
-def _compact(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
+def _result(text: str) -> Markup:
+    """What a tool returned: JSON in words, any other text as it is."""
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError):
+        return in_words(text)
+    return in_words(value if isinstance(value, dict | list) else text)

@@ -114,7 +114,7 @@ def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
     lease = lease_of(page)
     for wrong in ("{", "4o", "4 euros"):
         status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{"argument:0:0": wrong})
-        assert (status, "the argument amount must be JSON" in text) == (400, True)
+        assert (status, "amount must be a number" in text) == (400, True)
     four = {"argument:0:0": "4", "argument:0:1": "For Ann\r\nand Bob", "argument:0:2": ""}
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **four)
     decision = store.item(item.id).decision
@@ -122,6 +122,137 @@ def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
     assert decision.candidate is not None
     arguments = {"amount": 4, "text": "For Ann\nand Bob", "to": "\u202ebob"}
     assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments=arguments),)
+
+
+REFUND = {
+    "type": "object",
+    "properties": {
+        "order_id": {"type": "string"},
+        "amount": {"type": "number", "title": "Amount", "description": "in euros", "maximum": 500},
+        "reason": {"enum": ["broken", "late"]},
+        "notify": {"anyOf": [{"type": "boolean"}, {"type": "null"}], "default": None},
+        "lines": {"type": "array", "items": {"type": "string"}},
+        "address": {"$ref": "#/$defs/Address"},
+    },
+    "required": ["order_id", "amount", "reason"],
+    "$defs": {"Address": {"type": "object", "description": "where to", "properties": {"city": {"type": "string"}}}},
+    "additionalProperties": False,
+}
+
+
+def a_refund(**changes: Any) -> Content:
+    arguments = {"order_id": "A-17", "amount": 40, "reason": "late", "lines": ["shirt", "hat"]}
+    call = {"name": "refund", "arguments": {**arguments, **changes}}
+    return held_back(
+        kind="tool_call", candidate={"tool_calls": [call]}, edits="arguments", schemas={"refund": REFUND},
+        alternatives=(), candidate_set=None,
+    )  # fmt: skip
+
+
+def test_the_form_of_a_call_follows_the_tools_schema(store: ReviewStore, site: Starlette) -> None:
+    """A support employee reads no JSON: numbers, choices and lists have fields of their own, also those left out."""
+    item = store.enqueue(a_refund())
+    ann, _, lease = claimed(site, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    for shown in (
+        *(">order id</label>", '>Amount <span class="soft">in euros</span></label>', ">where to</span>"),
+        "one on each line",
+        *('inputmode="decimal" autocomplete="off" value="40"', '<option value="&#34;late&#34;" selected>late</option>'),
+        *('<option value="">(left out)</option>', '<option value="true">yes</option>', "shirt\nhat</textarea>"),
+    ):  # fmt: skip
+        assert shown in page, shown
+    form = dict(re.findall(r'<label for="(argument:0:\d)">(\w+)', page))
+    fields = {label: name for name, label in form.items()}
+    edited = {
+        fields["Amount"]: "12.5",
+        fields["notify"]: "true",
+        fields["lines"]: "shirt\r\n\r\n",
+        fields["reason"]: '"broken"',
+    }
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **edited)
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.candidate is not None
+    assert decision.candidate.tool_calls[0].arguments == {
+        **{"order_id": "A-17", "amount": 12.5, "reason": "broken", "lines": ["shirt"], "notify": True}
+    }
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("argument:0:1", "501", "amount: 501 is greater than the maximum of 500"),
+        ("argument:0:1", "12,5", "Amount must be a number"),
+        ("argument:0:1", "", "&#39;amount&#39; is a required property"),
+        ("argument:0:2", '"stolen"', "reason must be one of its choices"),
+    ],
+)
+def test_an_edit_that_the_tool_would_refuse_consumes_nothing(
+    store: ReviewStore, site: Starlette, field: str, value: str, why: str
+) -> None:
+    item = store.enqueue(a_refund())
+    ann, _, lease = claimed(site, item.id)
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{field: value})
+    assert (status, why in text) == (400, True), text
+    assert store.item(item.id).state == "claimed"
+    assert ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 303, "the lease still holds"
+
+
+def test_an_argument_that_does_not_fit_its_tool_is_shown_and_stays_unless_it_is_changed(
+    store: ReviewStore, site: Starlette
+) -> None:
+    item = store.enqueue(a_refund(reason="lost", amount="40"))
+    ann, _, lease = claimed(site, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    assert '<option value="&#34;lost&#34;" selected>lost</option>' in page
+    edit = {"argument:0:1": "40", "argument:0:2": '"lost"'}
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **edit)
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.action == "approve"
+
+
+def test_a_schema_of_a_stranger_neither_breaks_the_page_nor_sends_it_anywhere(
+    store: ReviewStore, site: Starlette
+) -> None:
+    """Tools of an MCP server describe themselves."""
+    loop = {"anyOf": [{"$ref": "#/$defs/A"}]}
+    for schema in (
+        {"properties": {"amount": loop, "order_id": 5, "x": {"enum": "abc", "anyOf": 1}}, "$defs": {"A": loop}},
+        {"properties": {"amount": {"$ref": "http://169.254.169.254/latest"}}},
+        {"type": "money"},
+    ):
+        item = store.enqueue(a_refund().model_copy(update={"schemas": {"refund": schema}}))
+        ann, _, lease = claimed(site, item.id)
+        assert ann.get(f"/items/{item.id}")[0] == 200
+        status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **{"argument:0:1": "41"})
+        assert (status, "the schema of the tool cannot be used" in text) == (400, True)
+
+
+def test_two_calls_of_one_step_say_what_a_decision_does_to_each(store: ReviewStore, site: Starlette) -> None:
+    calls = [{"name": name, "arguments": {}} for name in ("refund", "mail", "close")]
+    item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments", fixed=(1,)))
+    page = Client(site).sign_in("ann").get(f"/items/{item.id}")[1]
+    assert "<b>mail</b> needs no decision: it runs also if you reject." in page
+    assert "one decision is about all of them" in page
+
+
+def test_the_conversation_is_in_words(store: ReviewStore, site: Starlette) -> None:
+    """Nobody untrained reads JSON; what a tool returned decides most refunds."""
+    talk = (
+        {"role": "human", "content": "Refund A-17."},
+        {"role": "ai", "content": "", "tool_calls": [{"name": "order", "arguments": {"id": "A-17"}}]},
+        {"role": "tool", "content": json.dumps({"total": 40.5, "paid": True, "lines": [{"sku": "hat"}], "note": None})},
+        {"role": "tool", "content": "no such order {"},
+    )
+    page = Client(site).sign_in("ann").get(f"/items/{store.enqueue(held_back(messages=talk)).id}")[1]
+    for shown in (
+        *("<b>User</b>", "<b>Result of the tool</b>", 'calls <b>order</b><dl class="arguments"><dt>id</dt>'),
+        *('<dt>total</dt><dd class="pre">40.5</dd><dt>paid</dt><dd class="pre">yes</dd>', "no such order {"),
+        '<ul class="values"><li><dl class="arguments"><dt>sku</dt><dd class="pre">hat</dd></dl></li></ul>',
+    ):
+        assert shown in page, shown
+    assert "&#34;total&#34;" not in page
 
 
 @pytest.mark.parametrize("text", ["Virginia Woolf", "two\nlines\n", "\r\nold\rlines\r\n", " x", "NUL\0"])
@@ -350,7 +481,8 @@ def test_another_call_of_the_same_tool(store: ReviewStore, site: Starlette) -> N
     answers = (*others, ("It is done.", 0.25))
     item = store.enqueue(held_back(candidate=candidate, kind="tool_call", alternatives=answers, candidate_set=None))
     ann, offered, lease = claimed(site, item.id)
-    assert list(offered) == ['<b>transfer</b> <code>{"amount": 5}</code>', '<b>transfer</b> <code>{"amount": 4}</code>']
+    amounts = [f'<dl class="arguments"><dt>amount</dt><dd class="pre">{amount}</dd></dl>' for amount in (5, 4)]
+    assert list(offered) == [f"<b>transfer</b>{amount}" for amount in amounts]
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=list(offered.values())[1])
     decision = store.item(item.id).decision
     assert decision is not None
@@ -776,7 +908,8 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, si
     text = browser.get(f"/items/{item.id}")[1]
     assert "answer to label" in text
     assert "audit" not in text.replace("tag audit", "").replace("Audit trail", "")
-    for hint in ("Why it was", "%", "percent", 'class="answers"', "Other answers of the model", 'data-key="1"'):
+    hints = ("Why it was", "%", "percent", 'class="answers"', "Other answers of the model", 'data-key="1"')
+    for hint in (*hints, 'class="approve"', 'class="reject"'):
         assert hint not in text
     browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
     decision = store.item(item.id).decision

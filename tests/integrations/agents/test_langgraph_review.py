@@ -461,7 +461,6 @@ def test_what_expires_ends_even_where_the_person_may_not_reject(tmp_path: Path) 
         graph.invoke({"messages": ["anything"]}, CONFIG)
         bridge.enqueue(graph, CONFIG)
         now = 1061.0
-        store.expire()
         assert texts_of(bridge.resume(graph, CONFIG))[-1] == ABSTENTION
 
 
@@ -814,7 +813,6 @@ def test_what_lapsed_and_failed_is_carried_on_as_well(tmp_path: Path) -> None:
     with review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now) as store:
         bridge, item = queued(store, agent, expires_in=60)
         now = 1061.0
-        store.expire()
         with pytest.raises(RuntimeError):
             bridge.resume(agent, CONFIG)
         assert texts_of(bridge.resume(agent, CONFIG))[-1] == "Done."
@@ -992,7 +990,6 @@ def test_what_nobody_decides_in_time_is_rejected(tmp_path: Path) -> None:
         graph.invoke({"messages": ["anything"]}, CONFIG)
         bridge.enqueue(graph, CONFIG)
         now = 1061.0
-        store.expire()
         result = bridge.resume(graph, CONFIG)
         assert result is not None
         assert result["messages"][-1].text == ABSTENTION

@@ -589,7 +589,6 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
         store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, note="Bob lies.", **more))
     else:
         now[0] = 1061.0
-        store.expire()
         paid, expected_start = [], "This call of pay was not run: Nobody decided in time."
     done = asyncio.run(bridge.resume(bank.model, guarded_agent, result))
     assert (done.final_output, bank.paid) == ("Done", paid)
@@ -993,7 +992,6 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
     if kind == "expired":
         now[0] = 1061.0
-        store.expire()
         expected = "Not sure."
     else:
         decision, expected = ANSWERED[kind]
