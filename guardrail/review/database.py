@@ -1,8 +1,8 @@
 """Connections and transactions: SQLite (WAL, one writer at a time) or PostgreSQL, safe under threads and processes.
 
-Every operation ends within its deadline. SQLite waits for locks that long at most, and PostgreSQL's server ends a
-statement that takes longer. If the server hangs, its sockets stay open, so that neither driver nor TCP end an
-operation: a timer shuts the socket down.
+Every operation ends within its deadline. SQLite waits for locks that long at most and gives up a long statement;
+PostgreSQL's server ends a statement that takes longer. If the server hangs, its sockets stay open, so that neither
+driver nor TCP end an operation: a timer shuts the socket down.
 
 Connections to SQLite stay open between operations: it empties and deletes its log whenever the last one closes.
 
@@ -17,8 +17,8 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from functools import partial
+from contextlib import ExitStack, contextmanager, suppress
+from contextvars import ContextVar
 from pathlib import Path
 from socket import SHUT_RDWR, socket
 from typing import Any
@@ -42,6 +42,8 @@ CONNECTIONS = 8
 """Largest number of connections that a process opens; further operations wait for one."""
 _OPENING = 60.0
 """Seconds in which tables are made; other processes that start at that time wait for it."""
+_STEPS = 10_000
+"""Steps of SQLite's machine between two looks at the clock."""
 _LOCK = 0x61637263
 """Advisory lock of PostgreSQL under which the tables are made."""
 _POSTGRESQL_TAKES_NOTHING = ("53", "57", "25006", "25P03")
@@ -59,54 +61,24 @@ _BEGIN = text(
 """Begins a transaction of PostgreSQL with limits for the server: it must not hold locks for a client that has gone."""
 
 
-class _Operation:
-    """One operation under a deadline. Within its context, what `breaks_off` was given is called when the time is over.
-
-    Args:
-        seconds: Time for all of it, with connecting and committing.
-    """
+class _Deadline:
+    """The end of an operation that takes so many seconds at most."""
 
     def __init__(self, seconds: float) -> None:
-        self.seconds = seconds
-        self.late = False
-        """Whether it was broken off."""
-        self._end = time.monotonic() + seconds
-        self._lock, self._over = threading.Lock(), False
-        self._break_off: Callable[[], object] | None = None
-        self._timer = threading.Timer(seconds, self._ring)
-        self._timer.daemon = True
+        self.seconds, self._end = seconds, time.monotonic() + seconds
 
     @property
     def left(self) -> float:
         """Seconds left, at least 0."""
         return max(0.0, self._end - time.monotonic())
 
-    def breaks_off(self, break_off: Callable[[], object]) -> None:
-        """Say what ends the operation early.
+    def is_over(self) -> bool:
+        """Whether no time is left."""
+        return time.monotonic() >= self._end
 
-        Raises:
-            StoreUnavailableError: Its time is over already.
-        """
-        with self._lock:
-            self._break_off = break_off
-            if self.late:
-                raise StoreUnavailableError("got no connection in time")
 
-    def _ring(self) -> None:
-        with self._lock:  # the connection of an operation that is over may be another operation's now
-            if not self._over:
-                self.late = True
-                if self._break_off is not None:
-                    self._break_off()
-
-    def __enter__(self) -> _Operation:
-        self._timer.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        with self._lock:
-            self._over = True
-        self._timer.cancel()
+_deadline: ContextVar[_Deadline | None] = ContextVar("review_deadline", default=None)
+"""Deadline of the operation that is connecting."""
 
 
 class Database:
@@ -131,11 +103,7 @@ class Database:
         self._clock = clock
         self._sqlite = self.url.get_backend_name() == "sqlite"
         self.engine = _sqlite_engine(self.url, deadline) if self._sqlite else _postgresql_engine(self.url)
-        self._current = threading.local()
-        # Not a method: the engine must not keep this object, which closes it when it goes.
-        event.listen(self.engine, "do_connect", partial(_limit_connecting, self._current))
         self._file = _identity(self.url) if self._sqlite else None
-        self._closings = 0
         self._new_locks()
         _open.add(self)
         finalize(self, self.engine.dispose)
@@ -162,80 +130,85 @@ class Database:
 
     @contextmanager
     def _transaction(self, within: float | None, *, writes: bool) -> Iterator[Connection]:
-        with _Operation(self.deadline if within is None else within) as operation:
-            closings, self._current.operation = self._closings, operation
-            try:
-                with self._turn(operation, writes), self._begun(operation, writes) as connection:
-                    try:
-                        yield connection
-                        connection.commit()
-                    finally:
-                        if self._closings != closings:  # closed meanwhile by another thread: its pool is gone
-                            connection.invalidate()
-            except (SQLAlchemyError, StoreUnavailableError) as error:
-                why = _unavailable(error, operation)
-                if why is None:
-                    raise
-                raise StoreUnavailableError(
-                    f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
-                    "same key. Check that the database runs and answers."
-                ) from error
-            finally:
-                self._current.operation = None
-
-    @contextmanager
-    def _turn(self, operation: _Operation, writes: bool) -> Iterator[None]:
-        """One of the connections; on SQLite also the turn to write, which SQLite would give to any thread."""
-        locks = [self._writing, self._connections] if writes and self._sqlite else [self._connections]
-        taken = []
+        deadline = _Deadline(self.deadline if within is None else within)
+        token = _deadline.set(deadline)
         try:
-            for lock in locks:
-                if not lock.acquire(timeout=operation.left):
-                    raise StoreUnavailableError(f"was in use by other threads for more than {operation.seconds:g} s")
-                taken.append(lock)
-            yield
-        finally:
-            for lock in taken:
-                lock.release()
-
-    def _begun(self, operation: _Operation, writes: bool) -> Connection:
-        """A connection on which a transaction has begun."""
-        connection = self._connect(operation)
-        try:
-            self._begin(connection, operation, writes)
-        except DBAPIError as error:
-            connection.close()
-            if operation.late or not error.connection_invalidated:
+            with ExitStack() as held:
+                # On SQLite also the turn to write, which SQLite would give to any thread.
+                for lock in [self._writing, self._connections] if writes and self._sqlite else [self._connections]:
+                    if not lock.acquire(timeout=deadline.left):
+                        raise StoreUnavailableError(f"was in use by other threads for more than {deadline.seconds:g} s")
+                    held.callback(lock.release)
+                connection = self._begun(held, deadline, writes)
+                yield connection
+                connection.commit()
+        except (SQLAlchemyError, StoreUnavailableError) as error:
+            why = _unavailable(error, deadline)
+            if why is None:
                 raise
-            # The server closed the idle connection, e.g. in a restart. The pool has dropped the other ones as well.
-            connection = self._connect(operation)
-            self._begin(connection, operation, writes)
-        except BaseException:
-            connection.close()
-            raise
-        return connection
+            raise StoreUnavailableError(
+                f"the review store {why}. If this was written, it may or may not be stored: repeat it under the "
+                "same key. Check that the database runs and answers."
+            ) from error
+        finally:
+            _deadline.reset(token)
 
-    def _connect(self, operation: _Operation) -> Connection:
+    def _begun(self, held: ExitStack, deadline: _Deadline, writes: bool) -> Connection:
+        """A connection on which a transaction has begun; rolled back and given back to the pool with ``held``."""
+        for attempt in (1, 2):
+            with ExitStack() as own:
+                try:
+                    connection = own.enter_context(self._connected())
+                    own.enter_context(self._breaking_off(connection, deadline))
+                    self._begin(connection, deadline, writes)
+                except DBAPIError as error:
+                    # The server closed the idle connection, e.g. in a restart. The pool has dropped the others as well.
+                    if attempt == 2 or deadline.is_over() or not error.connection_invalidated:
+                        raise
+                else:
+                    held.push(own.pop_all())
+                    return connection
+        raise AssertionError("the second attempt raises")
+
+    def _connected(self) -> Connection:
         # An open connection would go on writing to a file that was moved away or deleted, where nobody reads.
         if self._sqlite and self._file != _identity(self.url):
             why = f"{self.url.database} was moved, deleted or replaced. Put it back, or restart to use what is there"
             raise OperationalError(None, None, OSError(why))
-        connection = self.engine.connect()
-        dbapi: Any = connection.connection.dbapi_connection
-        try:
-            operation.breaks_off(dbapi.interrupt if self._sqlite else partial(_shut_down, dbapi))
-        except StoreUnavailableError:
-            connection.close()
-            raise
-        return connection
+        return self.engine.connect()
 
-    def _begin(self, connection: Connection, operation: _Operation, writes: bool) -> None:
+    @contextmanager
+    def _breaking_off(self, connection: Connection, deadline: _Deadline) -> Iterator[None]:
+        """Break off what the connection does when the time is over."""
+        dbapi: Any = connection.connection.dbapi_connection
         if self._sqlite:
-            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(operation.left * 1000)}")
+            dbapi.set_progress_handler(deadline.is_over, _STEPS)
+            yield
+            return
+        lock, over = threading.Lock(), threading.Event()
+
+        def ring() -> None:
+            with lock:  # the connection of an operation that is over may be another operation's now
+                if not over.is_set():
+                    _shut_down(dbapi)
+
+        timer = threading.Timer(deadline.left, ring)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            with lock:
+                over.set()
+            timer.cancel()
+
+    def _begin(self, connection: Connection, deadline: _Deadline, writes: bool) -> None:
+        if self._sqlite:
+            connection.exec_driver_sql(f"PRAGMA busy_timeout={int(deadline.left * 1000)}")
             # IMMEDIATE takes the write lock before reading, so that no decision rests on rows that another is changing.
             connection.exec_driver_sql("BEGIN IMMEDIATE" if writes else "BEGIN")
             return
-        limits = {"work": f"{int(operation.seconds * 1000)}ms", "idle": f"{int(2 * operation.seconds * 1000)}ms"}
+        limits = {"work": f"{int(deadline.seconds * 1000)}ms", "idle": f"{int(2 * deadline.seconds * 1000)}ms"}
         connection.info["review_now"] = float(connection.execute(_BEGIN, limits).one()[0])
 
     def now(self, connection: Connection) -> float:
@@ -247,7 +220,6 @@ class Database:
 
     def close(self) -> None:
         """Close all connections. They are opened again when needed."""
-        self._closings += 1
         self.engine.dispose()
 
     def _new_locks(self) -> None:
@@ -279,19 +251,19 @@ class Database:
             return _layout(connection)
 
 
-def _unavailable(error: Exception, operation: _Operation) -> str | None:
+def _unavailable(error: Exception, deadline: _Deadline) -> str | None:
     """Why the database could not be used, in words; None if it answered and refused a statement."""
-    if operation.late:
-        return f"did not answer within {operation.seconds:g} s"
     if isinstance(error, StoreUnavailableError):
         return str(error)
+    if deadline.is_over():
+        return f"did not answer within {deadline.seconds:g} s"
     if not isinstance(error, DBAPIError):
         return None
     connecting = error.statement is None
     if error.connection_invalidated or connecting or _takes_nothing(error.orig):
         return f"failed: {_first_line(error)}"
     locked = type(error.orig).__name__ == "OperationalError" and "locked" in str(error.orig)
-    return f"is locked by another process for more than {operation.seconds:g} s" if locked else None
+    return f"is locked by another process for more than {deadline.seconds:g} s" if locked else None
 
 
 def _takes_nothing(error: Any) -> bool:
@@ -340,18 +312,18 @@ def _parsed(text: str) -> URL:
 
 def _postgresql_engine(url: URL) -> Engine:
     # `Database._connections` limits the connections and waits for a free one, so the pool itself never waits.
-    return create_engine(
+    engine = create_engine(
         url, pool_size=CONNECTIONS, max_overflow=0, isolation_level="READ COMMITTED", hide_parameters=True
     )
+    event.listen(engine, "do_connect", _limit_connecting)
+    return engine
 
 
-def _limit_connecting(
-    current: threading.local, _dialect: Any, _record: Any, _arguments: Any, options: dict[str, Any]
-) -> None:
+def _limit_connecting(_dialect: Any, _record: Any, _arguments: Any, options: dict[str, Any]) -> None:
     """Limit an attempt to connect to the time that is left for the operation."""
-    operation: _Operation | None = getattr(current, "operation", None)
-    if operation is not None and _dialect.name == "postgresql":
-        options.setdefault("connect_timeout", math.ceil(operation.left))  # psycopg takes 2 for less
+    deadline = _deadline.get()
+    if deadline is not None:
+        options.setdefault("connect_timeout", math.ceil(deadline.left))  # psycopg takes 2 for less
 
 
 def _shut_down(connection: Any) -> None:

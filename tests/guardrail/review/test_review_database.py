@@ -21,7 +21,7 @@ from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
-from guardrail.review.database import CONNECTIONS, Database, _Operation
+from guardrail.review.database import CONNECTIONS, Database
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
 from tests.review_pages import held_back
@@ -193,7 +193,7 @@ def test_only_a_connection_that_the_server_closed_is_tried_again(
 ) -> None:
     begun: list[Any] = []
 
-    def refuse(self: Database, connection: Any, operation: Any, writes: bool) -> None:
+    def refuse(self: Database, connection: Any, deadline: Any, writes: bool) -> None:
         begun.append(connection)
         raise OperationalError("BEGIN", None, OSError("refused"), connection_invalidated=closed)
 
@@ -243,19 +243,6 @@ def test_a_thread_waits_for_its_turn_to_write_no_longer_than_its_deadline(store_
             with pytest.raises(StoreUnavailableError, match=r"0\.1 s"):
                 thread.submit(late).result()
         store.enqueue(held_back())
-
-
-def test_only_the_operation_that_is_late_is_broken_off() -> None:
-    broken = threading.Event()
-    with _Operation(LONG) as other, _Operation(0.05) as late, _Operation(0.05) as over:
-        other.breaks_off(lambda: pytest.fail("in time"))
-        over.breaks_off(lambda: pytest.fail("its connection may be another operation's"))
-        over.__exit__()
-        late.breaks_off(broken.set)
-        assert broken.wait(60)
-    assert (other.late, late.late, over.late) == (False, True, False)
-    with pytest.raises(StoreUnavailableError, match="no connection in time"):
-        late.breaks_off(broken.set)
 
 
 def test_a_server_that_takes_connections_and_says_nothing_is_left_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
