@@ -230,7 +230,7 @@ def test_a_schema_of_a_stranger_neither_breaks_the_page_nor_sends_it_anywhere(
 
 
 def test_two_calls_of_one_step_say_what_a_decision_does_to_each(store: ReviewStore, site: Starlette) -> None:
-    calls = [{"name": name, "arguments": {}} for name in ("refund", "mail", "close")]
+    calls: list[dict[str, Any]] = [{"name": name, "arguments": {}} for name in ("refund", "mail", "close")]
     item = store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments", fixed=(1,)))
     page = Client(site).sign_in("ann").get(f"/items/{item.id}")[1]
     assert "<b>mail</b> needs no decision: it runs also if you reject." in page
