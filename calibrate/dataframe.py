@@ -34,11 +34,11 @@ from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
 from .items.documents import import_document_rows
-from .items.page import write_items_report
 from .items.records import RecordItems
 from .ledger import Ledger, counted
 from .pipeline import FitSettings, fit_artifact, part_header, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
+from .report.items import write_items_report
 from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -325,7 +325,7 @@ class Records:
             UsageError: Nothing is fitted, or on other records.
         """
         artifact = artifact or self._fitted()
-        if artifact.items is not None:
+        if artifact.kind == "items":
             other = None if test is None else test.file
             return write_items_report(path, artifact, self.file, test=other)[0]
         key = self._key(None, artifact)

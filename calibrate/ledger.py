@@ -221,22 +221,18 @@ def _line(artifact: CalibrationArtifact | CascadeArtifact, score: str, group: st
 def _units(artifact: CalibrationArtifact) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and labels that a threshold was fitted on; of gates of items, those of the items."""
     scores = artifact.calibration
-    u, wrong = scores.uncertainty, scores.error
-    if artifact.items is not None:
-        u, wrong = artifact.items.scores.uncertainty, artifact.items.scores.wrong  # type: ignore[assignment]
-    return np.array(u, dtype=np.float64), np.array(wrong, dtype=np.int64)
+    return np.array(scores.uncertainty, dtype=np.float64), np.array(scores.error, dtype=np.int64)
 
 
 def _settings(artifact: CalibrationArtifact) -> list[object]:
-    """What else decides a fit: questions, label rule, cut, clusters, and the kind of the items."""
-    labels, gate = artifact.correctness.model_dump(mode="json"), artifact.items
+    """What else decides a fit: questions, label rule, cut and clusters."""
+    labels = artifact.correctness.model_dump(mode="json")
     labels["params"].pop("undecided", None)
     return [
         labels,
         artifact.data.sha256,
         artifact.outcome.scope.cut,
         artifact.calibration.group is not None,
-        None if gate is None else gate.model_dump(mode="json", include={"spec"}),
     ]
 
 

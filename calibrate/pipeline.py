@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import BaseModel
 
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -21,13 +19,11 @@ from guardrail.artifact import (
 )
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.items.spec import ITEMS
+from guardrail.items.spec import ITEMS, ItemFigures
 from guardrail.outcome import CERTIFIED, Feasible, Infeasible
-from guardrail.sampling.follow_ups import SCORE
-from guardrail.types import Frozen, SamplingPlan
-from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
-from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
+from guardrail.types import Frozen
 
+from .binding import hashes_of_fit, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from .data.collect import package_versions
 from .data.columns import open_records
 from .data.labels import refuse_contradictions
@@ -35,7 +31,9 @@ from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
-from .fitting import fit, rule_named
+from .fitting import DEFAULT_DELTA, fit, rule_named
+from .items.figures import item_figures
+from .items.fit import fit_items_artifact, held_out_items
 from .rules import Rule
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
@@ -52,23 +50,21 @@ __all__ = [
     "at_calibration",
     "calibration_part",
     "fit_artifact",
-    "hashes_of_fit",
     "held_out",
-    "narrowed_plan",
-    "now",
     "part_header",
     "refuse_choice",
-    "refuse_fitted",
     "require_same",
     "split",
-    "turns_of_records",
     "without",
     "without_choice",
 ]
 
 
 class GateCounts(Frozen):
-    """Counts of a gate on labelled questions that it was not fitted on. Intervals are 95 % Clopper-Pearson."""
+    """Counts of a gate on labelled questions that it was not fitted on. Intervals are 95 % Clopper-Pearson.
+
+    Of a gate of items: an answer is accepted iff some item of it is kept, and wrong iff it then keeps a wrong item.
+    """
 
     n: int
     """Labelled questions."""
@@ -85,10 +81,21 @@ class GateCounts(Frozen):
     acceptance: tuple[float, float, float]
     """Share of the questions asked that are answered, with its interval."""
     power: tuple[float, float, float] | None
-    """Share of the right answers that were accepted, with its interval; None when no answer was right."""
+    """Share of the right answers that were accepted, with its interval; None when no answer was right, and for a gate
+    of items."""
+    items: ItemFigures | None = None
+    """Counts of the items; None for a gate of whole answers."""
 
     @classmethod
-    def count(cls, *, n: int, n_accepted: int, n_errors: int, n_correct: int, n_asked: int | None = None) -> GateCounts:
+    def count(
+        cls,
+        *,
+        n: int,
+        n_accepted: int,
+        n_errors: int,
+        n_correct: int,
+        n_asked: int | None = None,
+    ) -> GateCounts:
         """From counts; n is at least 1, and all were measured unless ``n_asked`` says otherwise."""
         n_asked = n if n_asked is None else max(n, n_asked)
         return cls(
@@ -109,7 +116,8 @@ class FitSettings:
     """Rare settings of a fit.
 
     Attributes:
-        options: Settings of the rule other than ``share``, e.g. ``{"most": 20}`` of certified_groups.
+        options: Settings of the rule other than ``share``, e.g. ``{"most": 20}`` of certified_groups, ``{"cap": 8}`` of
+            rules for items.
         repeats: Equal questions (same text, options and tools) are no independent draws: of each one record is used,
             the one whose id has the smallest hash. "all" uses every record.
         without_failed: Fit without the questions that have no score because a server, a rate limit or a time-out
@@ -128,7 +136,7 @@ def fit_artifact(
     *,
     score: str,
     alpha: float | Literal["smallest"],
-    rule: str | Rule = CERTIFIED,
+    rule: str | Rule | None = None,
     delta: float | None = None,
     share: float | None = None,
     groups: Groups = "category",
@@ -142,9 +150,11 @@ def fit_artifact(
 
     Args:
         records: A record file, scored and labelled.
-        score: Key of the score in the file, e.g. "semantic_entropy".
+        score: Key of the score in the file, e.g. "semantic_entropy"; "items" for a gate that keeps or holds back each
+            field of the answers, see `calibrate.items.fit.fit_items_artifact`.
         alpha: Target error rate among accepted answers, in (0, 1); "smallest" as in `calibrate.fit`.
-        rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own.
+        rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own; default: "certified". For items a
+            name of `calibrate.items.rules.RULES`; default: "wrong_share".
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         share: Share of the questions from which rule certified tests thresholds; default .25. Declare it before labels
             are seen: about half of what you expect to be answered.
@@ -162,6 +172,24 @@ def fit_artifact(
             be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
+    if score == ITEMS:
+        if alpha == "smallest" or isinstance(rule, Rule) or share is not None or settings.options.keys() - {"cap"}:
+            raise UsageError(
+                "a gate of items takes alpha as a number, a rule by name and the setting cap; alpha smallest, rules of "
+                "your own, share and other settings are of whole answers."
+            )
+        return fit_items_artifact(
+            file,
+            alpha=alpha,
+            rule=rule,
+            delta=DEFAULT_DELTA if delta is None else delta,
+            part=part,
+            groups=groups,
+            cap=settings.options.get("cap"),
+            repeats=settings.repeats,
+            without_failed=settings.without_failed,
+        )
+    rule = rule or CERTIFIED
     used = file.records if part is None else table_of(part)
     if (named := file.header.estimators.get(score)) is not None:
         used = without_ranked(named, used, groups=groups)
@@ -184,11 +212,6 @@ def fit_artifact(
             f"the header of {file.path} does not describe the score {score!r} (it has "
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(score)}"
-        )
-    if spec.name == ITEMS:
-        raise UsageError(
-            f"{score} measures the items of answers, which have a gate of their own: calibrate fit {file.typed} "
-            f"--items --alpha {alpha}."
         )
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, score)
@@ -239,20 +262,6 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
         )
 
 
-def unlike(sides: Iterable[tuple[str, object, object]]) -> list[str]:
-    """The differences of an artifact from records: (name, the artifact's, the records'), models field by field."""
-    lines = []
-    for name, ours, theirs in sides:
-        if isinstance(ours, BaseModel) and type(ours) is type(theirs):
-            fields = (
-                (f"{name}.{field}", getattr(ours, field), getattr(theirs, field)) for field in type(ours).model_fields
-            )
-            lines += unlike(fields)
-        elif ours != theirs:
-            lines.append(f"{name}: artifact {ours!r}, records {theirs!r}")
-    return lines
-
-
 def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
     """The header of a file that holds only a part of the records."""
     questions = [record.to_question() for record in part]
@@ -271,6 +280,17 @@ def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator
         UsageError: No record has a label, or the estimator was chosen on some of them.
     """
     table = table_of(records)
+    if artifact.kind == "items":
+        data = held_out_items(artifact, table)
+        figures = item_figures(data.items, artifact.threshold, data.columns)
+        counts = GateCounts.count(
+            n=figures.answers,
+            n_accepted=figures.shown,
+            n_errors=figures.broken,
+            n_correct=data.items.n_right,
+            n_asked=data.items.n + unmeasured_among(data.items.n, data.n_unlabelled, data.n_unmeasured),
+        )
+        return counts.model_copy(update={"power": None, "items": figures})
     labelled = table.take(table.counted_labels() >= 0)
     if not labelled:
         raise UsageError("no test record has a label. Run: calibrate label RECORDS")
@@ -344,28 +364,6 @@ def calibration_part(
     return table.take(ours), table.take(~ours)
 
 
-def hashes_of_fit(artifact: CalibrationArtifact) -> NDArray[np.uint64]:
-    """Hashes of the questions of the calibration part (`RecordTable.asked_hashes`), sorted."""
-    return np.sort(np.array(artifact.data.hashes, dtype=np.uint64))
-
-
-def refuse_fitted(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
-    """Refuse to test on questions that the threshold was chosen on: it fits them.
-
-    Questions are compared by what was asked, under any id.
-
-    Raises:
-        UsageError: Naming how many there are.
-    """
-    table = table_of(records)
-    shared = table.take(among(table.asked_hashes(), hashes_of_fit(artifact)))
-    if shared:
-        raise UsageError(
-            f"{len(shared)} of {len(records)} {what} records are questions that the artifact was fitted on, e.g. "
-            f"{shared[0].id!r}. A threshold chosen on them fits them: leave them out, or test on other questions."
-        )
-
-
 def refuse_choice(artifact: CalibrationArtifact, records: Sequence[Record], what: str) -> None:
     """Refuse to test on questions that the artifact's estimator was chosen on: it looks better there than it is.
 
@@ -391,44 +389,6 @@ def accepted_of(artifact: CalibrationArtifact, records: Sequence[Record], estima
 def _cut(outcome: Feasible | Infeasible) -> float:
     # No score is at or below -inf, so an infeasible gate accepts nothing.
     return outcome.threshold if isinstance(outcome, Feasible) else -np.inf
-
-
-def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
-    """The plan that run time needs for this one estimator: a collection may have drawn more, for others.
-
-    Nothing that moves the score or the primary answer is dropped: samples, log-probabilities and follow-ups that the
-    estimator does not read. With options n and log-probabilities stay, because n decides there what the primary answer
-    is. Imported scores keep all: what they were computed from is unknown.
-    """
-    read = _read_by(spec)
-    if read is None:  # imported scores: what they need is unknown, so nothing may be left out
-        return plan
-    needs, asked = read
-    plan = plan.model_copy(update={"follow_ups": tuple(name for name in plan.follow_ups if name in asked)})
-    if plan.options is not None:
-        return plan
-    reads_samples = needs.samples or plan.primary == "majority"
-    n = spec.samples or plan.n  # `then` reads the first m samples, whatever else was drawn
-    return plan.model_copy(update={"n": n if reads_samples else 0, "logprobs": plan.logprobs and needs.logprobs})
-
-
-def _read_by(spec: EstimatorSpec) -> tuple[Needs, set[str]] | None:
-    """The needs of an estimator and its follow-ups by name; None where they are unknown."""
-    if spec.name in COMBINATIONS:
-        read = [_read_by(part) for part in Parts.from_stored(spec.params).parts]
-        known = [each for each in read if each is not None]
-        if len(known) < len(read):
-            return None
-        return union_of_needs([needs for needs, _ in known]), set[str]().union(*(asked for _, asked in known))
-    if spec.name.startswith(SCORE):
-        reads = spec.params["reads"]
-        return Needs(samples="samples" in reads, logprobs="logprobs" in reads), {spec.name}
-    if spec.name == ITEMS:
-        return Needs(samples=True), set()
-    if spec.name in list_estimators():
-        needs = make_estimator(spec.name).needs
-        return needs, set() if needs.follow_up is None else {needs.follow_up.name}
-    return None
 
 
 def _fingerprint(
@@ -461,20 +421,8 @@ def _cut_off(used: RecordTable) -> int | None:
     return int(np.count_nonzero(flags & CUT)) if (flags & ENDED).any() else None
 
 
-def turns_of_records(usable: RecordTable) -> tuple[str, ...] | None:
-    """Turns of the prompts that the threshold was fitted on; None if those of some prompt are unknown."""
-    names = usable.coded("turns")[1]
-    distinct = sorted(turns for turns in names if turns is not None)
-    return tuple(distinct) if distinct and len(distinct) == len(names) else None
-
-
 def _proportion(k: int, n: int) -> tuple[float, float, float] | None:
     if n == 0:
         return None
     low, high = interval(k, n)
     return (k / n, low, high)
-
-
-def now() -> str:
-    """The time for ``created``, ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")

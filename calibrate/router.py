@@ -17,12 +17,13 @@ from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, 
 from guardrail.errors import UsageError
 from guardrail.outcome import CERTIFIED, Diagnostics, Infeasible, InfeasibleReason
 
+from .binding import now
 from .data.collect import package_versions
 from .data.columns import open_records
 from .data.records import Record, RecordFile
 from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
-from .pipeline import FitSettings, fit_artifact, now
+from .pipeline import FitSettings, fit_artifact
 from .rules import Rule
 
 __all__ = ["ByGroup", "by_route", "fit_router"]

@@ -10,11 +10,13 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from langchain_core.messages import BaseMessage
 from pydantic import (
+    Discriminator,
     Field,
+    Tag,
     ValidationInfo,
     ValidatorFunctionWrapHandler,
     field_serializer,
@@ -24,7 +26,7 @@ from pydantic import (
 
 from .errors import ArtifactMismatchError
 from .files import Persisted
-from .items.spec import ItemsThreshold
+from .items.spec import ItemFigures, ItemScores
 from .outcome import (
     Feasible,
     InfeasibleReason,
@@ -98,7 +100,7 @@ class DataFingerprint(Frozen):
     n_unlabelled: int
     """Questions that nobody has labelled yet; left out of the fit."""
     n_undecided: int = 0
-    """Questions among ``n_used`` whose answer the label rule could not decide; they count as wrong."""
+    """Answers (with items, items of answers) among ``n_used`` whose label could not be decided; they count as wrong."""
     n_cut_off: int | None = None
     """Questions whose primary answer was cut off, most often at ``max_tokens``. None if nothing says how answers ended
     (imported scores)."""
@@ -189,6 +191,27 @@ class CalibrationScores(Frozen):
     def _packed(self, values: Sequence[float]) -> Any:
         return pack(values) if isinstance(values, array) else values
 
+    @property
+    def n(self) -> int:
+        """Number of answers."""
+        return len(self.error)
+
+    @property
+    def of_answers(self) -> Sequence[float]:
+        """One number for each measured answer, by which populations of answers are compared: its score."""
+        return self.uncertainty
+
+
+def _unit_of(scores: Any) -> str:
+    has_items = "sizes" in scores if isinstance(scores, dict) else isinstance(scores, ItemScores)
+    return "items" if has_items else "answers"
+
+
+Scores = Annotated[
+    Annotated[CalibrationScores, Tag("answers")] | Annotated[ItemScores, Tag("items")], Discriminator(_unit_of)
+]
+"""What a threshold was fitted on: a score and a label for each answer, or for each of its items."""
+
 
 class CalibrationArtifact(Persisted):
     """A threshold, and everything it is valid for.
@@ -198,7 +221,8 @@ class CalibrationArtifact(Persisted):
     """
 
     kind: Literal["threshold", "items"] = "threshold"
-    """Whether whole answers are gated, or items of answers (JSON fields, sentences)."""
+    """Whether whole answers are gated, or the items of answers (fields of JSON). With items ``outcome`` counts answers:
+    accepted are those of which some item is kept, errors those that keep a wrong one."""
     created: str
     """When it was fitted, ISO 8601 with time zone."""
     model: ModelIdentity
@@ -215,7 +239,7 @@ class CalibrationArtifact(Persisted):
     """The questions that were used."""
     outcome: Outcome
     """The fitted threshold with its rule, alpha, counts, diagnostics, or the reason why there is none."""
-    calibration: CalibrationScores = Field(repr=False)
+    calibration: Scores = Field(repr=False)
     """The scores and errors themselves."""
     packages: dict[str, str]
     """Versions of the packages that were used."""
@@ -224,24 +248,14 @@ class CalibrationArtifact(Persisted):
     fingerprint: Fingerprint | None = Field(default=None, exclude_if=lambda kept: kept is None, repr=False)
     """Tokens and log-probabilities of the endpoint's greedy answer to the probe's question, by which `guardrail doctor`
     notices other weights behind the same name; None if the endpoint gave none, or the model is a local one."""
-    items: ItemsThreshold | None = None
-    """The gate of the items of an answer, the fields of its JSON; None if whole answers are gated. With it,
-    ``outcome`` counts answers: accepted are those of which some item is kept, errors those that keep a wrong one; and
-    ``calibration`` is empty."""
-
-    @model_validator(mode="before")
-    @classmethod
-    def _kind_of_gate(cls, data: Any) -> Any:
-        if isinstance(data, dict) and "kind" not in data and data.get("items") is not None:
-            return {**data, "kind": "items"}
-        return data
+    items: ItemFigures | None = None
+    """Counts of the items at the threshold; None if whole answers are gated, or nothing was fitted."""
 
     @model_validator(mode="after")
-    def _one_threshold_of_parts(self) -> Self:
-        if (self.kind == "items") != (self.items is not None):
-            raise ValueError(f"the kind is {self.kind!r}, and the gate is of {'items' if self.items else 'answers'}")
-        if self.items is not None and self.items.threshold != self.threshold:
-            raise ValueError(f"the items have threshold {self.items.threshold}, the outcome says {self.threshold}")
+    def _scores_of_its_kind(self) -> Self:
+        if (self.kind == "items") != isinstance(self.calibration, ItemScores):
+            scores = "items" if isinstance(self.calibration, ItemScores) else "whole answers"
+            raise ValueError(f"the kind is {self.kind!r}, and the calibration scores are of {scores}")
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
@@ -252,7 +266,7 @@ class CalibrationArtifact(Persisted):
         yield "alpha", self.alpha
         yield "threshold", self.threshold
         yield "acceptance", round(self.acceptance, 4)
-        yield "n", len(self.calibration.error) if self.items is None else len(self.items.scores.sizes)
+        yield "n", self.calibration.n
 
     @property
     def threshold(self) -> float | None:
@@ -306,7 +320,7 @@ def uncalibrated(
     estimator: EstimatorSpec,
     outcome: Outcome,
     *,
-    scores: CalibrationScores | None = None,
+    scores: CalibrationScores | ItemScores | None = None,
     turns: tuple[str, ...] | None = None,
 ) -> CalibrationArtifact:
     """An artifact around an outcome that no calibration gave: a threshold for tests, or none at all.
@@ -317,12 +331,13 @@ def uncalibrated(
         prompt: Prompt wrapping.
         estimator: The estimator.
         outcome: The outcome; its rule is "none" where nothing was calibrated.
-        scores: Scores to state; None for none.
+        scores: Scores to state, of a gate of items those of items; None for none.
         turns: Turns of the prompts it answers.
     """
     scores = scores or CalibrationScores(uncertainty=(), error=())
-    n = len(scores.error)
+    n = scores.n
     return CalibrationArtifact(
+        kind="items" if isinstance(scores, ItemScores) else "threshold",
         created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
         model=model,
         plan=plan,
@@ -460,7 +475,7 @@ class CascadeArtifact(Persisted):
         if len(self.stages) != len(self.outcome.stages):
             raise ValueError(f"{len(self.stages)} stages but {len(self.outcome.stages)} thresholds")
         for i, (stage, share) in enumerate(zip(self.stages, self.outcome.stages, strict=True), start=1):
-            if stage.items is not None:
+            if stage.kind == "items":
                 raise ValueError(f"stage {i} gates items of answers; a stage of a cascade gives a whole answer or none")
             if stage.threshold != share.threshold:
                 raise ValueError(f"stage {i} has threshold {stage.threshold}, the outcome says {share.threshold}")

@@ -127,7 +127,7 @@ def describe(artifact: Artifact) -> str:
 
 def answer_if(artifact: CalibrationArtifact) -> str:
     """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-    if artifact.items is not None:
+    if artifact.kind == "items":
         if artifact.threshold is None:
             return "keep nothing: no threshold was found"
         return f"keep an item if at most {artifact.threshold:.6g} of the samples do not support it"
@@ -147,7 +147,7 @@ def promises(artifact: Artifact) -> tuple[str, ...]:
         return tuple(f"{name}: {line}" for name, part in artifact.artifacts.items() for line in promises(part))
     if isinstance(artifact, CascadeArtifact):
         return (promise_line(artifact.alpha, artifact.outcome.n, _terms(artifact), asked(artifact)),)
-    if artifact.items is not None:
+    if artifact.kind == "items":
         return tuple(_promises_of_items(artifact))
     return (promise_line(artifact.alpha, len(artifact.calibration.error), _terms(artifact), asked(artifact)),)
 
@@ -166,11 +166,10 @@ def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
 
 
 def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
-    gate, shown, broken = artifact.items, artifact.outcome.n_accepted, artifact.outcome.n_errors
-    assert gate is not None, "an artifact of items"
-    yield f"Promise in use ({gate.rule}): {guarantee(artifact.outcome)}{asked(artifact).failures}"
+    shown, broken = artifact.outcome.n_accepted, artifact.outcome.n_errors
+    yield f"Promise in use ({artifact.outcome.rule}): {guarantee(artifact.outcome)}{asked(artifact).failures}"
     kept = f"{broken} of these keep a wrong item ({percent(broken / shown)})" if shown else ""
-    line = f"At calibration {shown} of {len(gate.scores.sizes)} answers show something"
+    line = f"At calibration {shown} of {artifact.calibration.n} answers show something"
     yield "; ".join(filter(None, (f"{line} ({percent(artifact.acceptance)} of all questions)", kept))) + "."
 
 

@@ -19,7 +19,7 @@ from pydantic import Field
 
 from .artifact import CalibrationArtifact, CalibrationScores, uncalibrated
 from .items.measure import ItemsMeasure, items_estimator, items_measure
-from .items.spec import ItemScores, ItemsSpec, ItemsThreshold
+from .items.spec import ItemScores, ItemsSpec
 from .outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 from .prompting import ONE_QUESTION, PromptWrapping, question_text
 from .sampling.calls import SAMPLE_INDEX
@@ -163,23 +163,15 @@ def make_artifact(
         outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, detail="made so for a test.", **common)
     else:
         outcome = Feasible(threshold=threshold, n_accepted=1, n_errors=0, interval=(0.0, 0.975), tie_block=1, **common)
-    artifact = uncalibrated(
+    scores: CalibrationScores | ItemScores = CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,))
+    if measure is not None:
+        scores = ItemScores(sizes=(1,), uncertainty=(threshold or 0.0,), error=(0,))
+    return uncalibrated(
         identify(model),
         plan_for([own_estimator], options=options, n=n, bindings=bindings),
         prompt or PromptWrapping(),
         own_estimator.spec,
         outcome,
-        scores=None if measure is not None else CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,)),
+        scores=scores,
         turns=tuple(turns),
     )
-    if measure is None:
-        return artifact
-    gate = ItemsThreshold(
-        spec=measure.spec,
-        rule="wrong_share",
-        alpha=alpha,
-        delta=0.1,
-        threshold=threshold,
-        scores=ItemScores(sizes=(1,), uncertainty=(threshold or 0.0,), wrong=(0,)),
-    )
-    return artifact.model_copy(update={"kind": "items", "items": gate})

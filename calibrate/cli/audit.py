@@ -23,7 +23,6 @@ from guardrail.monitor.drift import Reference
 from ..data.records import RecordFile, RecordReader
 from ..evaluation.audit import Audit, audit_router, prepared
 from ..evaluation.audit import audit as run_audit
-from ..items.audit import measured_alike
 from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
@@ -106,7 +105,7 @@ def audit(
                 f"{artifact} is the artifact of a cascade, which has records for each stage. Audit it by "
                 "its verdicts: guardrail monitor."
             )
-        if loaded.items is not None:
+        if loaded.kind == "items":
             audit_by_items(loaded, file, level=level, target=at_most, as_json=as_json)
             return
         header = file.header
@@ -160,14 +159,12 @@ def _compare_scores(
     with _two_for_failures():
         loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
         header = file.header
-        if loaded.items is not None:
-            file, key = measured_alike(loaded, file), ITEMS
+        asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
+        file, key = prepared(file, loaded, asked, labels=False)
+        reference, stored = Reference(loaded), (record.scores.get(key) for record in file.records)
+        scores = [reference.compared(score) for score in stored if score is not None]
+        if key == ITEMS:
             scores = [mean_uncertainty([item.uncertainty for item in record.items or ()]) for record in file.records]
-        else:
-            asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-            file, key = prepared(file, loaded, asked, labels=False)
-            reference, stored = Reference(loaded), (record.scores.get(key) for record in file.records)
-            scores = [reference.compared(score) for score in stored if score is not None]
         measured = [value for value in scores if value is not None]
         if not measured:
             raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")

@@ -15,6 +15,7 @@ from guardrail.gate import Scope
 from guardrail.notebook import percent
 from guardrail.outcome import CERTIFIED
 
+from ..binding import refuse_fitted
 from ..data.columns import in_memory
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
@@ -24,7 +25,7 @@ from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious, unread_answers
 from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted, counted_router
-from ..pipeline import FitSettings, fit_artifact, part_header, refuse_fitted, require_same
+from ..pipeline import FitSettings, fit_artifact, part_header, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import auroc_of, second_look, unread, verdict_text
 from ..router import ByGroup, fit_router

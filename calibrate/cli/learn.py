@@ -14,11 +14,12 @@ from rich.panel import Panel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
-from guardrail.items.spec import ItemFigures
+from guardrail.items.spec import bounds_answers
 from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
+from ..items.words import share_of
 from ..ledger import Ledger
 from ..pipeline import GateCounts
 from ..report.sentences import slots_argument, verdict_text
@@ -40,10 +41,9 @@ from ..reviews import learn as learn_from
 from .frame.app import command
 from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
 from .frame.files import keep_inputs, opened_store
-from .frame.items import print_items
 from .frame.options import MissingOption, RespondOption
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_fits, print_unwritten, print_verdict
+from .frame.verdicts import print_unwritten, print_verdict
 
 __all__ = ["learn"]
 
@@ -165,9 +165,9 @@ def _learn_answers(
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
     keep_inputs([artifact, *earlier, sqlite_path(store)], [out, records])
     loaded = CalibrationArtifact.load(artifact)
-    if monitor is not None and loaded.items is not None and loaded.items.rule != "clean_shown":
+    if monitor is not None and not bounds_answers(loaded.outcome.rule):
         raise UsageError(
-            f"a monitor tests the share of answers with a wrong item, which {loaded.items.rule} does not promise. "
+            f"a monitor tests the share of answers with a wrong item, which {loaded.outcome.rule} does not promise. "
             "Leave --monitor out and read the share of wrong items, or fit with --rule clean_shown."
         )
     before = [CalibrationArtifact.load(path) for path in earlier]
@@ -190,12 +190,8 @@ def _learn_answers(
     ledger = Ledger([out.parent / "reviews.db" if database is None else database])
     learned = learn_from(pool, loaded, name=f"reviews of {artifact.name}", ledger=ledger, **options)
     _print_sample(learned)
-    if learned.artifact.items is None:
-        print_unwritten(ledger)
-        print_verdict(verdict_text(learned.artifact))
-    else:
-        print_fits(learned.artifact, ledger)
-        print_items(learned.artifact)
+    print_unwritten(ledger)
+    print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
     guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"
     finish(_write(learned, out, records), f"use it: {guard}, with new monitors")
@@ -273,14 +269,12 @@ def _print_accepted(
         why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
         print_line(f"{why}, so nothing is known about the error rate of answers that were given{gate}.")
         return
-    # A gate of items may promise less about answers than that no part of them is wrong.
-    promised = artifact.items is None or artifact.items.rule == "clean_shown"
-    what = "Error among answers" if artifact.items is None else "Answers with a wrong item among those"
+    promised = bounds_answers(artifact.outcome.rule)
     target = f"; promised {percent(artifact.alpha)}" if promised else ""
     how = "exact" if error.exact else "betting, over several audit rates"
     without = f", {error.undecided} of them undecided" if error.undecided else ""
     print_line(
-        f"{what} given{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
+        f"Error among answers given{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
         f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}{target}). "
         f"About {percent(error.acceptance)} of the measured questions were answered.",
         "red" if promised and error.low > artifact.alpha else None,
@@ -288,13 +282,14 @@ def _print_accepted(
 
 
 def _print_given_items(counts: tuple[int, int, float] | None, artifact: CalibrationArtifact) -> None:
-    gate = artifact.items
-    if gate is None or counts is None:
+    if counts is None:
         return
     wrong, given, share = counts
+    about = artifact.outcome
     print_line(
         f"Wrong among the items given: {percent(share)} ({wrong} of {given} in audits"
-        + (f"; promised {percent(gate.alpha)})." if gate.rule == "wrong_share" else ").")
+        + (f"; promised {percent(about.alpha)})." if about.rule == "wrong_share" else ").")
+        + " An answer with a wrong item is an error above."
     )
 
 
@@ -360,22 +355,19 @@ def _print_sample(learned: Learned) -> None:
 
 
 def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
-    rows = [
-        _line("in force", old, learned.old),
-        _line("new", learned.artifact, learned.new),
-    ]
-    items = old.items is not None
-    heads = ("items kept", "wrong among them", "answers with one") if items else ("answered", "wrong among them")
-    last = () if items else ("95 % interval",)
+    gates = [("in force", old, learned.old), ("new", learned.artifact, learned.new)]
+    heads = ("artifact", "threshold", "answered", "wrong among them", "95 % interval")
     title = f"On {len(learned.test)} reviewed questions kept out of the fit"
-    console.print(table(title, ("artifact", "threshold", *heads, *last), rows))
+    console.print(table(title, heads, [_line(*gate) for gate in gates]))
+    for name, _, counts in gates:
+        if counts.items is not None:
+            items = counts.items
+            kept, wrong = share_of(items.kept, items.items), share_of(items.kept_wrong, items.kept)
+            print_line(f"Items, {name}: {kept} kept, {wrong} of them wrong.")
 
 
-def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts | ItemFigures) -> list[str]:
+def _line(name: str, artifact: CalibrationArtifact, counts: GateCounts) -> list[str]:
     threshold = "none" if artifact.threshold is None else artifact.estimator.limit(artifact.threshold)
-    if isinstance(counts, ItemFigures):
-        pairs = ((counts.kept, counts.items), (counts.kept_wrong, counts.kept), (counts.broken, counts.shown))
-        return [name, threshold, *(f"{k} of {n}, {percent(k / n)}" if n else "-" for k, n in pairs)]
     if counts.error_rate is None:
         return [name, threshold, percent(counts.acceptance[0]), "-", "-"]
     share, low, high = counts.error_rate

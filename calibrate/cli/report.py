@@ -17,6 +17,7 @@ from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..evaluation.label_checks import judge_to_look_at
+from ..items.words import caveats
 from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..rules import RULES
@@ -24,7 +25,7 @@ from ..scoring.names import stored_key
 from .frame.app import command
 from .frame.cascade import is_cascade, say_cascade
 from .frame.files import keep_inputs, open_pool, pair_cache
-from .frame.items import report_by_items, say_items
+from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
 from .frame.routes import print_router
@@ -79,7 +80,7 @@ def report(
     if is_cascade(artifact):
         raise UsageError(f"a cascade has no page. Say it in words: calibrate report {listed([artifact])}")
     loaded = CalibrationArtifact.load(artifact)
-    if loaded.items is not None:
+    if loaded.kind == "items":
         report_by_items(records, artifact, loaded, out, test or ())
         return
     file = open_pool(records)
@@ -136,13 +137,10 @@ def _say(artifact: Artifact, *, as_json: bool) -> None:
         for line in promises(artifact):
             print_line(line)
         return
-    if artifact.items is not None:
-        say_items(artifact)
-        return
     text = sentences.verdict_text(artifact)
     print_verdict(text, most=None)
     print_words(not_covered(artifact))
-    print_facts(sentences.facts(artifact))
+    print_facts(sentences.facts(artifact), caveats(artifact))
     finish([], *(text.steps or ("Nothing needs doing.",)))
 
 

@@ -12,25 +12,19 @@ from scipy import special
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.monitor.risk import log_wealth
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
 
+from ..binding import hashes_of_fit, refuse_fitted
 from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import among, table_of
 from ..fitting import check_open_unit
-from ..pipeline import (
-    GateCounts,
-    accepted_of,
-    asked_with,
-    at_calibration,
-    hashes_of_fit,
-    refuse_choice,
-    refuse_fitted,
-    require_same,
-)
+from ..items.audit import measured_alike
+from ..pipeline import GateCounts, accepted_of, asked_with, at_calibration, refuse_choice, require_same
 from ..router import by_route
 from ..rules import RULES, certifies
 from ..rules.certificate import tail, upper_bound
@@ -363,6 +357,8 @@ def prepared(
         UsageError: Another model, plan, prompt, estimator or correctness rule than the artifact's (both sides are
             named), no question but those of the fit, or labels that only people can give.
     """
+    if artifact.kind == "items":
+        return measured_alike(artifact, file, labels=labels), ITEMS
     header = file.header
     spec = artifact.estimator
     keys = [key for key, own in header.estimators.items() if own == spec]

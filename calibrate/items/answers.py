@@ -374,10 +374,30 @@ class LabelledItems:
     n_unmeasured: int
     n_unlabelled: int
 
-    @property
-    def n_unmeasured_items(self) -> int:
-        """Items of the labelled answers that could not be measured."""
-        return int(np.isnan(self.columns.uncertainty).sum())
+    @classmethod
+    def of(cls, used: RecordTable, spec: ItemsSpec, correctness: CorrectnessSpec) -> LabelledItems:
+        """The labelled answers among these records.
+
+        Raises:
+            UsageError: No answer has both items and labels.
+        """
+        everything = used.items()
+        labelled = everything.labelled
+        if not labelled.any():
+            raise UsageError("no record has both items and their labels. Run: calibrate label RECORDS --items")
+        own, columns = used.take(labelled), everything.take(labelled)
+        # 1 is a right item, and all else, also an undecided one, is wrong.
+        wrong = lists_of(columns.labels, columns.right != 1)
+        return cls(
+            records=own,
+            columns=columns,
+            items=AnswerItems.of(lists_of(columns.size, columns.uncertainty), wrong, cap=spec.cap, ids=list(own.ids)),
+            spec=spec,
+            correctness=correctness,
+            n_records=len(used),
+            n_unmeasured=int((~everything.measured).sum()),
+            n_unlabelled=int((everything.measured & ~labelled).sum()),
+        )
 
     @property
     def n_undecided(self) -> int:
@@ -404,21 +424,4 @@ def labelled_items(
     if cap is not None:
         check_cap(cap)
         spec = spec.model_copy(update={"cap": cap})
-    used = table_of(file.records if records is None else records)
-    everything = used.items()
-    labelled = everything.labelled
-    if not labelled.any():
-        raise UsageError(f"no record of {file.path} has both items and their labels.")
-    own, columns = used.take(labelled), everything.take(labelled)
-    # 1 is a right item, and all else, also an undecided one, is wrong.
-    wrong = lists_of(columns.labels, columns.right != 1)
-    return LabelledItems(
-        records=own,
-        columns=columns,
-        items=AnswerItems.of(lists_of(columns.size, columns.uncertainty), wrong, cap=spec.cap, ids=list(own.ids)),
-        spec=spec,
-        correctness=file.header.item_correctness,
-        n_records=len(used),
-        n_unmeasured=int((~everything.measured).sum()),
-        n_unlabelled=int((everything.measured & ~labelled).sum()),
-    )
+    return LabelledItems.of(table_of(file.records if records is None else records), spec, file.header.item_correctness)

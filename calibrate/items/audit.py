@@ -10,7 +10,7 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.items.measure import items_measure
-from guardrail.items.spec import ITEMS, ItemFigures, ItemsThreshold
+from guardrail.items.spec import ITEMS, ItemFigures, ItemsSpec
 from guardrail.notebook import percent
 
 from ..data.records import RecordFile
@@ -18,7 +18,8 @@ from ..data.split import one_per_cluster, one_per_question
 from ..rules.capital import excess_mean, excess_total, p_capital
 from ..rules.certificate import tail
 from .answers import LabelledItems, label_items, measure_records
-from .fit import gate_of, held_out_items, require_same_items
+from .figures import item_figures
+from .fit import held_out_items, require_same_items
 from .rules import AnswerItems
 
 __all__ = ["LEVEL", "ItemsAudit", "audit_items", "check_on", "check_promise", "measured_alike"]
@@ -49,19 +50,18 @@ class ItemsAudit:
 
 
 def check_promise(
-    gate: ItemsThreshold, items: AnswerItems, *, level: float = LEVEL, target: float | None = None
+    rule: str, threshold: float | None, items: AnswerItems, *, alpha: float, level: float = LEVEL
 ) -> tuple[float, float, str]:
     """The p-values of "the promise holds" and of "it does not" on answers that the gate was not fitted on, in words.
 
     The share of wrong items is tested by betting, in both directions; rules over answers by exact binomial tails. A
     gate whose risk is exactly its target is refuted with probability ``level`` at most.
     """
-    alpha = gate.alpha if target is None else target
-    K, W = items.counts(gate.threshold)
+    K, W = items.counts(threshold)
     if not K.any():
         return 1.0, 1.0, "nothing is kept of these answers, so the promise cannot be tested"
-    if gate.rule.startswith("wrong_share"):
-        by_item = gate.rule == "wrong_share"
+    if rule.startswith("wrong_share"):
+        by_item = rule == "wrong_share"
         excess = (excess_total if by_item else excess_mean)(K, W, alpha)
         largest = items.cap if by_item else 1
         share = W.sum() / K.sum() if by_item else (W[K > 0] / K[K > 0]).mean()
@@ -71,7 +71,7 @@ def check_promise(
         against = float(p_capital(-read, alpha * largest, level)[0])
         supports = float(p_capital(read, (1 - alpha) * largest, level)[0])
         return against, supports, f"{percent(share)} of what is kept is wrong, and the target is {percent(alpha)}"
-    shown_only = gate.rule == "clean_shown"
+    shown_only = rule == "clean_shown"
     broken, n = int((W > 0).sum()), int((K > 0).sum()) if shown_only else items.n
     against = 1.0 if broken == 0 else float(1 - tail(broken - 1, n, alpha))
     of = "answers that show something" if shown_only else "answers"
@@ -96,13 +96,16 @@ def check_on(
     Raises:
         UsageError: As `held_out_items`.
     """
-    figures, data = held_out_items(artifact, file)
-    gate = gate_of(artifact)
-    clustered = gate.scores.group is not None
+    require_same_items(artifact, file)
+    data = held_out_items(artifact, file.records)
+    clustered = artifact.calibration.group is not None
     units = one_per_question(one_per_cluster(data.records) if clustered else data.records)
     fewer = len(units) < len(data.records)
-    items = held_out_items(artifact, file, units)[1].items if fewer else data.items
-    p_refuted, p_supported, words = check_promise(gate, items, level=level, target=target)
+    items = held_out_items(artifact, units).items if fewer else data.items
+    alpha = artifact.alpha if target is None else target
+    p_refuted, p_supported, words = check_promise(
+        artifact.outcome.rule, artifact.threshold, items, alpha=alpha, level=level
+    )
     if p_refuted <= level:
         verdict, sentence = "refuted", f"They refute the promise: {words} (p = {p_refuted:.2g})."
     elif p_supported <= level:
@@ -113,6 +116,7 @@ def check_on(
     if fewer:
         which = "one of each cluster" if clustered else "one of equal questions"
         sentence += f" Tested on {items.n} of these answers, {which}."
+    figures = item_figures(data.items, artifact.threshold, data.columns)
     return ItemsAudit(verdict, sentence, p_refuted, p_supported, figures, data)  # type: ignore[arg-type]
 
 
@@ -122,21 +126,18 @@ def audit_items(
     """`check_on` on records that may lack items or labels: they are measured and labelled as the artifact says.
 
     Raises:
-        UsageError: As `measured_alike`, `label_items` and `check_on`.
+        UsageError: As `measured_alike` and `check_on`.
     """
-    file = measured_alike(artifact, file)
-    if file.header.item_correctness is None:
-        file = label_items(file)
-    return check_on(artifact, file, level=level, target=target)
+    return check_on(artifact, measured_alike(artifact, file), level=level, target=target)
 
 
-def measured_alike(artifact: CalibrationArtifact, file: RecordFile) -> RecordFile:
-    """Records with their items as the artifact says.
+def measured_alike(artifact: CalibrationArtifact, file: RecordFile, *, labels: bool = True) -> RecordFile:
+    """Records with their items as the artifact says, and their labels if they are needed.
 
     Raises:
-        UsageError: The artifact gates whole answers, or the records were made otherwise.
+        UsageError: The artifact gates whole answers, the records were made otherwise, or as `label_items`.
     """
     if ITEMS not in file.header.estimators:
-        file = measure_records(file, items_measure(gate_of(artifact).spec))
+        file = measure_records(file, items_measure(ItemsSpec.of(artifact.estimator)))
     require_same_items(artifact, file)
-    return file
+    return label_items(file) if labels and file.header.item_correctness is None else file

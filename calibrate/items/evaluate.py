@@ -14,14 +14,13 @@ from guardrail.items.spec import ItemRule
 from ..data.progress import Progress, silent
 from ..data.records import RecordFile
 from ..data.split import one_per_question
-from ..evaluation.planning import DEFAULT_SIZES
 from ..rules.counts import Feasible
 from .answers import labelled_items
 from .rules import RULES, AnswerItems, fit_items
 
 __all__ = ["SIZES", "ItemsRow", "evaluate_items", "pilot_items", "plan_items"]
 
-SIZES = DEFAULT_SIZES[:5]
+SIZES = (100, 200, 300, 500, 1000)
 """Numbers of labelled answers that are simulated by default."""
 
 

@@ -6,41 +6,30 @@ import math
 from array import array
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 
-from guardrail.artifact import CalibrationArtifact, CalibrationScores, DataFingerprint
+from guardrail.artifact import CalibrationArtifact, DataFingerprint
 from guardrail.errors import UsageError
-from guardrail.items.spec import ITEMS, ItemFigures, ItemScores, ItemsThreshold
+from guardrail.items.spec import ITEMS, ItemFigures, ItemRule, ItemScores, ItemsSpec
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 
 from .. import rules
+from ..binding import narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from ..data.collect import package_versions
 from ..data.columns import open_records
 from ..data.records import Record, RecordFile
-from ..data.split import Groups, one_per_cluster, one_per_question
+from ..data.split import Groups, Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..fitting import DEFAULT_DELTA
-from ..pipeline import narrowed_plan, now, refuse_fitted, turns_of_records, unlike
 from ..rules.certificate import interval
 from ..scoring.scores import refuse_failed, unmeasured_among
 from .answers import LabelledItems, labelled_items, stored_spec
 from .figures import item_figures
 from .rules import fit_items, rule_named
 
-__all__ = ["answers_needed", "fit_items_artifact", "gate_of", "held_out_items", "require_same_items"]
-
-
-def gate_of(artifact: CalibrationArtifact) -> ItemsThreshold:
-    """The threshold for items of an artifact.
-
-    Raises:
-        UsageError: It gates whole answers.
-    """
-    if artifact.items is None:
-        raise UsageError("this artifact gates whole answers, not their items: leave --items out.")
-    return artifact.items
+__all__ = ["answers_needed", "fit_items_artifact", "held_out_items", "require_same_items"]
 
 
 def fit_items_artifact(
@@ -52,7 +41,7 @@ def fit_items_artifact(
     part: Sequence[Record] | None = None,
     groups: Groups = "category",
     cap: int | None = None,
-    repeats: Literal["one", "all"] = "one",
+    repeats: Repeats = "once",
     without_failed: bool = False,
 ) -> CalibrationArtifact:
     """Fit a threshold for the items of answers and bind it to everything it is valid for.
@@ -65,8 +54,7 @@ def fit_items_artifact(
         part: Fit on these records only.
         groups: Whether the records' groups are clusters of dependent answers, of which one each is used.
         cap: Most items of an answer that are kept; default: that of the items in the file. Fix it without labels.
-        repeats: The answers of a question that is in the file several times: one of them, or all, where each time is
-            a draw of its own.
+        repeats: As in `calibrate.pipeline.FitSettings`.
         without_failed: As in `calibrate.pipeline.FitSettings`.
 
     Returns:
@@ -88,28 +76,17 @@ def fit_items_artifact(
     found = fit_items(data.items.with_unmeasured(unmeasured), chosen, alpha, delta)
     threshold = found.threshold if isinstance(found, rules.Feasible) else None
     figures = item_figures(data.items, threshold, data.columns)
-    uncertainty = data.columns.uncertainty.tolist()
-    gate = ItemsThreshold(
-        spec=data.spec,
-        rule=chosen,
-        alpha=alpha,
-        delta=delta,
-        threshold=threshold,
-        n_unmeasured_answers=data.n_unmeasured,
-        n_unmeasured_items=data.n_unmeasured_items,
-        n_undecided=data.n_undecided,
-        figures=figures,
-        scores=ItemScores(
-            sizes=tuple(data.columns.size.tolist()),
-            uncertainty=tuple(None if math.isnan(value) else value for value in uncertainty),
-            wrong=tuple(data.items.wrong.tolist()),
-            ids=data.items.ids,
-            group=tuple(group or "" for group in data.records.groups) if groups == "cluster" else None,
-        ),
+    scores = ItemScores(
+        sizes=tuple(data.columns.size.tolist()),
+        uncertainty=tuple(data.columns.uncertainty.tolist()),
+        error=tuple(data.items.wrong.tolist()),
+        ids=data.items.ids,
+        group=tuple(group or "" for group in data.records.groups) if groups == "cluster" else None,
     )
     header = file.header
     estimator = header.estimators[ITEMS]
     return CalibrationArtifact(
+        kind="items",
         created=now(),
         model=header.model,
         plan=narrowed_plan(header.plan, estimator),
@@ -117,29 +94,35 @@ def fit_items_artifact(
         estimator=estimator.model_copy(update={"params": data.spec.model_dump(mode="json")}),
         correctness=data.correctness,
         data=_fingerprint(file, used, data, n_failed),
-        outcome=_outcome(gate, found, data, figures),
-        calibration=CalibrationScores(uncertainty=(), error=()),
+        outcome=_outcome(chosen, alpha, delta, found, data, figures),
+        calibration=scores,
         packages=package_versions(),
         fingerprint=header.probe.greedy if header.probe is not None else None,
-        items=gate,
+        items=figures,
     )
 
 
 def _outcome(
-    gate: ItemsThreshold, found: rules.Feasible | rules.Infeasible, data: LabelledItems, figures: ItemFigures
+    rule: ItemRule,
+    alpha: float,
+    delta: float,
+    found: rules.Feasible | rules.Infeasible,
+    data: LabelledItems,
+    figures: ItemFigures,
 ) -> Feasible | Infeasible:
     """The outcome in answers: accepted are those that show something, errors those that keep a wrong item."""
     everything = float(np.isfinite(data.items.first_broken()).mean())
     common: dict[str, Any] = {
-        "rule": gate.rule,
-        "alpha": gate.alpha,
-        "delta": gate.delta,
+        "rule": rule,
+        "alpha": alpha,
+        "delta": delta,
+        "options": {"cap": data.spec.cap},
         "n": found.n,
         "certifies": True,
         "diagnostics": Diagnostics(base_error=everything, auroc=None, max_acceptance=1.0),
     }
     if isinstance(found, rules.Infeasible):
-        return Infeasible(reason=InfeasibleReason(found.reason), detail=_why(gate, found, data), **common)
+        return Infeasible(reason=InfeasibleReason(found.reason), detail=_why(rule, alpha, delta, found, data), **common)
     return Feasible(
         threshold=found.threshold,
         n_accepted=figures.shown,
@@ -150,33 +133,33 @@ def _outcome(
     )
 
 
-def _why(gate: ItemsThreshold, found: rules.Infeasible, data: LabelledItems) -> str:
+def _why(rule: ItemRule, alpha: float, delta: float, found: rules.Infeasible, data: LabelledItems) -> str:
     if found.reason != "too_few_items":
         return (
-            f"At no threshold that can be tested is the risk of rule {gate.rule} shown to be at most {gate.alpha:g}: "
+            f"At no threshold that can be tested is the risk of rule {rule} shown to be at most {alpha:g}: "
             "too many of the most certain items are wrong. Use a score that ranks wrong items higher, label more "
             "answers, or ask for a larger alpha."
         )
-    kept = float(np.isfinite(data.items.uncertainty).sum()) / (data.items.n * gate.spec.cap)
-    needed = answers_needed(gate, kept)
-    smaller = ", or allow fewer items an answer (a smaller cap)" if gate.rule == "wrong_share" else ""
+    kept = float(np.isfinite(data.items.uncertainty).sum()) / (data.items.n * data.spec.cap)
+    needed = answers_needed(rule, alpha, delta, kept)
+    smaller = ", or allow fewer items an answer (a smaller cap)" if rule == "wrong_share" else ""
     return (
-        f"{data.items.n} answers are too few for rule {gate.rule} at alpha = {gate.alpha:g} and delta = "
-        f"{gate.delta:g}: it takes about {needed}, even without a single wrong item. Label more answers{smaller}."
+        f"{data.items.n} answers are too few for rule {rule} at alpha = {alpha:g} and delta = "
+        f"{delta:g}: it takes about {needed}, even without a single wrong item. Label more answers{smaller}."
     )
 
 
-def answers_needed(gate: ItemsThreshold, kept: float) -> int:
+def answers_needed(rule: ItemRule, alpha: float, delta: float, kept: float) -> int:
     """Fewest answers that can certify the promise without a single wrong item, if ``kept`` / cap is kept of each.
 
     ``ln(1/delta) / ln(1 + .9 alpha k / (1 - alpha))`` for a share of wrong items, with k = 1 per answer; else
     ``ln delta / ln(1 - alpha)``.
     """
-    gain = math.log1p(-gate.alpha)
-    if gate.rule.startswith("wrong_share"):
-        reach = kept if gate.rule == "wrong_share" else 1.0
-        gain = -math.log1p(0.9 * gate.alpha * reach / (1 - gate.alpha))
-    return math.ceil(math.log(gate.delta) / gain - 1e-9)
+    gain = math.log1p(-alpha)
+    if rule.startswith("wrong_share"):
+        reach = kept if rule == "wrong_share" else 1.0
+        gain = -math.log1p(0.9 * alpha * reach / (1 - alpha))
+    return math.ceil(math.log(delta) / gain - 1e-9)
 
 
 def _fingerprint(file: RecordFile, used: RecordTable, data: LabelledItems, n_failed: int) -> DataFingerprint:
@@ -188,24 +171,21 @@ def _fingerprint(file: RecordFile, used: RecordTable, data: LabelledItems, n_fai
         n_unmeasured=data.n_unmeasured,
         n_failed=n_failed,
         n_unlabelled=data.n_unlabelled,
+        n_undecided=data.n_undecided,
         questions=DataFingerprint.stored(array("Q", np.sort(used.asked_hashes()).tobytes())),
         turns=turns_of_records(data.records),
     )
 
 
-def held_out_items(
-    artifact: CalibrationArtifact, file: RecordFile, records: Sequence[Record] | None = None
-) -> tuple[ItemFigures, LabelledItems]:
-    """Counts of an artifact's gate on labelled answers that it was not fitted on.
+def held_out_items(artifact: CalibrationArtifact, records: Sequence[Record]) -> LabelledItems:
+    """The labelled answers among records, as the artifact's gate reads them.
 
     Raises:
-        UsageError: Answers that it was fitted on, items measured otherwise, or none that are labelled.
+        UsageError: The artifact was fitted on some of them, or none is labelled.
     """
-    gate = gate_of(artifact)
-    require_same_items(artifact, file)
-    data = labelled_items(file, records, cap=gate.spec.cap)
+    data = LabelledItems.of(table_of(records), ItemsSpec.of(artifact.estimator), artifact.correctness)
     refuse_fitted(artifact, data.records, "test")
-    return item_figures(data.items, gate.threshold, data.columns), data
+    return data
 
 
 def require_same_items(artifact: CalibrationArtifact, file: RecordFile) -> None:
@@ -214,8 +194,8 @@ def require_same_items(artifact: CalibrationArtifact, file: RecordFile) -> None:
     Raises:
         UsageError: Both sides are named.
     """
-    gate, header = gate_of(artifact), file.header
-    ours, theirs = gate.spec, stored_spec(file)
+    header = file.header
+    ours, theirs = ItemsSpec.of(artifact.estimator), stored_spec(file)
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
         *((name, getattr(ours, name), getattr(theirs, name)) for name in ("version", "keys", "optional", "judges")),

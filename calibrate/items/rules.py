@@ -96,6 +96,11 @@ class AnswerItems:
         """Answers, those that keep nothing included."""
         return len(self.ids)
 
+    @property
+    def n_right(self) -> int:
+        """Answers without a wrong item."""
+        return self.n - np.unique(self.answer[self.wrong == 1]).size
+
     @cached_property
     def answer(self) -> Ints:
         """Position of each item's answer, shape (items,)."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+import numpy as np
+
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
 from guardrail.describe import answer_if, asked, guarantee, stops_nothing, summary, unguardable, warning
 from guardrail.notebook import percent
@@ -17,6 +19,7 @@ from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..evaluation.planning import labels_needed
 from ..fitting import FRESH_LABELS, USEFUL_AUROC
+from ..items.words import item_facts, items_summary
 from ..pipeline import GateCounts
 from ..rules import certifies
 
@@ -141,7 +144,7 @@ def verdict_text(
     tested = () if test is None else (held_out(artifact, test.held_out), *audited(test))
     return VerdictText(
         verdict=standing(artifact, test),
-        lines=summary(artifact, labels_needed(artifact)),
+        lines=items_summary(artifact) if artifact.kind == "items" else summary(artifact, labels_needed(artifact)),
         fits=fits_line(artifact),
         tested=tested,
         warnings=tuple(warnings(artifact, records, unread, doubtful)),
@@ -188,7 +191,7 @@ def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> st
 
 def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
     """The number of undecided answers that count as wrong, their cost and the way out; None without any."""
-    undecided, n, wrong = artifact.data.n_undecided, artifact.data.n_used, sum(artifact.calibration.error)
+    undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
     if not undecided:
         return None
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
@@ -247,6 +250,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
         ("digest", artifact.digest),
     ]
+    rows += item_facts(artifact)
     if data.n_unmeasured or data.n_unlabelled:
         rows.insert(8 + (artifact.data.choice is not None), ("left out", _left_out(artifact)))
     if artifact.data.n_cut_off:
@@ -348,9 +352,11 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
 
 
 def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
-    """AUROC of the calibration scores with its interval; None with one class only."""
+    """AUROC of the calibration scores with its interval; None with one class only, and of items."""
     scores = artifact.calibration
-    return auroc_interval(scores.uncertainty, scores.error)
+    if artifact.outcome.diagnostics.auroc is None:
+        return None
+    return auroc_interval(np.array(scores.uncertainty), scores.error)
 
 
 def describe_auroc(artifact: CalibrationArtifact) -> str:

@@ -11,28 +11,19 @@ from typing import Any
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.items.item import Item
-from guardrail.items.spec import ItemFigures, ItemsThreshold
 from guardrail.specs import CorrectnessSpec
 from guardrail.types import SampleSet
 from guardrail.verdict import Reason
 
+from ..binding import hashes_of_fit
 from ..data.collect import package_versions
 from ..data.questions import fingerprint
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
-from ..fitting import DEFAULT_DELTA
-from ..items.fit import fit_items_artifact, held_out_items
 from ..ledger import Ledger, counted
-from ..pipeline import (
-    FitSettings,
-    GateCounts,
-    fit_artifact,
-    hashes_of_fit,
-    held_out,
-    part_header,
-)
+from ..pipeline import FitSettings, GateCounts, fit_artifact, held_out, part_header
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
@@ -64,8 +55,8 @@ class Learned:
     used: int
     undecided: int
     decided: int
-    old: GateCounts | ItemFigures
-    new: GateCounts | ItemFigures
+    old: GateCounts
+    new: GateCounts
     waits: Waiting | None
 
 
@@ -138,13 +129,11 @@ def learn(
     Raises:
         UsageError: The sample cannot be used (see `thinned`), scores are bounds (see `Uncertainty`), or too few items.
     """
-    gate = artifact.items
     _refuse_bounds(pool)
     sample, rate = thinned(pool, missing=missing)
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
     key = artifact.estimator.name
-    clusters = artifact.calibration.group if gate is None else gate.scores.group
-    groups: Groups = "category" if clusters is None else "cluster"
+    groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
     records = [_record(item, key) for item in sample]
     part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
@@ -152,19 +141,15 @@ def learn(
     own = artifact.outcome
     if delta is None and rule in (None, own.rule) and own.delta is not None:
         delta = own.delta
-
-    if gate is None:
-        fitted = fit_artifact(
-            file,
-            score=key,
-            alpha=own.alpha if alpha is None else alpha,
-            rule=rule or own.rule,
-            delta=delta,
-            groups=groups,
-            settings=FitSettings(repeats="all"),  # users repeat questions, and each time is a draw of its own
-        )
-    else:
-        fitted = _fit_items(file, gate, alpha, rule, delta, groups)
+    fitted = fit_artifact(
+        file,
+        score=key,
+        alpha=own.alpha if alpha is None else alpha,
+        rule=rule or own.rule,
+        delta=delta,
+        groups=groups,
+        settings=FitSettings(repeats="all"),  # users repeat questions, and each time is a draw of its own
+    )
     fitted = counted(fitted, ledger or Ledger(), key)
     return Learned(
         artifact=fitted,
@@ -175,33 +160,10 @@ def learn(
         used=len(sample) - len(undecided),
         undecided=len(undecided),
         decided=sum(item.correct is not None for item in pool.items),
-        old=_tested(artifact, file, test, key),
-        new=_tested(fitted, file, test, key),
+        old=held_out(artifact, test, key),
+        new=held_out(fitted, test, key),
         waits=waiting(_kept(pool)[0], missing),
     )
-
-
-def _fit_items(
-    file: RecordFile, gate: ItemsThreshold, alpha: float | None, rule: str | None, delta: float | None, groups: Groups
-) -> CalibrationArtifact:
-    """A gate of items by the old one's rule and cap."""
-    return fit_items_artifact(
-        file,
-        alpha=gate.alpha if alpha is None else alpha,
-        rule=rule or gate.rule,
-        delta=DEFAULT_DELTA if delta is None else delta,
-        groups=groups,
-        cap=gate.spec.cap,
-        repeats="all",  # users repeat questions, and each time is a draw of its own
-    )
-
-
-def _tested(
-    artifact: CalibrationArtifact, file: RecordFile, test: Sequence[Record], key: str
-) -> GateCounts | ItemFigures:
-    if artifact.items is None:
-        return held_out(artifact, test, key)
-    return held_out_items(artifact, RecordFile(file.path, part_header(file.header, test), tuple(test)))[0]
 
 
 def _cut(
@@ -262,6 +224,7 @@ def _header(
 ) -> RecordHeader:
     questions = [_record(item, key).to_question() for item in sample]
     labels = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", **params})
+    answers = not any(item.verdict.items for item in sample)  # otherwise people decided about their items
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=artifact.model,
@@ -270,9 +233,9 @@ def _header(
         questions_name=name,
         questions_sha256=fingerprint(questions),
         n_questions=len(questions),
-        correctness=labels if artifact.items is None else None,
+        correctness=labels if answers else None,
         estimators={key: artifact.estimator},
-        item_correctness=None if artifact.items is None else labels,
+        item_correctness=None if answers else labels,
         packages=package_versions(),
     )
 

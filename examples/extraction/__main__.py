@@ -29,7 +29,8 @@ from rich.table import Table
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
 from calibrate.items.answers import label_items, labelled_items, measure_records
-from calibrate.items.fit import fit_items_artifact, held_out_items
+from calibrate.items.fit import fit_items_artifact
+from calibrate.pipeline import held_out
 from calibrate.reviews.learning import Learned, learn
 from calibrate.reviews.pool import read_reviews
 from examples.demo.screen import CONSOLE, title
@@ -41,7 +42,7 @@ from guardrail.describe import guarantee
 from guardrail.gate import accepts
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import ItemsMeasure, compare_with_gold, items_estimator, items_measure
-from guardrail.items.spec import ItemFigures
+from guardrail.items.spec import ITEMS
 from guardrail.plain_json import sha256_hex
 from guardrail.review import Content, ItemDecision, ReviewStore, by_items, ticket
 from guardrail.review.hooks import audit_sample
@@ -113,7 +114,8 @@ def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
 
         questions = invoices(new, seed=2, prefix="new")
         test = label_items(measured(chat, measure, folder / "new.jsonl", questions))
-        figures, _ = held_out_items(artifact, test)
+        figures = held_out(artifact, test.records, ITEMS).items
+        assert figures is not None, "the figures of a gate of items"
         decided, corrected = decide_fields(chat, artifact, store, questions, measure)
 
         learned = learn(read_reviews(store, [artifact]), artifact, name="reviews.db")
@@ -223,9 +225,8 @@ def _answers(file: RecordFile) -> tuple[list[float], list[int], list[int]]:
 
 def show(result: Result) -> None:
     """Print the results as a table."""
-    gate, learned = result.artifact.items, result.learned
-    assert gate is not None
-    CONSOLE.print(f"{guarantee(result.artifact.outcome)} Threshold {gate.threshold:.4g}.")
+    learned = result.learned
+    CONSOLE.print(f"{guarantee(result.artifact.outcome)} Threshold {result.artifact.threshold:.4g}.")
     table = Table(box=None, pad_edge=False)
     for column in (f"{result.n} new invoices, {result.fields} fields", "fields", ""):
         table.add_column(column, justify="right" if column == "fields" else "left")
@@ -239,8 +240,8 @@ def show(result: Result) -> None:
     after = f"{result.corrected} of them corrected or left out"
     table.add_row("held back, decided by the person", str(result.decided), after)
     CONSOLE.print(table)
-    again, other = learned.artifact, learned.new
-    assert isinstance(other, ItemFigures)
+    again, other = learned.artifact, learned.new.items
+    assert other is not None, "the figures of a gate of items"
     CONSOLE.print(
         f"Fitted again on {again.outcome.n} decided invoices (learn): "
         + (f"threshold {again.threshold:.4g}." if again.threshold is not None else "nothing can be kept.")

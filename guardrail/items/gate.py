@@ -21,9 +21,9 @@ from ..uncertainty.base import Estimator
 from ..verdict import Reason, Verdict
 from .item import Item, ItemVerdict
 from .json_fields import ABSENT, Document, json_text, kept_value, placed
-from .measure import items_estimator, items_measure, measured_items
+from .measure import items_estimator, items_measure, measure_of, measured_items
 from .paths import named_path, schema_of
-from .spec import ItemsThreshold, kept
+from .spec import ItemsSpec, kept
 
 __all__ = ["ItemsGate", "gate_of", "judges_among", "release", "released_call", "undivided"]
 
@@ -53,9 +53,8 @@ class ItemsGate:
         if uncertainty is None:
             uncertainty, items = measured_items(drawn, self.estimator, self.artifact.plan)
         verdict = verdict_by(uncertainty, drawn, self)
-        threshold = self.artifact.items
-        assert threshold is not None, "an artifact of items"
-        return _by_items(verdict, items, threshold, schema_of(self.artifact.plan.bindings)) if items else verdict
+        spec, schema = measure_of(self.estimator).spec, schema_of(self.artifact.plan.bindings)
+        return _by_items(verdict, items, spec, schema) if items else verdict
 
 
 def gate_of(
@@ -78,7 +77,7 @@ def gate_of(
     Raises:
         ArtifactMismatchError: The estimator, a judge or a model differs from the calibrated one.
     """
-    if artifact.items is None:
+    if artifact.kind == "threshold":
         if isinstance(judge, Mapping):
             raise ArtifactMismatchError("judge by path is for artifacts with items; this one gates whole answers.")
         running = from_spec(
@@ -90,7 +89,7 @@ def gate_of(
             "this artifact gates items of answers: it takes no similarity, no entailment model and no scorer, and "
             "judges by the path of a field, judge={'/total': ...}."
         )
-    running = items_estimator(items_measure(artifact.items.spec, judges=judge))
+    running = items_estimator(items_measure(ItemsSpec.of(artifact.estimator), judges=judge))
     if running.spec != artifact.estimator:
         raise ArtifactMismatchError(
             f"score differs: calibrated with {artifact.estimator.model_dump()}, running "
@@ -101,8 +100,9 @@ def gate_of(
 
 def judges_among(artifact: CalibrationArtifact, given: Mapping[str, Judge]) -> Judge | Mapping[str, Judge] | None:
     """What `gate_of` takes as ``judge``, of judge objects by the name of their spec: one, or one for each field."""
-    if artifact.items is not None:
-        return {path: given[each.name] for path, each in artifact.items.spec.judges.items() if each.name in given}
+    if artifact.kind == "items":
+        by_path = ItemsSpec.of(artifact.estimator).judges
+        return {path: given[each.name] for path, each in by_path.items() if each.name in given}
     return None if artifact.estimator.judge is None else given.get(artifact.estimator.judge.name)
 
 
@@ -110,7 +110,7 @@ def judges_among(artifact: CalibrationArtifact, given: Mapping[str, Judge]) -> J
 
 
 def _by_items(
-    verdict: Verdict, items: Sequence[Item], gate: ItemsThreshold, schema: Mapping[str, Any] | None = None
+    verdict: Verdict, items: Sequence[Item], spec: ItemsSpec, schema: Mapping[str, Any] | None = None
 ) -> Verdict:
     """The verdict on the whole answer, with the verdict on each item.
 
@@ -120,12 +120,12 @@ def _by_items(
     Args:
         verdict: The verdict by the most certain item.
         items: The items of its candidate.
-        gate: The artifact's gate.
+        spec: The way answers become items.
         schema: The JSON schema of the answers, if they have one: other keys are words of the model.
     """
-    flags = kept([item.uncertainty for item in items], verdict.threshold, gate.spec.cap)
+    flags = kept([item.uncertainty for item in items], verdict.threshold, spec.cap)
     judged = tuple(
-        ItemVerdict(**item.model_dump(), kept=verdict.accepted and bool(flag), named=_named(item, gate, schema))
+        ItemVerdict(**item.model_dump(), kept=verdict.accepted and bool(flag), named=_named(item, spec, schema))
         for item, flag in zip(items, flags, strict=True)
     )
     answer = verdict.candidate
@@ -145,9 +145,9 @@ def _by_items(
     )
 
 
-def _named(item: Item, gate: ItemsThreshold, schema: Mapping[str, Any] | None) -> str | None:
+def _named(item: Item, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> str | None:
     """The path without words of the model; None if it has none, as most paths."""
-    named = named_path(item.path, gate.spec, schema)
+    named = named_path(item.path, spec, schema)
     return None if named == item.path else named
 
 

@@ -1,4 +1,4 @@
-"""The section ``items`` of an artifact: how answers are split and measured, and the threshold with its promise."""
+"""How answers are split and measured, the one comparison of items, and what an artifact stores of a fit on items."""
 
 from __future__ import annotations
 
@@ -6,18 +6,19 @@ import math
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field, field_serializer, field_validator, model_validator
 
+from ..errors import UsageError
 from ..plain_json import PACKED_FROM, pack, unpack
-from ..specs import JudgeSpec
+from ..specs import EstimatorSpec, JudgeSpec
 from ..types import Frozen
 
-__all__ = ["ITEMS", "MOST_ITEMS", "ItemFigures", "ItemRule", "ItemScores", "ItemsSpec", "ItemsThreshold"]
-__all__ += ["kept", "mean_uncertainty", "measured"]
+__all__ = ["ITEMS", "MOST_ITEMS", "ItemFigures", "ItemRule", "ItemScores", "ItemsSpec"]
+__all__ += ["bounds_answers", "kept", "mean_uncertainty", "measured"]
 
 ITEMS = "items"
 """Name of the estimator: the uncertainty of an answer's most certain item."""
@@ -30,6 +31,11 @@ MOST_ITEMS = 1_000
 ItemRule = Literal["wrong_share", "wrong_share_per_answer", "clean_shown", "clean_answers"]
 """A promise about items; see `guardrail.describe.promised_of_items`."""
 Count = Annotated[int, Field(ge=0)]
+
+
+def bounds_answers(rule: str) -> bool:
+    """Whether a rule bounds the share of wrong answers among those given; of the rules for items one does."""
+    return rule == "clean_shown" or rule not in get_args(ItemRule)
 
 
 class ItemsSpec(Frozen):
@@ -45,6 +51,17 @@ class ItemsSpec(Frozen):
     """Identity of the judge of each field that has its own, by path; every other field is compared by value."""
     cap: int = Field(ge=1)
     """Most items of an answer that can be kept. Fixed without labels."""
+
+    @classmethod
+    def of(cls, estimator: EstimatorSpec) -> Self:
+        """The specification that an estimator of items has as its parameters.
+
+        Raises:
+            UsageError: The estimator is that of whole answers.
+        """
+        if estimator.name != ITEMS:
+            raise UsageError("this artifact gates whole answers, not their items: leave --items out.")
+        return cls.model_validate(estimator.params)
 
 
 # -- The one comparison that calibration, evaluation and run time share ------------------------------------------------
@@ -97,56 +114,67 @@ def mean_uncertainty(uncertainties: Sequence[float | None]) -> float | None:
 
 
 class ItemScores(Frozen):
-    """Uncertainties and labels of the items of every calibration answer, for a fit without the model."""
+    """Uncertainties and labels of the items of every calibration answer; of whole answers `CalibrationScores`."""
 
     sizes: Sequence[int]
     """Number of items of each answer."""
     uncertainty: Sequence[float | None]
     """Uncertainty of every item, answer after answer, in the order of the text; None (NaN in an array) where it could
     not be measured."""
-    wrong: Sequence[Literal[0, 1]]
+    error: Sequence[Literal[0, 1]]
     """1 where the item is wrong; a label that could not be decided counts as wrong."""
     ids: tuple[str, ...] = ()
     """Id of each answer's question, by which the order of the bets is fixed; empty in tests."""
     group: tuple[str, ...] | None = None
     """Cluster of each answer, of which it is the only one; None when answers are independent."""
 
-    @field_validator("sizes", "uncertainty", "wrong", mode="before")
+    @field_validator("sizes", "uncertainty", "error", mode="before")
     @classmethod
     def _compact(cls, values: Any, info: Any) -> Any:
-        kind = {"sizes": "i", "uncertainty": "d", "wrong": "b"}[info.field_name]
+        kind = {"sizes": "i", "uncertainty": "d", "error": "b"}[info.field_name]
         return tuple(unpack(values, kind)) if isinstance(values, dict) else tuple(values)
 
-    @field_validator("sizes", "uncertainty", "wrong")
+    @field_validator("sizes", "uncertainty", "error")
     @classmethod
     def _without_nan(cls, values: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(None if value is None or value != value else value for value in values)
 
-    @field_serializer("sizes", "uncertainty", "wrong", when_used="json")
+    @field_serializer("sizes", "uncertainty", "error", when_used="json")
     def _packed(self, values: Sequence[Any], info: Any) -> Any:
-        if len(self.wrong) < PACKED_FROM:
+        if len(self.error) < PACKED_FROM:
             return list(values)
-        kind = {"sizes": "i", "uncertainty": "d", "wrong": "b"}[info.field_name]
+        kind = {"sizes": "i", "uncertainty": "d", "error": "b"}[info.field_name]
         return pack(array(kind, (float("nan") if value is None else value for value in values)))
 
     @model_validator(mode="after")
     def _aligned(self) -> Self:
-        n_parts = sum(self.sizes)
-        if n_parts != len(self.uncertainty) or n_parts != len(self.wrong) or min(self.sizes, default=1) < 1:
+        n_items = sum(self.sizes)
+        if n_items != len(self.uncertainty) or n_items != len(self.error) or min(self.sizes, default=1) < 1:
             raise ValueError(
-                f"sizes must be positive and add up to the items: {n_parts}, {len(self.uncertainty)} uncertainties and "
-                f"{len(self.wrong)} labels"
+                f"sizes must be positive and add up to the items: {n_items}, {len(self.uncertainty)} uncertainties and "
+                f"{len(self.error)} labels"
             )
-        aligned = [item for item in (self.ids or None, self.group) if item is not None]
-        if any(len(item) != len(self.sizes) for item in aligned):
+        aligned = [each for each in (self.ids or None, self.group) if each is not None]
+        if any(len(each) != len(self.sizes) for each in aligned):
             raise ValueError("ids and group have one entry for each answer")
         return self
 
     @property
+    def n(self) -> int:
+        """Number of answers."""
+        return len(self.sizes)
+
+    @property
     def answers(self) -> list[tuple[tuple[float | None, ...], tuple[int, ...]]]:
-        """(uncertainty, wrong) of the items of each answer."""
+        """(uncertainty, error) of the items of each answer."""
         ends = [0, *accumulate(self.sizes)]
-        return [(tuple(self.uncertainty[a:b]), tuple(self.wrong[a:b])) for a, b in pairwise(ends)]
+        return [(tuple(self.uncertainty[a:b]), tuple(self.error[a:b])) for a, b in pairwise(ends)]
+
+    @property
+    def of_answers(self) -> Sequence[float]:
+        """`mean_uncertainty` of each answer of which some item could be measured."""
+        means = (mean_uncertainty(uncertainty) for uncertainty, _ in self.answers)
+        return tuple(mean for mean in means if mean is not None)
 
 
 class ItemFigures(Frozen):
@@ -179,28 +207,3 @@ class ItemFigures(Frozen):
     """Fields of the references that kept items match."""
     recall_interval: tuple[float, float] | None = None
     """95 % interval of the share that is recalled, normal approximation over answers."""
-
-
-class ItemsThreshold(Frozen):
-    """A threshold for items, and everything it is valid for."""
-
-    spec: ItemsSpec
-    """The way answers become items with uncertainties."""
-    rule: ItemRule
-    """The rule, which says what is promised."""
-    alpha: float
-    """Target: largest share of wrong items, or of answers with one, as the rule says."""
-    delta: float
-    """Failure probability of the promise."""
-    threshold: float | None
-    """An item is kept iff its uncertainty is at most this; None keeps nothing."""
-    n_unmeasured_answers: Count = 0
-    """Answers that could not be split or had no samples. They abstain, and are among the n of the fit."""
-    n_unmeasured_items: Count = 0
-    """Items of the other answers that could not be measured. They are held back and stay in the fit."""
-    n_undecided: Count = 0
-    """Items whose label could not be decided; they count as wrong."""
-    figures: ItemFigures | None = None
-    """Counts on the calibration answers."""
-    scores: ItemScores = Field(repr=False)
-    """The scores and labels themselves."""

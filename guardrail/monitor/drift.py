@@ -281,7 +281,7 @@ class Reference:
 
         For an artifact of items a score is the mean uncertainty of an answer's items.
         """
-        return answer_scores(self._artifact) if self._scale is None else self._scale
+        return self._artifact.calibration.of_answers if self._scale is None else self._scale
 
     def compared(self, uncertainty: Uncertainty) -> float | None:
         """The number of a measurement that is compared with `scores`; None if it was not measured.
@@ -320,17 +320,6 @@ class Reference:
         )
 
 
-def answer_scores(artifact: CalibrationArtifact) -> Sequence[float]:
-    """The score of each calibration answer that others are compared with: with items, their mean.
-
-    Answers of which no item could be measured have none; see `mean_uncertainty`.
-    """
-    if artifact.items is None:
-        return artifact.calibration.uncertainty
-    means = (mean_uncertainty(uncertainty) for uncertainty, _ in artifact.items.scores.answers)
-    return tuple(mean for mean in means if mean is not None)
-
-
 def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
     """The parts of an artifact that its scores depend on, and its calibration scores."""
     return {
@@ -338,5 +327,5 @@ def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:
         "plan": artifact.plan,
         "prompt": artifact.prompt,
         "estimator": artifact.estimator,
-        "calibration scores": answer_scores(artifact),
+        "calibration scores": artifact.calibration.of_answers,
     }

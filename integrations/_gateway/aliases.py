@@ -22,7 +22,6 @@ from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageEr
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
-from guardrail.monitor.drift import answer_scores
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 from guardrail.sampling.models import import_named
@@ -303,7 +302,7 @@ class ServedAlias:
 
     def _watch(self, artifact: CalibrationArtifact | None) -> dict[str, Any]:
         """The settings by which a monitor sees the verdicts by one artifact, and holds answers back."""
-        if not self.config.monitor or artifact is None or not answer_scores(artifact):
+        if not self.config.monitor or artifact is None or not artifact.calibration.of_answers:
             return {"on_verdict": self._observers}
         if artifact.digest not in self._watches:
             from guardrail.review.monitors import Monitors

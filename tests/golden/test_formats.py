@@ -27,6 +27,7 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
 from guardrail.bindings import read_bindings
 from guardrail.errors import AbstainedError, ArtifactTamperedError, GuardrailError, UsageError
 from guardrail.guard.assess import Remembered
+from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.judges import EntailmentScores
 from guardrail.judges.cache import PairCache, cached
 from guardrail.outcome import Feasible
@@ -153,11 +154,12 @@ def test_an_artifact_guards_the_model_it_was_calibrated_with() -> None:
 
 
 def test_an_artifact_of_items_has_all_that_its_threshold_was_fitted_on() -> None:
-    items = CalibrationArtifact.load(FOLDER / "artifact-items.json").items
-    assert items is not None
-    assert (items.spec.cap, items.threshold, items.rule) == (3, 0.25, "wrong_share")
-    assert (items.spec.keys, items.spec.optional) == ({"/items": "sku"}, ("/due",))
-    assert items.scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
+    artifact = CalibrationArtifact.load(FOLDER / "artifact-items.json")
+    spec, scores = ItemsSpec.of(artifact.estimator), artifact.calibration
+    assert isinstance(scores, ItemScores)
+    assert (spec.cap, artifact.threshold, artifact.outcome.rule) == (3, 0.25, "wrong_share")
+    assert (spec.keys, spec.optional) == ({"/items": "sku"}, ("/due",))
+    assert scores.answers == [((0.0, 0.25, None), (0, 1, 1)), ((0.5, 0.0), (0, 0))]
 
 
 def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -> None:

@@ -12,7 +12,6 @@ from typing import Any
 import typer
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import DateJudge
 from guardrail.items.measure import items_measure
@@ -37,21 +36,21 @@ from ...items.answers import (
 from ...items.audit import ItemsAudit, audit_items, check_on
 from ...items.evaluate import SIZES, ItemsRow, evaluate_items, pilot_items, plan_items
 from ...items.figures import path_rows
-from ...items.fit import fit_items_artifact, gate_of
-from ...items.page import write_items_report
+from ...items.fit import fit_items_artifact
 from ...items.rules import RULES, rule_named
-from ...items.words import caveats, facts, figures_lines, path_warnings, paths_table, promise_line
+from ...items.words import figures_lines, path_warnings, paths_table
 from ...ledger import Ledger, counted
 from ...pipeline import part_header
-from ...report.sentences import slots_argument
+from ...report.items import write_items_report
+from ...report.sentences import verdict_text
 from ...spec_syntax import assignment, parse_name
 from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, warn_unlike
 from .next_commands import listed
 from .terminal import console, finish, print_line, table
-from .verdicts import print_facts, print_fits
+from .verdicts import print_unwritten, print_verdict
 
 __all__ = ["ScoreItems", "audit_by_items", "evaluate_by_items", "fit_by_items", "label_by_items"]
-__all__ += ["plan_by_items", "print_items", "refuse_with_items", "refuse_without_items", "report_by_items", "say_items"]
+__all__ += ["plan_by_items", "refuse_with_items", "refuse_without_items", "report_by_items"]
 __all__ += ["score_by_items"]
 
 
@@ -218,12 +217,12 @@ def fit_by_items(
     artifact = counted(artifact, ledger, ITEMS)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
-    print_fits(artifact, ledger)
     written = [out]
     if rest is not None:
         write_records(beside, part_header(file.header, rest), rest)
         written.append(beside)
-    print_items(artifact)
+    print_unwritten(ledger)
+    print_verdict(verdict_text(artifact))
     data = labelled_items(file, fitted, cap=cap)
     _print_paths(artifact, path_rows(data.items, artifact.threshold, data.columns))
     if result is not None:
@@ -239,37 +238,19 @@ def fit_by_items(
         raise typer.Exit(1)
 
 
-def print_items(artifact: CalibrationArtifact) -> None:
-    """Print the promise and the figures of a gate of items."""
-    gate = gate_of(artifact)
-    print_line(promise_line(artifact), "bold" if gate.threshold is not None else "bold red")
-    if gate.threshold is not None and gate.figures is not None:
-        for line in figures_lines(gate, gate.figures):
-            print_line(line)
-
-
 def _print_paths(artifact: CalibrationArtifact, rows: Sequence[Any]) -> None:
     if len(rows) > 1:
         heads = ("path", "items", "wrong", "kept", "wrong among kept")
         console.print(table("Items by path", heads, paths_table(rows)))
-    for line in path_warnings(gate_of(artifact), rows):
+    for line in path_warnings(artifact, rows):
         print_line(line, "yellow")
 
 
 def _print_tested(artifact: CalibrationArtifact, result: ItemsAudit) -> None:
     print_line(f"On {result.figures.answers} answers that it was not fitted on:", "bold")
-    for line in figures_lines(gate_of(artifact), result.figures):
+    for line in figures_lines(artifact, result.figures):
         print_line(line)
     print_line(result.sentence, {"refuted": "red", "supported": "green", "undecided": "yellow"}[result.verdict])
-
-
-def say_items(artifact: CalibrationArtifact) -> None:
-    """Say what a gate of items promises."""
-    gate = gate_of(artifact)
-    print_items(artifact)
-    print_line(f"Promise: {guarantee(artifact.outcome)}")
-    print_facts(facts(artifact), caveats(gate))
-    finish([], f"Guardrail(model=..., artifact=...{slots_argument(artifact)}) passes on the items that are kept")
 
 
 def report_by_items(
@@ -281,7 +262,7 @@ def report_by_items(
         typer.Exit: With code 1 where the test split refutes the promise.
     """
     written, result = _written_report(records, artifact, loaded, out, test)
-    print_items(loaded)
+    print_verdict(verdict_text(loaded))
     if result is not None:
         print_line(result.sentence)
     finish(written, f"open {out} in a browser")
@@ -292,13 +273,14 @@ def report_by_items(
 def _written_report(
     records: Sequence[Path], artifact: Path, loaded: CalibrationArtifact, out: Path, test: Sequence[Path]
 ) -> tuple[list[Path], ItemsAudit | None]:
-    gate, file = gate_of(loaded), open_pool(records)
+    outcome, file = loaded.outcome, open_pool(records)
+    cap = ItemsSpec.of(loaded.estimator).cap
     files, name = listed(records), listed([artifact])
     tail = "".join(f" --test {shlex.quote(str(path))}" for path in test)
-    flags = f"--items --alpha {gate.alpha:g} --rule {gate.rule}"
-    flags += "" if gate.delta == DEFAULT_DELTA else f" --delta {gate.delta:g}"
-    flags += "" if gate.scores.group is None else " --cluster-by-group"
-    flags += "" if gate.spec.cap == stored_spec(file).cap else f" --cap {gate.spec.cap}"
+    flags = f"--items --alpha {outcome.alpha:g} --rule {outcome.rule}"
+    flags += "" if outcome.delta == DEFAULT_DELTA else f" --delta {outcome.delta:g}"
+    flags += "" if loaded.calibration.group is None else " --cluster-by-group"
+    flags += "" if cap == stored_spec(file).cap else f" --cap {cap}"
     commands = (
         f"calibrate fit {files} {flags} --out {name}",
         f"calibrate report {files} --artifact {name}{tail} --out {listed([out])}",

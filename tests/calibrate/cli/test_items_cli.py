@@ -70,9 +70,7 @@ def test_from_records_to_a_report(folder: Path) -> None:
     assert "At most 10 % of the items kept are wrong, with 90 % confidence." in text
     assert "/due" in text
     assert re.search(r"Of the kept values of /due, [\d.]+ % are wrong", text)
-    gate = CalibrationArtifact.load(artifact).items
-    assert gate is not None
-    assert gate.spec.cap == 4
+    assert CalibrationArtifact.load(artifact).outcome.options == {"cap": 4}
     assert "What this does not promise" in printed(called("report", artifact))
     report = folder / "report.html"
     test = folder / "artifact.test.jsonl"
@@ -223,8 +221,7 @@ def test_in_python(tmp_path: Path) -> None:
     train, test = records.split(0.3)
     artifact = train.items().fit(alpha=0.15, rule="wrong_share_per_answer")
     assert train.artifact is artifact
-    assert artifact.items is not None
-    assert artifact.items.rule == "wrong_share_per_answer"
+    assert artifact.outcome.rule == "wrong_share_per_answer"
     artifact.save(tmp_path / "artifact.json")
     result = test.items().audit(artifact)
     test.write(tmp_path / "test.jsonl")
@@ -349,13 +346,12 @@ def test_run_by_items_goes_from_questions_to_a_report(tmp_path: Path, monkeypatc
     more = ("--set", "field_judge=/total=numeric", "--alpha", "0.15")
     text = printed(called(*run, *more))
     assert "At most 15 % of the items kept are wrong, with 90 % confidence." in text
-    gate = CalibrationArtifact.load("out/artifact.json").items
-    assert gate is not None
-    assert gate.spec.cap == 4
+    gate = CalibrationArtifact.load("out/artifact.json")
+    assert gate.outcome.options == {"cap": 4}
     assert {file.name for file in Path("out").iterdir()} >= {"records.jsonl", "test-records.jsonl", "report.html"}
     assert "Answers kept out of the fit" in Path("out/report.html").read_text(encoding="utf-8")
     again = printed(called(*run, *more))  # everything is on file
-    assert CalibrationArtifact.load("out/artifact.json").items == gate, again
+    assert CalibrationArtifact.load("out/artifact.json").calibration == gate.calibration, again
 
 
 @pytest.mark.parametrize(
@@ -394,11 +390,10 @@ def test_reach_items_above_a_cut_cost_no_label_and_their_answers_count(tmp_path:
     assert labels == {name: tuple(True if asked else None for asked in some) for name, some in below.items()}
     out = tmp_path / "artifact.json"
     printed(called("fit", path, "--items", "--alpha", "0.2", "--out", out))
-    gate = CalibrationArtifact.load(out).items
-    assert gate is not None
+    gate = CalibrationArtifact.load(out)
     assert gate.threshold is not None
     assert gate.threshold < 1  # items that nobody decided count as wrong
-    assert len(gate.scores.sizes) == len(by_id)  # answers without an item below the cut count
+    assert gate.calibration.n == len(by_id)  # answers without an item below the cut count
     refused = called("label", path, "--items", "--cut", "0.2")
     assert "goes with --interactive" in printed(refused, 2)
 

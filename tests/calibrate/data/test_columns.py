@@ -261,6 +261,7 @@ def test_scores_of_a_large_fit_are_packed(
     assert (list(stored["uncertainty"]), list(stored["error"])) == (["d"], ["b"])
     assert list(content["data"]["questions"]) == ["Q"]
     loaded = CalibrationArtifact.load(path)
+    assert isinstance(plain.calibration, CalibrationScores)
     for scores in (artifact.calibration, loaded.calibration):  # 8 bytes a score, where a tuple of floats has 32
         assert (scores.uncertainty, scores.error) == (
             array("d", plain.calibration.uncertainty),

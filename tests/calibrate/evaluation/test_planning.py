@@ -236,7 +236,7 @@ def test_an_artifact_without_a_certificate_says_how_many_labels_would_do() -> No
 def test_no_number_of_labels_is_named_where_none_would_do_or_none_is_needed() -> None:
     hopeless = infeasible(0.2)
     reversed_scores = CalibrationScores(
-        uncertainty=tuple(-u for u in hopeless.calibration.uncertainty), error=hopeless.calibration.error
+        uncertainty=tuple(-(u or 0.0) for u in hopeless.calibration.uncertainty), error=hopeless.calibration.error
     )
     said = labels_needed(hopeless.model_copy(update={"calibration": reversed_scores}))
     assert said == "More labels would hardly help: use a better score or model, or a larger alpha."

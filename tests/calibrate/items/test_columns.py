@@ -22,12 +22,14 @@ from calibrate.data.record import ItemLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.items.answers import label_items, measure_records
 from calibrate.items.figures import item_figures
-from calibrate.items.fit import fit_items_artifact, held_out_items
-from calibrate.items.page import write_items_report
+from calibrate.items.fit import fit_items_artifact
 from calibrate.items.rules import AnswerItems
+from calibrate.pipeline import held_out
+from calibrate.report.items import write_items_report
 from guardrail.errors import RecordError, UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
+from guardrail.items.spec import ITEMS
 from tests.calibrate.items.cards import invoices, record_file
 
 pytest.importorskip("msgspec")
@@ -156,13 +158,12 @@ def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
 ) -> None:
     halves = [(file, file.records.take(np.arange(len(file.records)) < 80)) for file in both]
     artifact = fit_items_artifact(both[0], part=halves[0][1], alpha=0.3)
-    assert artifact.items is not None
-    assert artifact.items.threshold is not None
+    assert artifact.threshold is not None
     figures, pages = [], []
     for number, (file, _) in enumerate(halves):
         used = {int(value) for value in halves[0][1].asked_hashes()}
         rest = file.records.take(np.array([int(h) not in used for h in file.records.asked_hashes()]))
-        figures.append(held_out_items(artifact, file, rest)[0])
+        figures.append(held_out(artifact, rest, ITEMS))
         page = tmp_path / str(number) / "report.html"
         write_items_report(page, artifact, file, test=replace_records(file, rest))
         pages.append(page.read_text(encoding="utf-8"))

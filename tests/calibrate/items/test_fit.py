@@ -15,19 +15,18 @@ from calibrate.items.answers import label_items, labelled_items, measure_records
 from calibrate.items.audit import check_on, check_promise
 from calibrate.items.evaluate import evaluate_items, plan_items
 from calibrate.items.figures import item_figures, path_rows
-from calibrate.items.fit import answers_needed, fit_items_artifact, gate_of, held_out_items
-from calibrate.items.page import write_items_report
+from calibrate.items.fit import answers_needed, fit_items_artifact
 from calibrate.items.rules import RULES, AnswerItems
 from calibrate.items.words import figures_lines, promise_line
-from calibrate.pipeline import fit_artifact
+from calibrate.pipeline import fit_artifact, held_out
+from calibrate.report.items import write_items_report
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import guarantee
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
-from guardrail.items.spec import ItemScores, ItemsThreshold, kept
+from guardrail.items.spec import ITEMS, ItemScores, ItemsSpec, kept
 from guardrail.outcome import Feasible, Infeasible
-from guardrail.specs import CorrectnessSpec
 from tests.calibrate.items.cards import invoices, record_file
 
 
@@ -48,21 +47,20 @@ def test_an_artifact_reads_back_and_keeps_what_calibration_kept(file: RecordFile
     artifact = fit_items_artifact(file, alpha=0.15, rule=rule)
     again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))
     assert again == artifact
-    gate, data = gate_of(again), labelled_items(file)
+    scores, cap = again.calibration, ItemsSpec.of(again.estimator).cap
     assert isinstance(artifact.outcome, Feasible)
-    assert artifact.threshold == gate.threshold is not None
-    K, _ = data.items.counts(gate.threshold)
-    assert K.tolist() == [kept(u, gate.threshold, gate.spec.cap).sum() for u, _ in gate.scores.answers]
-    assert gate.figures is not None
-    assert gate.figures.kept == K.sum()
-    assert artifact.outcome.n_accepted == gate.figures.shown
-    assert artifact.outcome.n_errors == gate.figures.broken
+    assert isinstance(scores, ItemScores)
+    K, _ = labelled_items(file).items.counts(again.threshold)
+    assert K.tolist() == [kept(u, again.threshold, cap).sum() for u, _ in scores.answers]
+    assert again.items is not None
+    assert again.items.kept == K.sum()
+    assert (again.outcome.n_accepted, again.outcome.n_errors) == (again.items.shown, again.items.broken)
 
 
 def test_the_default_is_the_share_of_wrong_items(file: RecordFile) -> None:
     artifact = fit_items_artifact(file, alpha=0.1)
-    gate = gate_of(artifact)
-    assert (gate.rule, gate.delta, gate.spec.cap) == ("wrong_share", 0.1, 4)
+    assert (artifact.outcome.rule, artifact.outcome.delta) == ("wrong_share", 0.1)
+    assert ItemsSpec.of(artifact.estimator).cap == artifact.outcome.options["cap"] == 4
     assert guarantee(artifact.outcome).startswith(
         "With probability at least 90 % over calibrations, at most 10 % of the items kept are"
     )
@@ -79,7 +77,7 @@ def test_of_a_cluster_one_answer_is_used(file: RecordFile) -> None:
     grouped = [record.model_copy(update={"group": f"g{i // 3}"}) for i, record in enumerate(file.records)]
     clustered = RecordFile(file.path, file.header, tuple(grouped))
     artifact = fit_items_artifact(clustered, alpha=0.2, groups="cluster")
-    names = gate_of(artifact).scores.group
+    names = artifact.calibration.group
     assert names is not None
     assert len(names) == len(set(names)) <= artifact.outcome.n == 100  # answers without a score are among the n
 
@@ -89,7 +87,7 @@ def test_infeasible_is_a_result_that_says_how_many_answers_it_takes(file: Record
     again = CalibrationArtifact.load(artifact.save(tmp_path / "artifact.json"))
     assert isinstance(again.outcome, Infeasible)
     assert again.outcome.reason.value == "too_few_items"
-    assert gate_of(again).threshold is None
+    assert again.threshold is None
     line = promise_line(again)
     assert "Every item is held back" in line
     assert "15 answers are too few" in line
@@ -106,16 +104,14 @@ def test_infeasible_is_a_result_that_says_how_many_answers_it_takes(file: Record
     ],
 )
 def test_answers_needed_without_an_error(rule: Any, kept_share: float, needed: int) -> None:
-    assert answers_needed(threshold_of(rule=rule), kept_share) == needed
+    assert answers_needed(rule, 0.1, 0.1, kept_share) == needed
 
 
 @pytest.mark.parametrize("rule", RULES)
 def test_a_promise_never_stands_without_shown_and_broken(file: RecordFile, rule: str) -> None:
     """Of a promise about all answers, silence alone would keep it."""
     artifact = fit_items_artifact(file, alpha=0.3, rule=rule)
-    gate = gate_of(artifact)
-    assert gate.figures is not None
-    lines = " ".join(figures_lines(gate, gate.figures))
+    lines = " ".join(figures_lines(artifact))
     for words in ("show something", "of those shown", "keep a wrong item"):
         assert words in lines
     assert ("counts as clean" in guarantee(artifact.outcome)) == (rule == "clean_answers")
@@ -125,21 +121,19 @@ def test_a_promise_never_stands_without_shown_and_broken(file: RecordFile, rule:
 def test_test_answers_must_be_others(file: RecordFile, fresh: RecordFile) -> None:
     artifact = fit_items_artifact(file, alpha=0.1)
     with pytest.raises(UsageError, match="was fitted on"):
-        held_out_items(artifact, file)
-    figures, data = held_out_items(artifact, fresh)
-    assert figures.answers == data.items.n == 293
+        held_out(artifact, file.records, ITEMS)
+    counts = held_out(artifact, fresh.records, ITEMS)
+    figures = counts.items
+    assert figures is not None
+    assert (figures.answers, counts.n, counts.n_asked) == (293, 293, 300)
+    assert (counts.n_accepted, counts.n_errors) == (figures.shown, figures.broken)
     assert figures.reference == 4 * 293
     other = measure_records(fresh, items_measure(json_spec(fresh.header.plan.bindings, judges={"/total": "numeric"})))
     with pytest.raises(UsageError, match="judges: artifact"):
-        held_out_items(artifact, label_items(other))
+        check_on(artifact, label_items(other))
 
 
 # -- The audit ---------------------------------------------------------------------------------------------------------
-
-
-def threshold_of(**given: Any) -> ItemsThreshold:
-    common = {"spec": json_spec(cap=2), "rule": "wrong_share", "alpha": 0.1, "delta": 0.1, "threshold": 0.2}
-    return ItemsThreshold(**{**common, **given}, scores=ItemScores(sizes=(), uncertainty=(), wrong=()))
 
 
 @pytest.mark.parametrize(("every", "refuted", "supported"), [(1, True, False), (10**6, False, True), (5, False, False)])
@@ -149,7 +143,7 @@ def test_a_wrong_share_far_above_alpha_is_refuted_and_one_below_supported(
     """Half of the items is wrong; none; 10 %, which is the target."""
     wrong = [[int(i % every == 0 and every < 10**6), 0] for i in range(200)]
     items = AnswerItems.of([[0.0, 0.1]] * 200, wrong, cap=2, ids=[f"t{i}" for i in range(200)])
-    against, supports, _ = check_promise(threshold_of(), items)
+    against, supports, _ = check_promise("wrong_share", 0.2, items, alpha=0.1)
     assert (against <= 0.05, supports <= 0.05) == (refuted, supported)
 
 
@@ -161,7 +155,7 @@ def test_rules_over_answers_are_audited_by_exact_binomial_tails(rule: str, broke
     wrong = [[int(place < broken), 0] for place in range(200)]
     items = AnswerItems.of(u, wrong, cap=2, ids=[f"t{place}" for place in range(200)])
     n = 150 if rule == "clean_shown" else 200
-    against, supports, _ = check_promise(threshold_of(rule=rule, alpha=0.15), items)
+    against, supports, _ = check_promise(rule, 0.2, items, alpha=0.15)
     assert against == pytest.approx(stats.binom.sf(broken - 1, n, 0.15))
     assert supports == pytest.approx(stats.binom.cdf(broken, n, 0.15))
 
@@ -250,9 +244,15 @@ def test_report(file: RecordFile, fresh: RecordFile, tmp_path: Path) -> None:
         write_items_report(tmp_path / "r.html", artifact, other)
 
 
-def test_items_are_not_fitted_as_a_score_of_whole_answers(file: RecordFile) -> None:
+def test_the_score_of_items_is_fitted_as_a_gate_of_items_and_refuses_what_only_whole_answers_have(
+    file: RecordFile,
+) -> None:
     """The score beside the items is that of the most certain one; a threshold on it would let whole answers through."""
-    records = tuple(record.model_copy(update={"correct": True}) for record in file.records)
-    header = file.header.model_copy(update={"correctness": CorrectnessSpec(name="given", version=1)})
-    with pytest.raises(UsageError, match="--items"):
-        fit_artifact(RecordFile(file.path, header, records), score="items", alpha=0.1, rule="acrc")
+    assert fit_artifact(file, score=ITEMS, alpha=0.1) == fit_items_artifact(file, alpha=0.1).model_copy(
+        update={"created": fit_artifact(file, score=ITEMS, alpha=0.1).created}
+    )
+    with pytest.raises(UsageError, match="no rule for items named 'acrc'"):
+        fit_artifact(file, score=ITEMS, alpha=0.1, rule="acrc")
+    for given in ({"alpha": "smallest"}, {"alpha": 0.1, "share": 0.4}):
+        with pytest.raises(UsageError, match="a gate of items takes alpha as a number"):
+            fit_artifact(file, score=ITEMS, **given)

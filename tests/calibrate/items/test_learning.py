@@ -78,9 +78,8 @@ def asked(folder: Path, *, n: int, rate: float = 1.0, threshold: float = 0.25) -
     artifact = make_artifact(
         model, items=SPEC, threshold=threshold, n=4, alpha=0.25, bindings=bindings_for(response_format=FORMAT)
     )
-    assert artifact.items is not None
-    gate = artifact.items.model_copy(update={"rule": "wrong_share", "delta": 0.1})
-    artifact = artifact.model_copy(update={"items": gate})
+    outcome = artifact.outcome.model_copy(update={"rule": "wrong_share", "delta": 0.1})
+    artifact = artifact.model_copy(update={"outcome": outcome})
     artifact.save(folder / "artifact.json")
     url = str(folder / "reviews.db")
     with ReviewStore(url) as store:
@@ -142,14 +141,12 @@ def test_part_decisions_become_labels_and_a_gate_that_guards(
     assert result.exit_code == 0, result.output
     assert f"{pool.partial} items about the held-back items" in " ".join(result.output.split())
     new = CalibrationArtifact.load(out)
-    assert new.items is not None
-    assert new.items.threshold is not None
-    assert new.items.rule == "wrong_share"
+    assert new.threshold is not None
+    assert new.outcome.rule == "wrong_share"
     records = read_records(tmp_path / "artifact-2.records.jsonl").records
-    assert len(records) == len(new.items.scores.sizes)
+    assert len(records) == new.calibration.n
     again = learn(pool, artifact, name="again")
-    assert again.artifact.items is not None
-    assert again.artifact.items.threshold == new.items.threshold
+    assert again.artifact.threshold == new.threshold
     guard = Guardrail(model=ScriptedChat(script=script_of(3, seed=5)), artifact=new)
     assert "guardrail" in guard.invoke("card 0?").response_metadata
 
@@ -183,13 +180,12 @@ def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
     second = tmp_path / "artifact-3.json"
     result = CliRunner().invoke(app, [*base, "--rule", "clean_shown", "--out", str(second)])
     assert result.exit_code == 0, result.output
-    gate, spent = CalibrationArtifact.load(second).items, CalibrationArtifact.load(second).spent
-    assert gate is not None
-    assert gate.delta is not None
+    artifact = CalibrationArtifact.load(second)
+    spent = artifact.spent
     assert spent is not None
     assert spent.fits == 2
     assert spent.delta == pytest.approx(0.2)
-    assert gate.delta == 0.1
+    assert artifact.outcome.delta == 0.1
     assert "2 fits have used these labels" in " ".join(result.output.split())
     strict = CliRunner().invoke(app, [*base, "--rule", "clean_answers", "--strict", "--out", str(tmp_path / "x.json")])
     assert strict.exit_code == 2

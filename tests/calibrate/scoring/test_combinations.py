@@ -9,9 +9,10 @@ import pytest
 from langchain_core.messages import AIMessage
 from typer.testing import CliRunner
 
+from calibrate.binding import narrowed_plan
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
-from calibrate.pipeline import fit_artifact, narrowed_plan
+from calibrate.pipeline import fit_artifact
 from calibrate.scoring.apart import ranks_from, without_ranked
 from calibrate.scoring.names import estimator_key, parse_estimator, stored_key
 from calibrate.scoring.scores import score_records, usual_estimators

@@ -11,7 +11,7 @@ from langchain_core.runnables import Runnable
 from pydantic import BaseModel, Field, ValidationError
 
 from guardrail import AbstainedError, CalibrationArtifact, Guardrail, Partial, Reason
-from guardrail.artifact import CalibrationScores, CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.bindings import bindings_for
 from guardrail.decision import Gate, ThresholdGate
 from guardrail.errors import ArtifactMismatchError
@@ -21,7 +21,7 @@ from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
-from guardrail.monitor.drift import Reference, answer_scores
+from guardrail.monitor.drift import Reference
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall
 from guardrail.verdict import Verdict
@@ -324,7 +324,7 @@ def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
 
 def test_a_drift_monitor_compares_the_mean_of_an_answers_items() -> None:
     artifact = guard_of(answers()).artifact
-    assert answer_scores(artifact) == (0.2,)
+    assert artifact.calibration.of_answers == (0.2,)
     watching = DriftMonitor(artifact)
     guard_of(answers(), on_verdict=watching.watch).invoke(Q)
     assert watching.state.n == 1
@@ -375,16 +375,9 @@ def test_asking_again_draws_nothing_and_keeps_the_same_items() -> None:
     assert again.items == first.items
     assert again.candidate == first.candidate
     # A guard with another threshold decides about the same draw.
-    looser = guard.model_copy(update={"artifact": guard.artifact.model_copy(update=_at(guard.artifact, 0.5))})
+    outcome = guard.artifact.outcome.model_copy(update={"threshold": 0.5})
+    looser = guard.model_copy(update={"artifact": guard.artifact.model_copy(update={"outcome": outcome})})
     assert [item.uncertainty for item in looser.assess(Q).items] == [item.uncertainty for item in first.items]
-
-
-def _at(artifact: CalibrationArtifact, threshold: float) -> dict[str, Any]:
-    assert artifact.items is not None
-    return {
-        "outcome": artifact.outcome.model_copy(update={"threshold": threshold}),
-        "items": artifact.items.model_copy(update={"threshold": threshold}),
-    }
 
 
 # -- the gate
@@ -418,11 +411,11 @@ def test_an_artifact_with_items_reads_back(tmp_path: Path) -> None:
     assert loaded.digest == artifact.digest
 
 
-def test_items_have_the_threshold_of_the_outcome() -> None:
+def test_the_scores_are_of_the_kind_of_the_gate() -> None:
+    """Read as a threshold on whole answers, the score of the most certain item would let all of them through."""
     artifact = guard_of(answers()).artifact
-    changed = {**artifact.content["items"], "threshold": 0.9}
-    with pytest.raises(ValidationError, match=r"the items have threshold 0\.9, the outcome says 0.2"):
-        CalibrationArtifact.from_stored({**artifact.content, "items": changed})
+    with pytest.raises(ValidationError, match="the kind is 'threshold', and the calibration scores are of items"):
+        CalibrationArtifact.from_stored({**artifact.content, "kind": "threshold"})
 
 
 def test_another_estimator_of_items_is_refused() -> None:
@@ -434,18 +427,14 @@ def test_another_estimator_of_items_is_refused() -> None:
 
 def test_scores_of_many_items_are_packed() -> None:
     n = 60_000
-    few = ItemScores(sizes=(2, 1), uncertainty=(0.1, None, 1.0), wrong=(0, 1, 0))
+    few = ItemScores(sizes=(2, 1), uncertainty=(0.1, None, 1.0), error=(0, 1, 0))
     assert few.answers == [((0.1, None), (0, 1)), ((1.0,), (0,))]
-    many = ItemScores(sizes=(n,), uncertainty=(*(i / n for i in range(n - 1)), None), wrong=(0, 1) * (n // 2))
+    many = ItemScores(sizes=(n,), uncertainty=(*(i / n for i in range(n - 1)), None), error=(0, 1) * (n // 2))
     for scores in (few, many):
         assert ItemScores.from_stored(scores.model_dump_json()) == scores
     assert len(many.model_dump_json()) < 500_000 < len(str(many.uncertainty))
     with pytest.raises(ValidationError, match="sizes must be positive and add up"):
-        ItemScores(sizes=(2,), uncertainty=(0.1,), wrong=(0,))
-
-
-def test_the_calibration_of_whole_answers_is_empty() -> None:
-    assert guard_of(answers()).artifact.calibration == CalibrationScores(uncertainty=(), error=())
+        ItemScores(sizes=(2,), uncertainty=(0.1,), error=(0,))
 
 
 SECRET = "lung cancer stage IV"

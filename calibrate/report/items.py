@@ -10,19 +10,19 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import guarantee
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
-from guardrail.items.spec import ItemsThreshold
+from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
 
+from ..binding import hashes_of_fit
 from ..data.records import Record, RecordFile
 from ..data.table import among
-from ..pipeline import hashes_of_fit
-from ..report import page as whole_answers
-from ..report.figures import Figure, Palette, render
-from .answers import LabelledItems, labelled_items
-from .audit import ItemsAudit, check_on
-from .figures import curve, item_figures, path_rows
-from .fit import gate_of, require_same_items
-from .words import caveats, facts, figures_lines, path_warnings, paths_table, promise_line
+from ..items.answers import LabelledItems, labelled_items
+from ..items.audit import ItemsAudit, check_on
+from ..items.figures import curve, item_figures, path_rows
+from ..items.fit import require_same_items
+from ..items.words import caveats, figures_lines, path_warnings, paths_table, promise_line
+from .figures import Figure, Palette, render
+from .sentences import facts
 
 __all__ = ["write_items_report"]
 
@@ -52,17 +52,16 @@ def write_items_report(
     Raises:
         UsageError: The artifact gates whole answers, or the records are not those of the fit.
     """
-    gate = gate_of(artifact)
     require_same_items(artifact, file)
     own = file.records.take(among(file.records.asked_hashes(), hashes_of_fit(artifact)))
     if not own:
         raise UsageError(f"none of the records of {file.path} is one that the artifact was fitted on.")
-    data = labelled_items(file, own, cap=gate.spec.cap)
+    data = labelled_items(file, own, cap=ItemsSpec.of(artifact.estimator).cap)
     result = None if test is None else check_on(artifact, test)
     sets = [("Calibration", data)]
     if result is not None:
         sets.insert(0, ("Answers kept out of the fit", result.data))
-    figure = _figure(gate, [each for _, each in sets[::-1]])
+    figure = _figure(artifact, [each for _, each in sets[::-1]])
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     picture = path.with_name(f"{path.stem}-items.png")
@@ -70,16 +69,16 @@ def write_items_report(
     refuted = result is not None and result.verdict == "refuted"
     context: dict[str, Any] = {
         "artifact": artifact,
-        "colour": "red" if gate.threshold is None or refuted else "green",
-        "title": _title(gate, refuted=refuted),
+        "colour": "red" if artifact.threshold is None or refuted else "green",
+        "title": _title(artifact, refuted=refuted),
         "promise": promise_line(artifact),
         "guarantee": guarantee(artifact.outcome),
         "tested": None if result is None else result.sentence,
-        "threshold": gate.threshold,
-        "sections": [_section(name, gate, each) for name, each in sets],
+        "threshold": artifact.threshold,
+        "sections": [_section(name, artifact, each) for name, each in sets],
         "has_test": test is not None,
-        "examples": _examples(gate, sets[0][1]),
-        "caveats": caveats(gate),
+        "examples": _examples(artifact, sets[0][1]),
+        "caveats": caveats(artifact),
         "facts": facts(artifact),
         "commands": commands,
     }
@@ -87,28 +86,28 @@ def write_items_report(
     return [path, picture], result
 
 
-def _title(gate: ItemsThreshold, *, refuted: bool) -> str:
-    if gate.threshold is None:
+def _title(artifact: CalibrationArtifact, *, refuted: bool) -> str:
+    if artifact.threshold is None:
         return "Holds every item back"
     if refuted:
         return "Refuted by the test answers"
-    figures = gate.figures
+    figures = artifact.items
     return "Keeps items" if figures is None else f"Keeps {percent(figures.kept / figures.items)} of the items"
 
 
-def _section(name: str, gate: ItemsThreshold, data: LabelledItems) -> dict[str, Any]:
-    figures = item_figures(data.items, gate.threshold, data.columns)
-    rows = path_rows(data.items, gate.threshold, data.columns)
+def _section(name: str, artifact: CalibrationArtifact, data: LabelledItems) -> dict[str, Any]:
+    figures = item_figures(data.items, artifact.threshold, data.columns)
+    rows = path_rows(data.items, artifact.threshold, data.columns)
     return {
         "name": name,
         "count": data.items.n,
-        "lines": figures_lines(gate, figures),
-        "warnings": path_warnings(gate, rows),
+        "lines": figures_lines(artifact, figures),
+        "warnings": path_warnings(artifact, rows),
         "paths": paths_table(rows),
     }
 
 
-def _figure(gate: ItemsThreshold, sets: Sequence[LabelledItems]) -> Figure:
+def _figure(artifact: CalibrationArtifact, sets: Sequence[LabelledItems]) -> Figure:
     def draw(axes: Any, colour: Palette) -> None:
         top = 1.0
         styles = [(colour.blue, "-", "calibration"), (colour.green, "--", "test")]
@@ -117,19 +116,21 @@ def _figure(gate: ItemsThreshold, sets: Sequence[LabelledItems]) -> Figure:
             kept, wrong = [100 * point.kept for point in points], [100 * point.wrong for point in points]
             axes.plot(kept, wrong, color=ink, lw=2, ls=dashes, label=name)
             top = max([top, *wrong])
-        if gate.threshold is not None and gate.figures is not None and gate.figures.kept:
-            at = 100 * gate.figures.kept / gate.figures.items, 100 * gate.figures.kept_wrong / gate.figures.kept
+        if (own := artifact.items) is not None and own.kept:
+            at = 100 * own.kept / own.items, 100 * own.kept_wrong / own.kept
             axes.plot(*at, "o", color=colour.blue, mec=colour.ink, ms=10, label="threshold in use", zorder=6)
-        axes.axhline(100 * gate.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)), label=f"target {100 * gate.alpha:g} %")
-        axes.set(xlim=(0, 101), ylim=(0, min(102.0, max(1.3 * top, 180 * gate.alpha))))
+        axes.axhline(
+            100 * artifact.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)), label=f"target {100 * artifact.alpha:g} %"
+        )
+        axes.set(xlim=(0, 101), ylim=(0, min(102.0, max(1.3 * top, 180 * artifact.alpha))))
         axes.set(xlabel="items kept, %", ylabel="wrong among the kept, %")
         axes.legend(frameon=False, labelcolor=colour.ink, loc="upper left")
 
     return render(draw, "items", "Share of wrong items among those kept against the share of items kept")
 
 
-def _examples(gate: ItemsThreshold, data: LabelledItems) -> list[dict[str, Any]]:
-    limit = float("-inf") if gate.threshold is None else gate.threshold
+def _examples(artifact: CalibrationArtifact, data: LabelledItems) -> list[dict[str, Any]]:
+    limit = float("-inf") if artifact.threshold is None else artifact.threshold
     kept = (data.items.uncertainty <= limit).tolist()
     start = [0, *data.items.size.cumsum().tolist()]
     step = max(1, len(data.records) // MOST_EXAMPLES)
@@ -158,13 +159,12 @@ def _rendered(context: dict[str, Any], figure: Figure) -> str:
     jinja2 = require("jinja2", extra="calibrate")
     markup = require("markupsafe", extra="calibrate").Markup
     # Autoescape is on for everything, because questions and answers are foreign text. Only our own SVG is exempt.
-    folders = [Path(__file__).parent, Path(whole_answers.__file__).parent]
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(folders),
+        loader=jinja2.FileSystemLoader(Path(__file__).parent),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    text: str = environment.get_template("report.html.j2").render({**context, "figure": markup(figure.svg)})
+    text: str = environment.get_template("items.html.j2").render({**context, "figure": markup(figure.svg)})
     return text
