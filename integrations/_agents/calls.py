@@ -89,7 +89,6 @@ def conversation_digest(messages: Sequence[BaseMessage]) -> str:
             str(message.text),
             [(call["name"], call["args"]) for call in getattr(message, "tool_calls", ())],
             pictures,
-            message.additional_kwargs,
         )
         for message, (*_, pictures) in zip(spoken, prompt_content(spoken), strict=True)
     ]

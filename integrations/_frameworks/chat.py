@@ -24,9 +24,9 @@ from .._openai.lru import LRU
 
 __all__ = [
     "Approval",
-    "CarriedItems",
     "FrameworkChat",
     "check_call",
+    "content_of",
     "is_reviewed",
     "refuse_settings",
     "settings_revision",
@@ -47,19 +47,21 @@ framework_loop = BackgroundLoop("guardrail-frameworks")
 """Runs sync calls of frameworks' models."""
 
 
-class CarriedItems(list[Any]):
-    """The framework's items that a message was made from.
+def content_of(text: str, others: Iterable[Any]) -> Any:
+    """The content of a message: its text, followed by a block for each part of it that is not text.
 
-    Digests read the ``repr``, which shows the ``content`` only: ids, times and names of runs do not tell questions
-    apart.
+    A block names the kind of its part and a digest of it, which tells pictures apart for the memory, the turns and a
+    reviewer. The model gets the framework's own items.
+
+    Args:
+        text: The text.
+        others: The other parts, as JSON objects with their kind under "type" or "kind".
     """
-
-    def __init__(self, items: Iterable[Any], content: object = ()) -> None:
-        super().__init__(items)
-        self._content = content
-
-    def __repr__(self) -> str:
-        return f"CarriedItems({self._content!r})"
+    blocks = [
+        {"type": str(part.get("type") or part.get("kind")), "sha256": sha256_hex(canonical_json(part, default=repr))}
+        for part in others
+    ]
+    return [{"type": "text", "text": text}, *blocks] if blocks else text
 
 
 class FrameworkChat(BaseChatModel):

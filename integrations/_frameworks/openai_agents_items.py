@@ -41,7 +41,7 @@ from guardrail.types import Bindings
 
 from .._agents.calls import ANSWER_TOOL, arguments_of
 from .._agents.framework_guard import Decided
-from .chat import CarriedItems
+from .chat import content_of
 
 __all__ = [
     "Format",
@@ -111,21 +111,21 @@ def decided_answer(items: str | Sequence[TResponseInputItem]) -> tuple[Decided, 
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:
-    carried = {ITEMS: CarriedItems(raw, [_pictures(entry) for entry in raw])}
+    carried = {ITEMS: raw}
     kind, role = item.get("type"), item.get("role")
     if kind in (None, "message") and role in ("system", "developer"):
         return SystemMessage(_text(item), additional_kwargs=carried)
     if kind in (None, "message") and role == "user":
-        return HumanMessage(_text(item), additional_kwargs=carried)
+        return HumanMessage(_content(item), additional_kwargs=carried)
     if kind in (None, "message") and role == "assistant":
         return AIMessage(_text(item), additional_kwargs=carried)
     if kind == "function_call":
         call = {"name": item["name"], "args": _recorded_arguments(item), "id": item["call_id"]}
         return AIMessage("", tool_calls=[cast(Any, {**call, "type": "tool_call"})], additional_kwargs=carried)
     if kind == "function_call_output":
-        output = item["output"]
-        text = output if isinstance(output, str) else _text({"content": output})
-        return ToolMessage(text, tool_call_id=item["call_id"], additional_kwargs=carried)
+        return ToolMessage(
+            _content({"content": item["output"]}), tool_call_id=item["call_id"], additional_kwargs=carried
+        )
     raise UsageError(
         f"the guard cannot judge a conversation with an item of type {kind!r}: only messages, function calls and their "
         "results are drawn again the same way. Use function tools instead of hosted ones."
@@ -144,14 +144,15 @@ def _recorded_arguments(item: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _merged(first: AIMessage, second: AIMessage) -> AIMessage:
-    raw = CarriedItems([*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]])
+    raw = [*first.additional_kwargs.get(ITEMS, ()), *second.additional_kwargs[ITEMS]]
     return AIMessage(first.content, tool_calls=[*first.tool_calls, *second.tool_calls], additional_kwargs={ITEMS: raw})
 
 
-def _pictures(item: dict[str, Any]) -> list[Any]:
-    """The parts of an item other than text."""
+def _content(item: dict[str, Any]) -> Any:
+    """Content of an item: its text, and its other parts."""
     parts = item.get("content")
-    return [part for part in parts if part.get("type") not in TEXTS] if isinstance(parts, list) else []
+    others = [part for part in parts if part.get("type") not in TEXTS] if isinstance(parts, list) else []
+    return content_of(_text(item), others)
 
 
 def _text(item: dict[str, Any]) -> str:

@@ -29,7 +29,7 @@ from guardrail.types import Bindings
 from .._agents.call_reviews import APPROVED
 from .._agents.calls import ANSWER_TOOL, arguments_of
 from .._agents.framework_guard import Decided
-from .chat import CarriedItems
+from .chat import content_of
 
 __all__ = [
     "as_parameters",
@@ -65,7 +65,7 @@ def from_messages(messages: Sequence[ModelMessage], parameters: ModelRequestPara
         parts = _request(message) if isinstance(message, ModelRequest) else [_response(message)]
         for place, part in enumerate(parts):
             # The first part carries the whole message, so that `to_messages` gives it back once.
-            part.additional_kwargs[MESSAGES] = CarriedItems([message], _pictures(message)) if place == 0 else []
+            part.additional_kwargs[MESSAGES] = [message] if place == 0 else []
         converted += parts
     return converted
 
@@ -101,13 +101,10 @@ def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[Mode
     return None  # rejected, or left behind, and asked anew
 
 
-def _pictures(message: ModelMessage) -> list[object]:
-    """The parts of a message other than text, as JSON: pydantic-ai reads other classes from a stored history."""
-    contents = [part.content for part in message.parts if isinstance(part, its.UserPromptPart)]
-    pictures = [
-        item for content in contents if not isinstance(content, str) for item in content if not isinstance(item, str)
-    ]
-    return [to_jsonable_python(item, bytes_mode="base64", fallback=repr) for item in pictures]
+def _content(text: str, parts: Iterable[Any]) -> Any:
+    """Content of a text and its other parts, as JSON: pydantic-ai reads other classes from a stored history."""
+    others = [part for part in parts if not isinstance(part, str | its.TextContent | its.CachePoint)]
+    return content_of(text, [to_jsonable_python(part, bytes_mode="base64", fallback=repr) for part in others])
 
 
 def _instructions(messages: Sequence[ModelMessage], parameters: ModelRequestParameters) -> str | None:
@@ -123,9 +120,11 @@ def _request(message: ModelRequest) -> list[BaseMessage]:
         if isinstance(part, its.SystemPromptPart):
             converted.append(SystemMessage(part.content))
         elif isinstance(part, its.UserPromptPart):
-            converted.append(HumanMessage(_text(part.content)))
+            content = [part.content] if isinstance(part.content, str) else part.content
+            converted.append(HumanMessage(_content(_text(content), content)))
         elif isinstance(part, its.ToolReturnPart):
-            converted.append(ToolMessage(part.model_response_str(), tool_call_id=part.tool_call_id))
+            result = _content(part.model_response_str(), part.files)
+            converted.append(ToolMessage(result, tool_call_id=part.tool_call_id))
         elif part.part_kind in ("retry-prompt", "retry-feedback"):
             text, tool = str(getattr(part, "content", "")), getattr(part, "tool_name", None)
             converted.append(HumanMessage(text) if tool is None else ToolMessage(text, tool_call_id=_call_id(part)))
@@ -138,9 +137,7 @@ def _call_id(part: Any) -> str:
     return str(part.tool_call_id)
 
 
-def _text(content: str | Sequence[Any]) -> str:
-    if isinstance(content, str):
-        return content
+def _text(content: Sequence[Any]) -> str:
     texts = (item if isinstance(item, str) else getattr(item, "content", None) for item in content)
     return "\n".join(text for text in texts if isinstance(text, str))
 

@@ -682,6 +682,45 @@ async def test_the_reviewer_sees_what_came_before(tmp_path: Path) -> None:
         assert [(turn["role"], turn["content"]) for turn in shown] == expected
 
 
+def picture(data: str) -> dict[str, Any]:
+    return {"type": "input_image", "image_url": f"data:image/png;base64,{data}", "detail": "auto"}
+
+
+async def test_the_reviewer_of_an_agent_that_was_handed_over_to_sees_tools_and_pictures() -> None:
+    def look(city: str) -> str:
+        return f"{city}: 9 degrees"
+
+    expert, expert_agent = answering([], [], APART)
+    expert_agent.name = "expert"
+    inner = Scripted([("look", {"city": "Oslo"})], [("transfer_to_expert", {})])
+    tool = function_tool(look)
+    bindings = await agent_bindings(agent(inner, handoffs=[expert_agent], tools=[tool]))
+    calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system="Be brief."))
+    model = GuardedModel(inner, calibrated, tools={}, exempt=["look", "transfer_to_expert"], probe="off")
+    first = agent(model, handoffs=[expert_agent], tools=[tool, model.answer_tool])
+    asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "Here?"}, picture("AA==")]}]
+    (value,) = await expert.review_requests(await Runner.run(first, asked))
+    shown = [(turn["role"], turn["content"], turn.get("tool_calls")) for turn in value["messages"]]
+    assert shown[:3] == [
+        ("human", "Here?\n[input_image]", None),
+        ("ai", "", [{"name": "look", "arguments": {"city": "Oslo"}}]),
+        ("tool", "Oslo: 9 degrees", None),
+    ]
+    assert shown[3][2] == [{"name": "transfer_to_expert", "arguments": {}}]
+
+
+async def test_another_picture_is_another_question() -> None:
+    """The answer about the first picture was given out for the second."""
+    inner = Scripted(["cat"])
+    guarded_agent = agent(guarded(inner, turns="mark"))
+    answers = []
+    for answer, data in (("cat", "AAAA"), ("dog", "BBBB"), ("cow", "BBBB")):
+        inner.turns = ([answer],)
+        asked: Any = [{"role": "user", "content": [{"type": "input_text", "text": "What is it?"}, picture(data)]}]
+        answers.append((await Runner.run(guarded_agent, asked)).final_output)
+    assert answers == ["cat", "dog", "dog"]
+
+
 @pytest.mark.parametrize("way", ["streamed", "saved", "in a session"])
 @pytest.mark.parametrize("kind", ANSWERED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tmp_path: Path) -> None:

@@ -804,6 +804,43 @@ async def test_the_reviewer_sees_what_came_before(tmp_path: Path) -> None:
         assert [(turn["role"], turn["content"]) for turn in shown] == expected
 
 
+def picture(data: bytes) -> BinaryContent:
+    return BinaryContent(data, media_type="image/png")
+
+
+async def test_the_reviewer_sees_results_of_tools_and_that_there_is_a_picture() -> None:
+    inner = Scripted([("look", {"city": "Oslo"})], UNSURE_TEXT)
+
+    def looking(model: Model, **options: Any) -> Agent[Any, Any]:
+        made = agent(model, output_type=[str, DeferredToolRequests], **options)
+
+        @made.tool_plain
+        def look(city: str) -> list[Any]:
+            return [f"{city}: 9 degrees", picture(b"map")]
+
+        return made
+
+    calibrated = artifact_for(inner, bindings=await agent_bindings(looking(inner)))
+    guard = GuardCapability(calibrated, tools={}, exempt=["look"], guard_options=OPTIONS)
+    (value,) = await guard.review_requests(await looking(inner, capabilities=[guard]).run(["Here?", picture(b"png")]))
+    assert [(turn["role"], turn["content"], turn.get("tool_calls")) for turn in value["messages"]] == [
+        ("human", "Here?\n[binary]", None),
+        ("ai", "", [{"name": "look", "arguments": {"city": "Oslo"}}]),
+        ("tool", "Oslo: 9 degrees\n[binary]", None),
+    ]
+
+
+async def test_another_picture_is_another_question() -> None:
+    """The answer about the first picture was given out for the second."""
+    inner = Scripted(["cat"])
+    guarded_agent = agent(guarded(inner, turns="mark"))
+    answers = []
+    for answer, data in (("cat", b"A"), ("dog", b"B"), ("cow", b"B")):
+        inner.turns = ([answer],)
+        answers.append((await guarded_agent.run(["What is it?", picture(data)])).output)
+    assert answers == ["cat", "dog", "dog"]
+
+
 @pytest.mark.parametrize("streamed", [True, False])
 @pytest.mark.parametrize("kind", ANSWERED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bool, tmp_path: Path) -> None:
