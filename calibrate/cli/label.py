@@ -9,9 +9,8 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TextIO
 
 import numpy as np
 import typer
@@ -21,7 +20,6 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.judges import distinct_answers
 from guardrail.notebook import percent
@@ -32,10 +30,9 @@ from ..correctness import available_rules
 from ..data.labels import (
     KEYS,
     LabelSession,
-    Order,
     Pressed,
     apply_labels,
-    open_store,
+    open_session,
     queue_of,
     read_labels,
 )
@@ -64,42 +61,25 @@ RULE, PEOPLE, GOAL = "By a rule", "By people", "With --until"
 
 
 @dataclass(frozen=True, slots=True)
-class _ByRule:
-    """The rule that labels, or the model that judges; None and None for the default rule."""
+class _Options:
+    """The flags: who decides about which answers, and when it is enough."""
 
     rule: str | None
     judge_model: str | None
-
-    @property
-    def is_default(self) -> bool:
-        """Whether the user named no rule nor a judge."""
-        return (self.rule, self.judge_model) == (None, None)
-
-    def label(self, file: RecordFile, first: int | None) -> RecordFile:
-        """Label all records, or the ``first`` ones."""
-        rule = rule_from(
-            file,
-            self.rule,
-            judge_model=self.judge_model,
-            cache=file.path.with_name(f"{file.path.stem}.judge.jsonl"),
-        )
-        with bar(console, "judging", "answers") if self.judge_model is not None else nullcontext(silent) as progress:
-            return label_file(file, rule, progress, first)
-
-
-@dataclass(frozen=True, slots=True)
-class _ByPeople:
-    """Labels of people: a file, filled from this terminal or from the review page."""
-
     labels: Path | None
     interactive: bool
     review_store: str | None
     undecided: bool
-    order: str | None
+    limit: int | None
+    until: Literal["certified"] | None
+    alpha: float | None
+    delta: float | None
+    acceptance: float | None
+    score: str | None
 
-    def check(self, rule: _ByRule) -> None:
-        """Refuse labels of people together with a rule."""
-        by_rule, on_page = not rule.is_default, self.review_store is not None
+    def check(self) -> None:
+        """Refuse flags that exclude each other."""
+        by_rule, on_page = self.rule is not None or self.judge_model is not None, self.review_store is not None
         if sum((by_rule, self.interactive, on_page)) > 1 or (by_rule and self.labels is not None):
             raise UsageError(
                 "--labels, --interactive, --review-store and a rule exclude each other: give labels, or how to make "
@@ -107,131 +87,43 @@ class _ByPeople:
             )
         if self.undecided and not (by_rule or self.interactive or on_page or self.labels is not None):
             raise UsageError("--undecided needs who decides: --interactive, --review-store, --labels or --judge-model.")
-        if self.order not in (None, "random", "file", "certain"):
-            raise UsageError(f"--order must be random, file or certain, got {self.order!r}")
-        if self.order == "certain" and not self.undecided:
+        if self.until is None and (self.alpha, self.delta, self.acceptance) != (None, None, None):
+            raise UsageError("--alpha, --delta and --acceptance belong to --until certified, or to `fit`.")
+        if self.until is None and self.score is not None and not self.undecided:
+            raise UsageError("--score belongs to --until certified or --undecided, or to `fit`.")
+        if self.until is not None and not self.undecided:
             raise UsageError(
-                "--order certain is for --undecided: labels of the most certain answers alone fit nothing."
+                "--until certified goes with --undecided: to stop among labels that do not count as wrong yet selects "
+                "them."
+            )
+        if self.until is not None and (self.alpha is None or by_rule):
+            raise UsageError(
+                "--undecided --until certified needs the target error rate (--alpha 0.1) and people's labels "
+                "(--interactive, --review-store or --labels)."
             )
 
     @property
-    def makes_labels(self) -> bool:
-        """Whether this command collects the labels, so that their file may not exist yet."""
+    def collects(self) -> bool:
+        """Whether this command asks people, so that the file of their labels may not exist yet."""
         return self.interactive or self.review_store is not None
 
-    def path(self, records: Path) -> Path | None:
-        """The file of the labels; None if a rule labels."""
-        if self.labels is None and self.makes_labels:
+    def labels_of(self, records: Path) -> Path | None:
+        """The file of people's labels; None if a rule labels."""
+        if self.labels is None and self.collects:
             return records.with_name(f"{records.stem}.labels.jsonl")
         return self.labels
 
-    def have_labelled(self, records: Path, labels: Path, first: int | None, goal: str) -> bool:
-        """Ask for labels of the ``first`` records (default: all); whether all of them have one."""
-        file = read_records(records)
-        if self.interactive:
-            return _by_hand(file, labels, self.queue(file, first), goal=goal)
-        return self.review_store is None or _on_page(file, labels, self.review_store, self.queue(file, first))
-
-    def queue(self, file: RecordFile, first: int | None) -> list[Record]:
-        """The records to label, in order. A drawn file is in random order already."""
-        drawn = file.header.scope.is_drawn
-        default: Order = "file" if drawn else "random"
-        order: Order = default if self.order is None else "random" if self.order == "random" else "file"
-        records: Sequence[Record] = file.records[:first] if drawn else file.records
-        return queue_of(records, order=order, limit=first)
-
-    def have_decided(
-        self, file: RecordFile, labels: Path, key: str | None, first: int | None, enough: Callable[[], bool], goal: str
-    ) -> bool:
-        """Ask for labels of the ``first`` undecided answers (default: all); whether all have one, or it is enough."""
-        queue = self._undecided_queue(file, key, first)
-        if self.interactive:
-            return _by_hand(file, labels, queue, " --undecided", enough, goal)
-        return self.review_store is None or _on_page(file, labels, self.review_store, queue, enough)
-
-    def _undecided_queue(self, file: RecordFile, key: str | None, first: int | None) -> list[Record]:
-        """The undecided records: by the scores of ``key`` those first that a threshold accepts first."""
-        records = _undecided(file)
-        if key is None or self.order in ("random", "file"):
-            order: Order = "file" if self.order == "file" else "random"
-            return queue_of(records, order=order, limit=first)
-        # NaN, the unmeasured ones, last: no threshold ever accepts them.
-        return [records[place] for place in np.argsort(values_of(records, key), kind="stable")][:first]
-
-
-@dataclass(frozen=True, slots=True)
-class _Goal:
-    """The goal at which labelling stops."""
-
-    until: Literal["certified"] | None
-    alpha: float | None
-    delta: float | None
-    acceptance: float | None
-    estimator: str | None
-
     @property
-    def flags(self) -> str:
-        """The goal as the next command takes it; empty without one."""
-        if self.until is None:
-            return ""
-        values = {"alpha": self.alpha, "delta": self.delta, "acceptance": self.acceptance}
-        flags = "".join(f" --{name} {value:g}" for name, value in values.items() if value is not None)
-        named = "" if self.estimator is None else f" --score {shlex.quote(self.estimator)}"
-        return f" --until {self.until}{flags}{named}"
+    def again(self) -> str:
+        """The flags with which the next command goes on, or stops."""
+        goal = {"alpha": self.alpha, "delta": self.delta, "acceptance": self.acceptance}
+        flags = "".join(f" --{name} {value:g}" for name, value in goal.items() if value is not None)
+        named = "" if self.score is None else f" --score {shlex.quote(self.score)}"
+        return f" --undecided{'' if self.until is None else f' --until {self.until}{flags}{named}'}"
 
-
-@dataclass(frozen=True, slots=True)
-class _Labelling:
-    """A record file, the file its labelled records are written to, the source of the labels, and the goal."""
-
-    source: Path
-    target: Path
-    rule: _ByRule
-    people: _ByPeople
-    goal: _Goal
-
-    @property
-    def labels(self) -> Path | None:
-        """The labels of people; None if a rule labels."""
-        return self.people.path(self.source)
-
-    def label(self, first: int | None) -> RecordFile | None:
-        """Write the labelled file and return it; None, and nothing is written, while labels of people are missing."""
-        if self.labels is not None and not self.people.have_labelled(self.source, self.labels, first, self.goal.flags):
-            return None
-        return changed_file(self.source, self.target, partial(self._with_labels, first=first))
-
-    def _with_labels(self, file: RecordFile, first: int | None) -> RecordFile:
-        """Label the file: with all labels of people, or the ``first`` records by the rule."""
-        if self.labels is None:
-            return self.rule.label(file, first)
-        human = read_labels(self.labels)
-        header = file.header.model_copy(update={"correctness": human.spec})
-        return RecordFile(file.path, header, tuple(apply_labels(file.records, human)), file.torn)
-
-    def with_undecided(self, file: RecordFile) -> RecordFile:
-        """Label the undecided answers: with the labels of people there are, or by the rule."""
-        undecided, spec = _undecided(file), file.header.correctness
-        assert spec is not None, "a file with undecided answers was labelled by a rule"
-        started = self.labels is not None and self.labels.is_file() and self.labels.stat().st_size > 0
-        if self.people.makes_labels and not started:
-            return file
-        if self.labels is None:
-            decided = self.rule.label(RecordFile(file.path, file.header, undecided), None)
-            labelled = {record.id: record for record in decided.records}
-            assert decided.header.correctness is not None, "a rule names itself"
-            by = describe_spec(decided.header.correctness.name, decided.header.correctness.params)
-        else:
-            human, by = read_labels(self.labels), "people"
-            # A skipped answer keeps no label, but from now on its detail says that a person looked at it.
-            names = {record.id for record in undecided} & (human.correct.keys() | human.skipped)
-            labelled = {record.id: record for record in apply_labels(file.records, human) if record.id in names}
-        earlier = spec.params.get("undecided", f"by {by}")
-        deciders = earlier if str(earlier).endswith(f"by {by}") else f"{earlier}, by {by}"
-        params = {**spec.params, "undecided": deciders}
-        header = file.header.model_copy(update={"correctness": spec.model_copy(update={"params": params})})
-        records = tuple(labelled.get(record.id, record) for record in file.records)
-        return RecordFile(file.path, header, records, file.torn)
+    def enough(self, acceptance: float | None) -> bool:
+        """Whether a fit answers the share that was asked for; None: it found no threshold."""
+        return acceptance is not None and acceptance >= (self.acceptance or 0.0)
 
 
 def _undecided(file: RecordFile) -> list[Record]:
@@ -275,10 +167,6 @@ def label(
     review_store: Annotated[
         str | None, typer.Option(help="Judge on the review page of this store.", rich_help_panel=PEOPLE)
     ] = None,
-    order: Annotated[
-        str | None,
-        typer.Option(help="random, file or certain (most certain first).", rich_help_panel=PEOPLE, metavar="ORDER"),
-    ] = None,
     limit: Annotated[int | None, typer.Option(help="Judge this many and stop.", min=1, rich_help_panel=PEOPLE)] = None,
     cut: Annotated[
         float | None, typer.Option(help="Items above this uncertainty need no label.", rich_help_panel=PEOPLE)
@@ -303,174 +191,265 @@ def label(
 
     Read some of the labels: "at most 10 % wrong" will mean wrong by this rule.
     """
-    by_rule = _ByRule(rule, judge_model)
-    people = _ByPeople(labels, interactive, review_store, undecided, order)
-    goal = _Goal(until, alpha, delta, acceptance, estimator)
+    options = _Options(
+        *(rule, judge_model, labels, interactive, review_store, undecided, limit),
+        *(until, alpha, delta, acceptance, estimator),
+    )
     source, target = one_file(records, out)
-    people.check(by_rule)
     if items:
-        refuse_with_items(rule=not by_rule.is_default, undecided=undecided, until=until, alpha=alpha, limit=limit)
-        _label_by_items(source, target, people, cut)
+        refuse_with_items(
+            rule=(rule, judge_model) != (None, None), undecided=undecided, until=until, alpha=alpha, limit=limit
+        )
+        options.check()
+        _label_by_items(source, target, options, cut)
         return
     refuse_without_items(cut=cut)
-    labelling = _Labelling(source, target, by_rule, people, goal)
-    people_label = labelling.labels is not None
-    keep_inputs([labelling.labels], [target, source])
-    if goal.until is None and (goal.alpha, goal.delta, goal.acceptance) != (None, None, None):
-        raise UsageError("--alpha, --delta and --acceptance belong to --until certified, or to `fit`.")
-    if goal.until is not None and not people.undecided:
-        raise UsageError(
-            "--until certified goes with --undecided: to stop among labels that do not count as wrong yet selects them."
+    options.check()
+    people = options.labels_of(source)
+    keep_inputs([people], [target, source])
+    if options.undecided:
+        _label_undecided(source, target, options, people)
+        return
+    if people is not None and options.collects and not _ask(read_records(source), people, options, None):
+        return
+    labelled = changed_file(source, target, lambda file: _all_labelled(file, options, people))
+    following = next_step(labelled.header, target)
+    _conclude(labelled, target, following, by_rule=people is None)
+
+
+def _all_labelled(file: RecordFile, options: _Options, people: Path | None) -> RecordFile:
+    """The file with a label of people, or of the rule, for every answer that has one."""
+    if people is None:
+        return _by_rule(file, options)
+    human = read_labels(people)
+    labelled = apply_labels(file.records, human)
+    _print_agreement(file, labelled)
+    header = file.header.model_copy(update={"correctness": human.spec})
+    return RecordFile(file.path, header, tuple(labelled), file.torn)
+
+
+def _print_agreement(file: RecordFile, labelled: Sequence[Record]) -> None:
+    """Print how often people agree with the rule that labelled the file before, if one did."""
+    spec = file.header.correctness
+    pairs = [
+        (before.correct, after.correct)
+        for before, after in zip(file.records, labelled, strict=True)
+        if before.correct is not None and after.correct is not None
+    ]
+    if spec is not None and spec.name != GIVEN and pairs:
+        same = sum(before == after for before, after in pairs)
+        print_line(
+            f"People agree with rule {spec.name} on {same} of {len(pairs)} answers ({percent(same / len(pairs))})."
         )
-    if goal.until is None and goal.estimator is not None and not people.undecided:
-        raise UsageError("--score belongs to --until certified or --undecided, or to `fit`.")
-    labelled = _decide(labelling, goal, limit) if people.undecided else labelling.label(limit if people_label else None)
-    if labelled is not None:
-        _conclude(labelled, target, goal, by_rule=not people_label, undecided=people.undecided)
 
 
-def _conclude(labelled: RecordFile, target: Path, goal: _Goal, *, by_rule: bool, undecided: bool) -> None:
+def _by_rule(file: RecordFile, options: _Options) -> RecordFile:
+    cache = file.path.with_name(f"{file.path.stem}.judge.jsonl")
+    rule = rule_from(file, options.rule, judge_model=options.judge_model, cache=cache)
+    judged = options.judge_model is not None
+    with bar(console, "judging", "answers") if judged else nullcontext(silent) as progress:
+        return label_file(file, rule, progress)
+
+
+def _conclude(labelled: RecordFile, target: Path, following: str, *, by_rule: bool, undecided: bool = False) -> None:
     """Say how many labels there are, which look broken, and the next command."""
     print_labels(labelled)
     print_structured(labelled)
     if by_rule:
         print_label_checks(labelled)
     if by_rule and not any(record.references for record in labelled.records):
-        finish([target], f"calibrate label {listed([target])} --interactive, as there are no references")
-        return
-    following = next_step(labelled.header, target)
-    if goal.until is not None:
-        following = f"calibrate fit {listed([target])} {_fit_flags(goal, chosen_estimator(labelled, goal.estimator))}"
-        finish([target], following)
-        return
-    if (by_rule or undecided) and labelled.records.undecided().any():
+        following = f"calibrate label {listed([target])} --interactive, as there are no references"
+    elif (by_rule or undecided) and labelled.records.undecided().any():
         following = f"calibrate label {listed([target])} --undecided --interactive; or go on without: {following}"
     finish([target], following)
 
 
-def _fit_flags(goal: _Goal, key: str) -> str:
-    spent = "" if goal.delta is None else f" --delta {goal.delta:g}"
-    return f"--score {shlex.quote(key)} --rule certified --alpha {goal.alpha:g}{spent}"
+# -- What a rule left undecided ----------------------------------------------------------------------------------------
 
 
-def _decide(labelling: _Labelling, goal: _Goal, limit: int | None) -> RecordFile | None:
-    """Write the file with labels of undecided answers and return it; None, and nothing is written, while some miss.
+def _label_undecided(source: Path, target: Path, options: _Options, people: Path | None) -> None:
+    """Label the undecided answers; nothing is written while some miss, unless it is enough.
 
     Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
     "certified" can then only grow, up to the one that all labels would give. Its walk tests the same thresholds in the
     same order, so that the last certificate fails if any on the way did: stopping at any of them is the same fit.
     """
-    file, target = read_records(labelling.source), labelling.target
-    if goal.until is not None and (goal.alpha is None or labelling.labels is None):
-        raise UsageError(
-            "--undecided --until certified needs the target error rate (--alpha 0.1) and people's labels "
-            "(--interactive, --review-store or --labels)."
-        )
+    file = read_records(source)
     if not _undecided(file):
         print_line(f"Every answer of {file.path} has a label: nothing is undecided.")
-        finish([], next_step(file.header, labelling.source))
-        return None
+        finish([], next_step(file.header, source))
+        return
     waiting = [record.id for record in file.records if waits_for_label(record)]
-    if goal.until is not None and waiting:
+    if options.until is not None and waiting:
         raise UsageError(
             f"{len(waiting)} answers of {file.path} have no label and do not count as wrong, e.g. {waiting[0]!r}: to "
             "stop among them selects labels. Label them all first: `calibrate label --undecided --interactive`."
         )
-    key = _key_of_order(file, goal)
+    key = _key_of_order(file, options)
 
-    def fitted() -> CalibrationArtifact:
+    def certified() -> float | None:
+        """The share that a fit on the labels so far answers; None without a threshold."""
         assert key is not None, "a goal names its scores"
-        assert goal.alpha is not None, "a goal has a target"
-        now = labelling.with_undecided(file)
+        assert options.alpha is not None, "a goal has a target"
         settings = FitSettings(without_failed=True)  # `fit` asks
-        return fit_artifact(now, score=key, alpha=goal.alpha, delta=goal.delta, settings=settings)
+        now = _decided(file, options, people)
+        artifact = fit_artifact(now, score=key, alpha=options.alpha, delta=options.delta, settings=settings)
+        return None if artifact.threshold is None else artifact.acceptance
 
     def enough() -> bool:
-        if goal.until is None:
-            return False
-        artifact = fitted()
-        return artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0)
+        return options.until is not None and options.enough(certified())
 
-    labels = labelling.labels
-    if (
-        labels is not None
-        and not enough()
-        and not labelling.people.have_decided(file, labels, key, limit, enough, goal.flags)
-    ):
-        return None
-    if goal.until is not None:
-        artifact = fitted()
-        reached = artifact.threshold is not None and artifact.acceptance >= (goal.acceptance or 0.0)
+    if people is not None and options.collects and not enough() and not _ask(file, people, options, key, enough):
+        return
+    if options.until is not None:
+        share = certified()
+        reached = options.enough(share)
         print_line(
-            f"{percent(artifact.acceptance)} of all questions certified. "
+            f"{percent(share or 0.0)} of all questions certified. "
             + ("Enough: what is undecided goes on counting as wrong." if reached else "The labels are not enough."),
             "green" if reached else "yellow",
         )
-    return changed_file(labelling.source, target, labelling.with_undecided)
+    labelled = changed_file(source, target, lambda file: _decided(file, options, people))
+    following = next_step(labelled.header, target)
+    if options.until is not None:
+        spent = "" if options.delta is None else f" --delta {options.delta:g}"
+        flags = f"--score {shlex.quote(chosen_estimator(labelled, options.score))} --rule certified"
+        following = f"calibrate fit {listed([target])} {flags} --alpha {options.alpha:g}{spent}"
+    _conclude(labelled, target, following, by_rule=people is None, undecided=options.until is None)
 
 
-def _key_of_order(file: RecordFile, goal: _Goal) -> str | None:
+def _key_of_order(file: RecordFile, options: _Options) -> str | None:
     """The scores that order the undecided answers; None without scores, or of several where none is meant."""
-    if goal.estimator is None and goal.until is None:
+    if options.score is None and options.until is None:
         try:
             key = key_of(file)
         except UsageError:
             return None
         return key if key in file.header.estimators else None
-    return chosen_estimator(file, goal.estimator)
+    return chosen_estimator(file, options.score)
 
 
-def _by_hand(
+def _decided(file: RecordFile, options: _Options, people: Path | None) -> RecordFile:
+    """The file with labels of the undecided answers: those that people gave so far, or by the rule."""
+    undecided, spec = _undecided(file), file.header.correctness
+    assert spec is not None, "a file with undecided answers was labelled by a rule"
+    if people is None:
+        decided = _by_rule(RecordFile(file.path, file.header, undecided), options)
+        labelled = {record.id: record for record in decided.records}
+        assert decided.header.correctness is not None, "a rule names itself"
+        by = describe_spec(decided.header.correctness.name, decided.header.correctness.params)
+    elif options.collects and not (people.is_file() and people.stat().st_size > 0):
+        return file
+    else:
+        human, by = read_labels(people), "people"
+        # A skipped answer keeps no label, but from now on its detail says that a person looked at it.
+        names = {record.id for record in undecided if human.key(record) is not None}
+        labelled = {record.id: record for record in apply_labels(file.records, human) if record.id in names}
+    earlier = spec.params.get("undecided", f"by {by}")
+    deciders = earlier if str(earlier).endswith(f"by {by}") else f"{earlier}, by {by}"
+    correctness = spec.model_copy(update={"params": {**spec.params, "undecided": deciders}})
+    header = file.header.model_copy(update={"correctness": correctness})
+    return RecordFile(file.path, header, tuple(labelled.get(record.id, record) for record in file.records), file.torn)
+
+
+# -- People are asked --------------------------------------------------------------------------------------------------
+
+
+def _ask(
     file: RecordFile,
     labels: Path,
-    queue: Sequence[Record],
-    flag: str = "",
+    options: _Options,
+    key: str | None,
     enough: Callable[[], bool] | None = None,
-    goal: str = "",
 ) -> bool:
-    """Hold a labelling session in this terminal; whether the whole queue is labelled, or it is enough.
-
-    ``flag`` and ``goal`` are what the next command needs to go on.
-    """
-    with open_store(labels) as store:
-        session = LabelSession(queue, store)
-        stopped = label_by_hand(session, console, sys.stdin, enough)
+    """Have people label the answers in this terminal or on the page; whether all have a label, or it is enough."""
+    queue = _queue(file, options, key)
+    with open_session(labels, queue) as session:
+        if session.outdated:
+            print_line(
+                f"{session.outdated} of {session.total} answers are new since these labels; {session.done} keep theirs."
+            )
+        if options.interactive:
+            stopped = label_by_hand(session, console, sys.stdin, enough)
+        else:
+            assert options.review_store is not None, "people are asked here or on the page"
+            waiting = _from_page(file, session, queue, options.review_store)
+            stopped = bool(waiting) and enough is not None and enough()
         done, total = session.done, session.total
     if stopped or done == total:
         return True
+    if options.review_store is not None:
+        _wait_for_page(total - done, total, labels, options.review_store)
+        return False
     print_line(f"{done} of {total} are labelled or skipped; all of them are in {labels}.")
-    name, labels_name = file.typed, listed([labels])
-    finish(
-        [],
-        f"calibrate label {name}{flag} --interactive{goal} goes on; "
-        f"calibrate label {name}{flag} --labels {labels_name} stops here",
-    )
+    command = f"calibrate label {file.typed}{' --undecided' if options.undecided else ''}"
+    goes_on = f"calibrate label {file.typed}{options.again if options.undecided else ''} --interactive"
+    finish([], f"{goes_on} goes on; {command} --labels {listed([labels])} stops here")
     return False
 
 
-def _on_page(
-    file: RecordFile, labels: Path, url: str, queue: Sequence[Record], enough: Callable[[], bool] | None = None
-) -> bool:
-    """Send answers to a review store and fetch decisions; whether the whole queue is labelled, or it is enough."""
+def _queue(file: RecordFile, options: _Options, key: str | None) -> list[Record]:
+    """The records to label, in order; of undecided ones those first that a threshold accepts first."""
+    if options.undecided:
+        records = _undecided(file)
+        if key is None:
+            return queue_of(records, limit=options.limit)
+        # NaN, the unmeasured ones, last: no threshold ever accepts them.
+        return [records[place] for place in np.argsort(values_of(records, key), kind="stable")][: options.limit]
+    if file.header.scope.is_drawn:  # in random order already
+        return queue_of(file.records[: options.limit], order="file")
+    return queue_of(file.records, limit=options.limit)
+
+
+def _from_page(file: RecordFile, session: LabelSession, queue: Sequence[Record], url: str) -> int:
+    """Send answers without a label to a review store and fetch decisions; how many wait."""
+    left = [record for record in queue if (record.id, record.answer or "") not in session.labels]
+    return _fetched(
+        left,
+        url,
+        lambda record: _shown(record, file.header),
+        lambda record, item: session.give(record, item is not None and item.decision.action == "approve"),
+    )
+
+
+def _fetched(
+    queue: Sequence[Record],
+    url: str,
+    content: Callable[[Record], Content | None],
+    take: Callable[[Record, Any], None],
+    *kind: str,
+) -> int:
+    """Send records to a review store, once each, and take the decisions there are; how many wait for one.
+
+    Args:
+        queue: The records.
+        url: The store.
+        content: What the page shows; None if nobody needs to be asked.
+        take: Is given a record and its decided item, or None if nobody was asked.
+        *kind: What is asked, where the same record may be asked about twice.
+    """
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
-    with ReviewStore(url) as store, open_store(labels) as label_store:
-        session = LabelSession(queue, label_store)
+    waiting = 0
+    with ReviewStore(url) as store:
         for record in queue:
-            if record.id in label_store.labels:
+            page = content(record)
+            if page is None:
+                take(record, None)
                 continue
-            answer = record.answer or ""
-            key = f"label:{sha256_hex(canonical_json([record.id, record.question, answer]))}"
-            item = store.find(key) or store.enqueue(_shown(record, file.header), key=key)
-            if item.decision is not None:
-                label_store.append(record.id, item.decision.action == "approve", answer)
-        waiting, total = session.total - session.done, session.total
-    if not waiting or (enough is not None and enough()):
-        return True
+            key = f"label:{sha256_hex(canonical_json([*kind, record.id, record.question, record.answer or '']))}"
+            item = store.find(key) or store.enqueue(page, key=key)
+            if item.decision is None:
+                waiting += 1
+            else:
+                take(record, item)
+    return waiting
+
+
+def _wait_for_page(waiting: int, total: int, labels: Path, url: str) -> None:
     print_line(f"{waiting} of {total} answers wait for a person on the review page.")
     finish([labels], f"guardrail review --db {url}, and then the same command again")
-    return False
 
 
 def _shown(record: Record, header: RecordHeader) -> Content:
@@ -545,40 +524,55 @@ def shares(record: Record) -> list[tuple[str, float]]:
     return [(text, count / len(texts)) for text, count in distinct_answers(texts)]
 
 
-def _label_by_items(source: Path, target: Path, people: _ByPeople, cut: float | None) -> None:
+def _label_by_items(source: Path, target: Path, options: _Options, cut: float | None) -> None:
     """Label items by their references, or as people do."""
     if cut is not None and not 0 <= cut <= 1:
         raise UsageError(f"--cut is an uncertainty of items, in [0, 1], got {cut}. Leave it out to label every item.")
-    labels = people.path(source)
+    labels = options.labels_of(source)
     keep_inputs([labels], [target, source])
-    if people.review_store is not None and labels is not None:
-        if not label_items_on_page(source, labels, people.review_store, cut):
-            return
-    elif people.interactive and labels is not None:
-        if not label_items_by_hand(source, labels, cut):
-            return
-    elif cut is not None and labels is None:
+    if cut is not None and labels is None:
         raise UsageError("--cut is for people: it goes with --interactive, --review-store or --labels.")
+    if options.collects and labels is not None and not _ask_about_items(source, labels, options, cut):
+        return
     label_by_items(source, target, labels, cut)
     finish([target], f"calibrate fit {listed([target])} --items --alpha 0.1")
 
 
-def label_items_by_hand(source: Path, labels: Path, cut: float | None = None) -> bool:
-    """Ask about each item of the answers without labels; whether all are labelled. Whole answers are saved."""
+def _ask_about_items(source: Path, labels: Path, options: _Options, cut: float | None) -> bool:
+    """Have people label the items of answers, in this terminal or on the page; whether all answers are labelled.
+
+    Labels of whole answers are saved.
+    """
     file = read_records(source)
     stored_spec(file)
     done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
     queue = [record for record in queue_of(file.records) if record.items is not None]
-    pressed = keys(sys.stdin)
-    for record in queue:
-        if record.id in done:
-            continue
-        given = _judged_items(record, len(done), len(queue), pressed, cut)
-        if given is None:
-            break
-        with labels.open("a", encoding="utf-8") as stream:
-            stream.write(json.dumps({"id": record.id, "items": given}, ensure_ascii=False) + "\n")
-        done.add(record.id)
+    left = [record for record in queue if record.id not in done]
+    with labels.open("a", encoding="utf-8") as stream:
+
+        def save(record: Record, right: Mapping[str, bool | None]) -> None:
+            row = {"id": record.id, "items": {item.path: right.get(item.path) for item in record.items or ()}}
+            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
+            stream.flush()
+            done.add(record.id)
+
+        if options.review_store is not None:
+            waiting = _fetched(
+                left,
+                options.review_store,
+                lambda record: _shown_items(record, file.header, cut),
+                lambda record, item: save(record, {} if item is None else _decided_items(item)),
+                "items",
+            )
+            if waiting:
+                _wait_for_page(waiting, len(queue), labels, options.review_store)
+            return not waiting
+        pressed = keys(sys.stdin)
+        for record in left:
+            given = _judged_items(record, len(done), len(queue), pressed, cut)
+            if given is None:
+                break
+            save(record, given)
     if len(done) >= len(queue):
         return True
     print_line(f"{len(done)} of {len(queue)} answers are labelled; all of them are in {labels}.")
@@ -592,51 +586,25 @@ def label_items_by_hand(source: Path, labels: Path, cut: float | None = None) ->
     return False
 
 
-def label_items_on_page(source: Path, labels: Path, url: str, cut: float | None = None) -> bool:
-    """Send the answers to a review store to be decided item by item, and fetch decisions; whether all are decided."""
-    require("sqlalchemy", extra="review")
+def _shown_items(record: Record, header: RecordHeader, cut: float | None) -> Content | None:
+    """The items that need a label, for the review page; None if none does."""
     from guardrail.items.item import ItemVerdict
-    from guardrail.review import ReviewStore
 
-    file = read_records(source)
-    stored_spec(file)
-    done = {str(row.values.get("id")) for row in read_rows(labels)} if labels.is_file() else set()
-    queue = [record for record in queue_of(file.records) if record.items is not None]
-    with ReviewStore(url) as store, labels.open("a", encoding="utf-8") as stream:
+    # Held back, so that each is decided; without uncertainties, which would sway a label.
+    items = tuple(
+        ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False)
+        for item in record.items or ()
+        if needs_label(item, cut)
+    )
+    return _shown(record, header).model_copy(update={"items": items, "alternatives": ()}) if items else None
 
-        def write(record: Record, right: Mapping[str, bool | None]) -> None:
-            row = {"id": record.id, "items": {each.path: right.get(each.path) for each in record.items or ()}}
-            stream.write(json.dumps(row, ensure_ascii=False) + "\n")
-            done.add(record.id)
 
-        for record in queue:
-            if record.id in done:
-                continue
-            # Held back, so that each is decided; without uncertainties, which would sway a label.
-            items = tuple(
-                ItemVerdict(**{**item.model_dump(), "uncertainty": None}, kept=False)
-                for item in record.items or ()
-                if needs_label(item, cut)
-            )
-            if not items:
-                write(record, {})
-                continue
-            name = f"label:{sha256_hex(canonical_json(['items', record.id, record.question, record.answer]))}"
-            content = _shown(record, file.header).model_copy(update={"items": items, "alternatives": ()})
-            item = store.find(name) or store.enqueue(content, key=name)
-            if item.decision is None:
-                continue
-            decided = {each.path: each.action == "approve" for each in item.decision.items}
-            # Of an answer that was decided as a whole, only an approval says something about each item.
-            whole = True if item.decision.action == "approve" else None
-            # Only what the item shows was decided: it may be older than this cut or these uncertainties.
-            write(record, {each.path: decided.get(each.path, whole) for each in item.content.items})
-    waiting = len(queue) - sum(record.id in done for record in queue)
-    if not waiting:
-        return True
-    print_line(f"{waiting} of {len(queue)} answers wait for a person on the review page.")
-    finish([labels], f"guardrail review --db {url}, and then the same command again")
-    return False
+def _decided_items(item: Any) -> dict[str, bool | None]:
+    """Labels by path. Only what the page showed was decided: it may be older than this cut or these uncertainties."""
+    decided = {each.path: each.action == "approve" for each in item.decision.items}
+    # Of an answer that was decided as a whole, only an approval says something about each item.
+    whole = True if item.decision.action == "approve" else None
+    return {each.path: decided.get(each.path, whole) for each in item.content.items}
 
 
 def _judged_items(

@@ -7,7 +7,7 @@ import json
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 from typing import IO, Literal
@@ -27,12 +27,11 @@ __all__ = [
     "KEYS",
     "GivenLabels",
     "LabelSession",
-    "LabelStore",
     "Order",
     "Pressed",
     "apply_labels",
     "contradictions",
-    "open_store",
+    "open_session",
     "queue_of",
     "read_labels",
     "refuse_contradictions",
@@ -41,26 +40,29 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class GivenLabels:
-    """Labels read from a file.
+    """Labels read from a file. A label belongs to an answer: a model that answers otherwise needs another one.
 
     Attributes:
         path: The file.
-        correct: Whether the answer is right, by record id.
-        sha256: Hash of the labels, in canonical order.
-        skipped: Records a person looked at and could not decide (null, from an interactive session).
-        answers: The answer that was judged, by record id, where the file says so.
+        given: Whether an answer is right, by record id and the answer that was judged (None where the file does not
+            say which); None for an answer that a person looked at and could not decide.
     """
 
     path: Path
-    correct: dict[str, bool]
-    sha256: str
-    skipped: frozenset[str] = frozenset()
-    answers: dict[str, str] = field(default_factory=dict)
+    given: dict[tuple[str, str | None], bool | None]
 
     @property
     def spec(self) -> CorrectnessSpec:
-        """The specification that the artifact stores in place of a rule."""
-        return CorrectnessSpec(name=GIVEN, version=1, params={"file": self.path.name, "sha256": self.sha256})
+        """The specification that the artifact stores in place of a rule: the file and the hash of its labels."""
+        lines = sorted(f"{name}\t{correct}\n" for (name, _), correct in self.given.items() if correct is not None)
+        return CorrectnessSpec(
+            name=GIVEN, version=1, params={"file": self.path.name, "sha256": sha256_hex("".join(lines))}
+        )
+
+    def key(self, record: Record) -> tuple[str, str | None] | None:
+        """The place in `given` of the record's answer; None if it has no label."""
+        keys: tuple[tuple[str, str | None], ...] = ((record.id, record.answer or ""), (record.id, None))
+        return next((key for key in keys if key in self.given), None)
 
 
 def read_labels(path: str | Path) -> GivenLabels:
@@ -69,13 +71,11 @@ def read_labels(path: str | Path) -> GivenLabels:
     A field ``judged`` is the answer that was judged. With it ``correct`` may be null: looked at, and not decided.
 
     Raises:
-        RecordError: A malformed row or a second label for an id; file, line and field are named.
+        RecordError: A malformed row or a second label for an answer; file, line and field are named.
         UsageError: The file is missing, or holds no label.
     """
     path = Path(path)
-    correct: dict[str, bool] = {}
-    skipped: set[str] = set()
-    answers: dict[str, str] = {}
+    given: dict[tuple[str, str | None], bool | None] = {}
     for row in read_rows(path):
         name = get_name(row, "id")
         if not name:
@@ -84,49 +84,49 @@ def read_labels(path: str | Path) -> GivenLabels:
         if isinstance(label, int):  # of a labelling session; other files may use the column for anything
             way_out = "write id and correct only"
             check_version(label, 1, f"{path}: the label of {name!r}", way_out, error=RecordError)
-        if name in correct or name in skipped:
+        label, judged = row.values.get("correct"), row.values.get("judged")
+        key = (name, judged if isinstance(judged, str) else None)
+        if key in given:
             raise row.fail("id", name, "it has a label already; remove one of the two")
-        label, answer = row.values.get("correct"), row.values.get("judged")
-        if isinstance(answer, str):
-            answers[name] = answer
-        if label is None and "correct" in row.values and name in answers:
-            skipped.add(name)
-            continue
-        if str(label).strip().lower() not in WORDS:
+        word = str(label).strip().lower()
+        skipped = label is None and "correct" in row.values and key[1] is not None
+        if not skipped and word not in WORDS:
             raise row.fail("correct", label, "write true or false, yes or no, pass or fail")
-        correct[name] = WORDS[str(label).strip().lower()]
-    if not correct and not skipped:
+        given[key] = None if skipped else WORDS[word]
+    if not given:
         raise UsageError(f'{path} holds no label. Write one JSON object a line: {{"id": ..., "correct": true}}')
-    digest = sha256_hex("".join(f"{name}\t{correct[name]}\n" for name in sorted(correct)))
-    return GivenLabels(path, correct, digest, frozenset(skipped), answers)
+    return GivenLabels(path, given)
 
 
 def apply_labels(records: Sequence[Record], labels: GivenLabels) -> list[Record]:
-    """Label records by id. A skipped record says so; a record without a label in the file still waits for one.
+    """Label answers. A skipped one says so; an answer without a label in the file still waits for one.
 
     Raises:
-        UsageError: A label for a record that does not exist, or for another answer than the record has: it is
+        UsageError: A label for a record that does not exist, or no label for any answer of these records: it is
             probably the wrong file.
     """
-    unknown = sorted((set(labels.correct) | labels.skipped) - {record.id for record in records})
+    names = {record.id for record in records}
+    unknown = sorted({name for name, _ in labels.given} - names)
     if unknown:
         raise UsageError(
             f"{labels.path} labels {len(unknown)} records that are not in the record file, e.g. {unknown[0]!r}. "
             "Give the labels of these records."
         )
-    for record in records:
-        judged = labels.answers.get(record.id)
-        if judged is not None and judged != (record.answer or ""):
-            raise UsageError(
-                f"{labels.path}: the label of {record.id!r} is for the answer {judged[:80]!r}, but the record's answer "
-                f"is {str(record.answer)[:80]!r}. Give the labels of these records."
-            )
-    return [_labelled(record, labels) for record in records]
+    keys = [labels.key(record) for record in records]
+    if not any(keys):
+        (name, judged), *_ = labels.given
+        answer = next(record.answer for record in records if record.id == name)
+        raise UsageError(
+            f"{labels.path}: no label is for an answer of these records. That of {name!r} is for {str(judged)[:80]!r}, "
+            f"but the record's answer is {str(answer)[:80]!r}. Give the labels of these records."
+        )
+    return [_labelled(record, labels, key) for record, key in zip(records, keys, strict=True)]
 
 
-def _labelled(record: Record, labels: GivenLabels) -> Record:
-    detail = f"skipped in {labels.path.name}" if record.id in labels.skipped else ""
-    return record.model_copy(update={"correct": labels.correct.get(record.id), "label_detail": detail})
+def _labelled(record: Record, labels: GivenLabels, key: tuple[str, str | None] | None) -> Record:
+    correct = None if key is None else labels.given[key]
+    detail = f"skipped in {labels.path.name}" if key is not None and correct is None else ""
+    return record.model_copy(update={"correct": correct, "label_detail": detail})
 
 
 def contradictions(records: Iterable[Record]) -> list[tuple[Record, Record]]:
@@ -208,27 +208,43 @@ KEYS = {"y": "right", "n": "wrong", "s": "skip", "u": "undo", "q": "quit"}
 
 
 class LabelSession:
-    """Goes through records one by one; each decision is saved before the next record is shown.
+    """Goes through records one by one; each decision is on disk before the next record is shown. See `open_session`.
+
+    The file has one JSON object a line, ``{"id": ..., "correct": true, "judged": ...}``, null for a question that was
+    skipped. A label counts for the answer that was judged, so after a new collection only new answers are asked about.
 
     Args:
         queue: Records to label, in order; all have an answer.
-        store: Where labels go. Records that are in it are done.
+        stream: The file, open for reading and writing.
 
-    Raises:
-        UsageError: A stored label is for another answer than the record has.
+    Attributes:
+        labels: Label by record id and judged answer, oldest first; None where the question was skipped.
     """
 
-    def __init__(self, queue: Sequence[Record], store: LabelStore) -> None:
-        self._queue = {record.id: record for record in queue}
-        self._store = store
+    def __init__(self, queue: Sequence[Record], stream: IO[bytes]) -> None:
+        self._queue = {(record.id, record.answer or ""): record for record in queue}
+        self.labels: dict[tuple[str, str], bool | None] = {}
+        self._stream = stream
+        self._starts: list[int] = []
         self._again: Record | None = None
-        for name, judged in store.answers.items():
-            if name in self._queue and self._queue[name].answer != judged:
-                raise UsageError(
-                    f"the label of record {name!r} is for the answer {judged[:80]!r}, but the record's answer is "
-                    f"{str(self._queue[name].answer)[:80]!r}. Labels belong to other records: save to a fresh --labels "
-                    "file."
-                )
+
+    def load(self, path: Path) -> None:
+        """Read what is there; a torn last line (the writer was killed) is cut off.
+
+        Raises:
+            RecordError: Any other line is not a label.
+        """
+        start = 0
+        for number, line in enumerate(self._stream.readlines(), start=1):
+            if not line.endswith(b"\n"):
+                break
+            if line.strip():
+                key, correct = _parse(path, number, line)
+                self._starts.append(start)
+                self.labels[key] = correct
+            start += len(line)
+        self._stream.truncate(start)
+        self._stream.seek(start)
 
     @property
     def total(self) -> int:
@@ -238,14 +254,20 @@ class LabelSession:
     @property
     def done(self) -> int:
         """Number of these records that are labelled or skipped."""
-        return sum(name in self._store.labels for name in self._queue)
+        return sum(key in self.labels for key in self._queue)
+
+    @property
+    def outdated(self) -> int:
+        """Number of these records that have a label for another answer only."""
+        names = {name for name, _ in self.labels}
+        return sum(key not in self.labels and key[0] in names for key in self._queue)
 
     @property
     def current(self) -> Record | None:
         """The record to judge now, or None when all are done."""
         if self._again is not None:
             return self._again
-        return next((record for name, record in self._queue.items() if name not in self._store.labels), None)
+        return next((record for key, record in self._queue.items() if key not in self.labels), None)
 
     def press(self, key: str) -> Pressed:
         """Act on a key (see `KEYS`); upper case counts as lower case."""
@@ -258,16 +280,66 @@ class LabelSession:
         if record is None or key not in ("y", "n", "s"):
             return Pressed.UNKNOWN
         correct = {"y": True, "n": False}.get(key)
-        self._store.append(record.id, correct, record.answer or "")
+        self.give(record, correct)
         self._again = None
         return {True: Pressed.RIGHT, False: Pressed.WRONG, None: Pressed.SKIPPED}[correct]
 
+    def give(self, record: Record, correct: bool | None) -> None:
+        """Save a label; it is on disk when this returns."""
+        row = {"id": record.id, "correct": correct, "judged": record.answer or ""}
+        self._starts.append(self._stream.tell())
+        self._stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
+        self._sync()
+        self.labels[record.id, record.answer or ""] = correct
+
     def _undo(self) -> Pressed:
-        name = self._store.pop()
-        if name is None:
+        """Take the last label back, on disk too."""
+        if not self._starts:
             return Pressed.NOTHING_TO_UNDO
-        self._again = self._queue.get(name)
+        key, _ = self.labels.popitem()
+        self._stream.seek(self._starts.pop())
+        self._stream.truncate()
+        self._sync()
+        self._again = self._queue.get(key)
         return Pressed.UNDONE
+
+    def _sync(self) -> None:
+        self._stream.flush()
+        os.fsync(self._stream.fileno())
+
+
+@contextmanager
+def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSession]:
+    """Open a label file, creating or resuming it, under an exclusive lock.
+
+    Raises:
+        UsageError: Another process is writing it.
+        RecordError: A line that is not a label of an interactive session.
+    """
+    with exclusive(path):
+        create_private(path)
+        with path.open("r+b") as stream:
+            session = LabelSession(queue, stream)
+            session.load(path)
+            yield session
+
+
+def _parse(path: Path, number: int, line: bytes) -> tuple[tuple[str, str], bool | None]:
+    way_out = "save to another file with --labels"
+    try:
+        values = json.loads(line)
+        check_version(values.get("format", 1), 1, f"{path}:{number}: the label", way_out, error=RecordError)
+        name, correct, answer = values["id"], values["correct"], values["judged"]
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise RecordError(
+            f"{path}:{number}: got {line[:120]!r}; a line must be an object with id, correct and judged. Is this file "
+            "of an interactive session? Save to another one with --labels."
+        ) from error
+    if not isinstance(name, str) or not isinstance(answer, str) or not (correct is None or isinstance(correct, bool)):
+        raise RecordError(
+            f"{path}:{number}: got {line[:120]!r}; id and judged are texts, correct is true, false or null"
+        )
+    return (name, answer), correct
 
 
 def queue_of(
@@ -286,105 +358,3 @@ def queue_of(
     if order == "random":
         answered.sort(key=lambda record: hashlib.sha256(f"{seed}:{record.id}".encode()).digest())
     return answered[:limit]
-
-
-# -- The file a person's labels go to: one JSON object a line, on disk before the next question is shown ---------------
-# ``{"id": ..., "correct": true, "judged": ...}``; null for a question that was skipped. The answer that was judged is
-# kept with the label, so that labels are never applied to other answers. `calibrate label --labels` reads the same
-# file.
-
-
-class LabelStore:
-    """Labels in the order in which they were given. Made by `open_store`.
-
-    Attributes:
-        labels: Label by record id, oldest first; None where the question was skipped.
-        answers: The answer that was judged, by record id.
-    """
-
-    def __init__(self, stream: IO[bytes]) -> None:
-        self.labels: dict[str, bool | None] = {}
-        self.answers: dict[str, str] = {}
-        self._stream = stream
-        self._starts: list[int] = []
-
-    def load(self, path: Path) -> None:
-        """Read what is there; a torn last line (the writer was killed) is cut off.
-
-        Raises:
-            RecordError: Any other line is not a label.
-        """
-        start = 0
-        for number, line in enumerate(self._stream.readlines(), start=1):
-            if not line.endswith(b"\n"):
-                break
-            if line.strip():
-                self._remember(start, *_parse(path, number, line))
-            start += len(line)
-        self._stream.truncate(start)
-        self._stream.seek(start)
-
-    def append(self, name: str, correct: bool | None, answer: str) -> None:
-        """Save a label; it is on disk when this returns."""
-        line = json.dumps({"id": name, "correct": correct, "judged": answer}, ensure_ascii=False).encode() + b"\n"
-        start = self._stream.tell()
-        self._stream.write(line)
-        self._sync()
-        self._remember(start, name, correct, answer)
-
-    def pop(self) -> str | None:
-        """Take the last label back, on disk too. Returns its record id, or None if the file holds no label."""
-        if not self._starts:
-            return None
-        start = self._starts.pop()
-        name, _ = self.labels.popitem()
-        self.answers.pop(name)
-        self._stream.seek(start)
-        self._stream.truncate()
-        self._sync()
-        return name
-
-    def _remember(self, start: int, name: str, correct: bool | None, answer: str) -> None:
-        self._starts.append(start)
-        self.labels[name] = correct
-        self.answers[name] = answer
-
-    def _sync(self) -> None:
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-
-
-@contextmanager
-def open_store(path: Path) -> Iterator[LabelStore]:
-    """Open a label file, creating or resuming it, under an exclusive lock.
-
-    Raises:
-        UsageError: Another process is writing it.
-        RecordError: A line that is not a label of an interactive session, or a second label for a record.
-    """
-    with exclusive(path):
-        create_private(path)
-        with path.open("r+b") as stream:
-            store = LabelStore(stream)
-            store.load(path)
-            yield store
-
-
-_OTHER_FILE = "save to another file with --labels"
-
-
-def _parse(path: Path, number: int, line: bytes) -> tuple[str, bool | None, str]:
-    try:
-        values = json.loads(line)
-        check_version(values.get("format", 1), 1, f"{path}:{number}: the label", _OTHER_FILE, error=RecordError)
-        name, correct, answer = values["id"], values["correct"], values["judged"]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordError(
-            f"{path}:{number}: got {line[:120]!r}; a line must be an object with id, correct and judged. Is this file "
-            "of an interactive session? Save to another one with --labels."
-        ) from error
-    if not isinstance(name, str) or not isinstance(answer, str) or not (correct is None or isinstance(correct, bool)):
-        raise RecordError(
-            f"{path}:{number}: got {line[:120]!r}; id and judged are texts, correct is true, false or null"
-        )
-    return name, correct, answer

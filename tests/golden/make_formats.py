@@ -20,7 +20,7 @@ from unittest.mock import patch
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
 from calibrate.correctness import ChatLabelJudge
-from calibrate.data.labels import open_store
+from calibrate.data.labels import open_session
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.evaluate import Evaluation
@@ -135,10 +135,15 @@ def write_file_of_steps(source: Path, target: Path) -> None:
 
 
 def write_labels(source: Path, target: Path) -> None:
-    with open_store(target) as store:
+    answered = read_records(FOLDER / "records.jsonl").records[0]
+    assert answered.drawn is not None
+    assert answered.drawn.primary is not None
+    with open_session(target) as session:
         for line in source.read_text(encoding="utf-8").splitlines():
             label = json.loads(line)
-            store.append(label["id"], label["correct"], label["judged"])
+            primary = answered.drawn.primary.model_copy(update={"text": label["judged"]})
+            drawn = answered.drawn.model_copy(update={"primary": primary})
+            session.give(answered.model_copy(update={"id": label["id"], "drawn": drawn}), label["correct"])
 
 
 def write_ledger(_: Path, target: Path) -> None:

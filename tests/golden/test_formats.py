@@ -16,7 +16,7 @@ from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.frame.settings import RunSettings, load_settings
 from calibrate.correctness import ChatLabelJudge
-from calibrate.data.labels import apply_labels, open_store, read_labels
+from calibrate.data.labels import Pressed, apply_labels, open_session, read_labels
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
@@ -25,7 +25,7 @@ from calibrate.ledger import Ledger, Line
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
 from guardrail.bindings import read_bindings
-from guardrail.errors import AbstainedError, ArtifactTamperedError, GuardrailError, UsageError
+from guardrail.errors import AbstainedError, ArtifactTamperedError, GuardrailError
 from guardrail.guard.assess import Remembered
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.judges import EntailmentScores
@@ -252,15 +252,14 @@ def test_records_keep_what_was_drawn_scored_and_labelled(tmp_path: Path) -> None
 
 def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
     labels = read_labels(FOLDER / "labels.jsonl")
-    assert (labels.correct, labels.skipped) == ({"q1": True, "q2": False}, frozenset({"q3"}))
-    assert labels.answers == {"q1": "Goethe", "q2": "Schiller ü", "q3": ""}
+    judged = {("q1", "Goethe"): True, ("q2", "Schiller ü"): False, ("q3", ""): None}
+    assert labels.given == judged
     first = read_records(FOLDER / "records.jsonl").records[0].model_copy(update={"correct": None})
     others = [first.model_copy(update={"id": name, "drawn": None}) for name in ("q2", "q3")]
-    with pytest.raises(UsageError, match="Schiller"):
-        apply_labels([first, *others], labels)
-    with open_store(restored("labels.jsonl", tmp_path)) as store:  # a session continues
-        assert store.labels == {"q1": True, "q2": False, "q3": None}
-        assert store.pop() == "q3"
+    assert [record.correct for record in apply_labels([first, *others], labels)] == [True, None, None]
+    with open_session(restored("labels.jsonl", tmp_path)) as session:  # a session continues
+        assert session.labels == judged
+        assert session.press("u") is Pressed.UNDONE
 
 
 def test_the_fits_on_a_record_file_are_counted(tmp_path: Path) -> None:

@@ -300,9 +300,9 @@ def test_labels_that_are_not_understood_are_refused_with_the_option_that_reads_t
 
 def test_an_id_of_zero_is_an_id(tmp_path: Path) -> None:
     path = write(tmp_path / "labels.jsonl", [{"id": 0, "correct": False}, {"id": 1, "correct": True}])
-    assert read_labels(path).correct == {"0": False, "1": True}
+    assert read_labels(path).given == {("0", None): False, ("1", None): True}
     path = write(tmp_path / "labels.csv", [{"id": 0, "correct": "FAIL"}, {"id": 1, "correct": "1.0"}])
-    assert read_labels(path).correct == {"0": False, "1": True}
+    assert read_labels(path).given == {("0", None): False, ("1", None): True}
     with pytest.raises(RecordError, match="every label needs the id"):
         read_labels(write(tmp_path / "no.jsonl", [{"correct": True}]))
 

@@ -26,11 +26,10 @@ from calibrate.cli import app
 from calibrate.cli.frame import terminal as terminal_frame
 from calibrate.cli.label import card, keys, label_by_hand, shares
 from calibrate.data.labels import (
-    LabelSession,
     Pressed,
     apply_labels,
     contradictions,
-    open_store,
+    open_session,
     queue_of,
     read_labels,
     refuse_contradictions,
@@ -63,8 +62,7 @@ def stored(path: Path) -> list[tuple[str, bool | None]]:
 
 def test_every_key_is_on_disk_when_it_returns(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    with open_store(path) as store:
-        session = LabelSession(records(4), store)
+    with open_session(path, records(4)) as session:
         assert session.press("y") is Pressed.RIGHT
         assert stored(path) == [("r0", True)]
         assert session.press("N") is Pressed.WRONG
@@ -78,19 +76,17 @@ def test_every_key_is_on_disk_when_it_returns(tmp_path: Path) -> None:
 
 def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    with open_store(path) as store:
-        session = LabelSession(records(3), store)
+    with open_session(path, records(3)) as session:
         session.press("y")
         session.press("y")
         assert session.press("u") is Pressed.UNDONE
         assert session.current is not None
         assert session.current.id == "r1"
         assert stored(path) == [("r0", True)]
-        assert store.labels.keys() == store.answers.keys() == {"r0"}
+        assert session.labels == {("r0", "answer 0"): True}
         session.press("n")
         assert stored(path) == [("r0", True), ("r1", False)]
-    with open_store(path) as store:
-        session = LabelSession(list(reversed(records(3))), store)
+    with open_session(path, list(reversed(records(3)))) as session:
         assert session.press("u") is Pressed.UNDONE
         assert session.current is not None
         assert session.current.id == "r1"  # the one that was taken back, not the first of the order
@@ -102,8 +98,7 @@ def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) 
 def test_a_torn_last_line_is_cut_and_its_question_comes_again(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     path.write_text('{"id": "r0", "correct": true, "judged": "answer 0"}\n{"id": "r1", "corr')
-    with open_store(path) as store:
-        session = LabelSession(records(2), store)
+    with open_session(path, records(2)) as session:
         assert session.current is not None
         assert session.current.id == "r1"
         session.press("n")
@@ -113,32 +108,44 @@ def test_a_torn_last_line_is_cut_and_its_question_comes_again(tmp_path: Path) ->
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     path.write_text('{"id": "r0", "correct": true}\n')
-    with pytest.raises(RecordError, match=r"l\.jsonl:1: got .*with id, correct and judged"), open_store(path):
+    with pytest.raises(RecordError, match=r"l\.jsonl:1: got .*with id, correct and judged"), open_session(path):
         pass
     path.write_text('{"id": "r0", "correct": "yes", "judged": "x"}\n')
-    with pytest.raises(RecordError, match="correct is true, false or null"), open_store(path):
+    with pytest.raises(RecordError, match="correct is true, false or null"), open_session(path):
         pass
-    path.write_text('{"id": "r0", "correct": true, "judged": "another answer"}\n')
-    with open_store(path) as store, pytest.raises(UsageError, match="'r0' is for the answer 'another answer'"):
-        LabelSession(records(1), store)
-    with open_store(path), pytest.raises(UsageError, match="another process"), open_store(path):
+    path.write_text("")
+    with open_session(path), pytest.raises(UsageError, match="another process"), open_session(path):
         pass
 
 
 def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    with open_store(path) as store:
-        session = LabelSession(records(2), store)
+    with open_session(path, records(2)) as session:
         session.press("y")
         session.press("s")
     labels = read_labels(path)
-    assert labels.correct == {"r0": True}
-    assert labels.skipped == {"r1"}
+    assert labels.given == {("r0", "answer 0"): True, ("r1", "answer 1"): None}
     labelled = apply_labels(records(3), labels)
     assert [each.correct for each in labelled] == [True, None, None]
     assert [each.label_detail for each in labelled] == ["", "skipped in l.jsonl", ""]  # the third waits for its label
-    with pytest.raises(UsageError, match="'r0' is for the answer 'answer 0', but the record's answer is 'other'"):
-        apply_labels([record("r0", "other"), record("r1", "answer 1")], labels)
+    others = [record("r0", "other"), record("r1", "another")]
+    with pytest.raises(UsageError, match="That of 'r0' is for 'answer 0', but the record's answer is 'other'"):
+        apply_labels(others, labels)
+
+
+def test_after_a_new_collection_people_are_asked_about_new_answers_only(tmp_path: Path) -> None:
+    """A changed prompt costs the labels of the answers that it changed, and no others."""
+    path = tmp_path / "l.jsonl"
+    with open_session(path, records(3)) as session:
+        for key in "yny":
+            session.press(key)
+    again = [*records(2), record("r2", "a new answer")]
+    with open_session(path, again) as session:
+        assert (session.done, session.outdated, session.total) == (2, 1, 3)
+        assert session.current == again[2]
+        session.press("n")
+    assert [each.correct for each in apply_labels(again, read_labels(path))] == [True, False, False]
+    assert [each.correct for each in apply_labels(records(3), read_labels(path))] == [True, False, True]
 
 
 def test_the_order_is_random_by_seed_and_stable() -> None:
@@ -213,8 +220,7 @@ def test_no_control_character_of_an_answer_reaches_the_terminal(
 def test_piped_lines_are_keys(tmp_path: Path) -> None:
     assert list(keys(io.StringIO("yes\n\n N \n"))) == ["y", "N"]
     path = tmp_path / "l.jsonl"
-    with open_store(path) as store:
-        session = LabelSession(records(3), store)
+    with open_session(path, records(3)) as session:
         label_by_hand(session, Console(file=io.StringIO()), io.StringIO("y\nn\n"))  # the input ends before the queue
     assert stored(path) == [("r0", True), ("r1", False)]
 
@@ -251,7 +257,17 @@ def test_the_command_resumes_and_labels_when_all_is_judged(labelled_path: Path, 
     assert file.header.correctness.name == "given"
     assert [each.label_detail for each in file.records].count("skipped in r.labels.jsonl") == 1
     assert "exclude each other" in run("label", labelled_path, "--interactive", "--rule", "exact", code=2)
-    assert "--order must be random, file or certain" in run("label", labelled_path, "-i", "--order", "best", code=2)
+
+
+def test_people_who_check_a_rule_are_told_how_often_it_agrees(labelled_path: Path) -> None:
+    run("label", labelled_path, "--rule", "exact")
+    right = [bool(record.correct) for record in read_records(labelled_path).records]
+    first, *rest = read_records(labelled_path).records
+    labels = labelled_path.with_name("mine.csv")
+    rows = [(first.id, not right[0]), *((record.id, label) for record, label in zip(rest, right[1:], strict=True))]
+    labels.write_text("id,correct\n" + "".join(f"{name},{label}\n" for name, label in rows))
+    shown = run("label", labelled_path, "--labels", labels)
+    assert "People agree with rule exact on 5 of 6 answers (83.3 %)." in shown
 
 
 def test_a_limit_labels_a_random_part(labelled_path: Path) -> None:

@@ -21,10 +21,9 @@ def test_csv_and_jsonl_say_the_same(tmp_path: Path) -> None:
     table = read_labels(labels_file(tmp_path, "id,correct\na,yes\nb,0\nc,Wrong\n"))
     rows = '{"id": "c", "correct": false}\n{"id": "a", "correct": 1}\n{"id": "b", "correct": "no"}\n'
     lines = read_labels(labels_file(tmp_path, rows, "labels.jsonl"))
-    assert table.correct == lines.correct == {"a": True, "b": False, "c": False}
-    assert table.sha256 == lines.sha256
-    assert table.spec.name == "given"
-    assert table.spec.params == {"file": "labels.csv", "sha256": table.sha256}
+    assert table.given == lines.given == {("a", None): True, ("b", None): False, ("c", None): False}
+    assert table.spec.params["sha256"] == lines.spec.params["sha256"]
+    assert (table.spec.name, table.spec.params["file"]) == ("given", "labels.csv")
 
 
 def test_records_without_a_label_wait_for_one(tmp_path: Path) -> None:
