@@ -244,7 +244,7 @@ def _print_agreement(file: RecordFile, labelled: Sequence[Record]) -> None:
 
 
 def _by_rule(file: RecordFile, options: _Options) -> RecordFile:
-    cache = file.path.with_name(f"{file.path.stem}.judge.jsonl")
+    cache = file.path.with_name(f"{file.path.stem}.judge.sqlite")
     rule = rule_from(file, options.rule, judge_model=options.judge_model, cache=cache)
     judged = options.judge_model is not None
     with bar(console, "judging", "answers") if judged else nullcontext(silent) as progress:

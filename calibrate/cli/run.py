@@ -382,7 +382,7 @@ def _test_path(settings: RunSettings) -> Path:
 
 
 def _judge_cache(records: Path) -> Path:
-    return records.with_name(f"{records.stem}.judge.jsonl")
+    return records.with_name(f"{records.stem}.judge.sqlite")
 
 
 def _rule(settings: RunSettings, file: RecordFile) -> CorrectnessRule:

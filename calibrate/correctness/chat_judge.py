@@ -6,21 +6,18 @@ the model's errors does not see them. Label some answers by hand and compare bef
 
 from __future__ import annotations
 
-import json
-import os
 import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from hashlib import sha256
 from pathlib import Path
-from typing import IO
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
-from guardrail.errors import GuardrailError, RecordError
-from guardrail.files import check_version, create_private
-from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.errors import GuardrailError
+from guardrail.judges.cache import PairCache
+from guardrail.plain_json import canonical_json
 from guardrail.sampling.native import is_native
 from guardrail.sampling.sampler import draw
 from guardrail.specs import CorrectnessSpec, identify
@@ -28,7 +25,6 @@ from guardrail.types import SampleSet, SamplingPlan
 
 from ..data.progress import Progress, silent
 from ..data.questions import Question
-from ..data.records import exclusive
 from .base import Label
 
 __all__ = ["PROMPT_VERSION", "ChatLabelJudge", "judge_messages", "read_verdict"]
@@ -70,8 +66,8 @@ class ChatLabelJudge:
 
     Args:
         model: The judge; any chat model. It is asked at temperature 0 and never changed.
-        cache: JSONL file with the verdicts so far; None keeps none. A verdict is on disk before it counts, and is found
-            again by judge, prompt, question, references and answer.
+        cache: File with the verdicts so far (`PairCache`); None keeps none. A verdict is on disk before it counts, and
+            is found again by judge, prompt, question, references and answer.
     """
 
     def __init__(self, model: BaseChatModel, cache: Path | None = None) -> None:
@@ -95,27 +91,27 @@ class ChatLabelJudge:
 
         Raises:
             GuardrailError: The first calls all failed; the rest would fail alike.
-            UsageError: Another process is writing the cache.
-            RecordError: The cache holds something else.
+            UsageError: The cache holds something else.
         """
         keys = [self._key(answer, question) for answer, question in items]
-        with _open_cache(self._cache) as cache:
-            replies = dict(cache.replies)
-            todo = {key: judge_messages(*item) for key, item in zip(keys, items, strict=True) if key not in replies}
-            failed: dict[str, str] = {}
-            progress(len(items) - len(todo), len(items))
-            for done, (key, drawn) in enumerate(self._ask(todo), start=1):
-                if drawn.primary is None:
-                    failed[key] = drawn.problem_detail
-                    if not replies:  # a judge that has answered before will answer again
-                        _stop_if_hopeless(failed, done, len(todo))
-                else:
-                    replies[key] = drawn.primary.text
-                    cache.append(key, drawn.primary.text)
-                progress(len(items) - len(todo) + done, len(items))
+        cache = None if self._cache is None else PairCache(self._cache)
+        replies: dict[bytes, str] = {} if cache is None else cache.find(keys)
+        todo = {key: judge_messages(*item) for key, item in zip(keys, items, strict=True) if key not in replies}
+        failed: dict[bytes, str] = {}
+        progress(len(items) - len(todo), len(items))
+        for done, (key, drawn) in enumerate(self._ask(todo), start=1):
+            if drawn.primary is None:
+                failed[key] = drawn.problem_detail
+                if not replies and not cache:  # a judge that has answered before will answer again
+                    _stop_if_hopeless(failed, done, len(todo))
+            else:
+                replies[key] = drawn.primary.text
+                if cache is not None:
+                    cache.store({key: drawn.primary.text})
+            progress(len(items) - len(todo) + done, len(items))
         return [_label(replies.get(key), failed.get(key, "")) for key in keys]
 
-    def _ask(self, todo: dict[str, list[BaseMessage]]) -> Iterator[tuple[str, SampleSet]]:
+    def _ask(self, todo: dict[bytes, list[BaseMessage]]) -> Iterator[tuple[bytes, SampleSet]]:
         """Replies as they come."""
         keys = list(todo)
         if is_native(self._model):
@@ -131,9 +127,9 @@ class ChatLabelJudge:
         finally:
             pool.shutdown(wait=True, cancel_futures=True)
 
-    def _key(self, answer: str, question: Question) -> str:
+    def _key(self, answer: str, question: Question) -> bytes:
         identity = [PROMPT_VERSION, self._identity.model_dump(), question.question, question.options]
-        return sha256_hex(canonical_json([*identity, question.references, answer], compact=False))
+        return sha256(canonical_json([*identity, question.references, answer]).encode()).digest()
 
 
 def _label(reply: str | None, problem: str) -> Label:
@@ -143,57 +139,9 @@ def _label(reply: str | None, problem: str) -> Label:
     return Label(verdict, "" if verdict is not None else f"the judge said neither yes nor no: {reply.strip()[:80]!r}")
 
 
-def _stop_if_hopeless(failed: dict[str, str], done: int, total: int) -> None:
+def _stop_if_hopeless(failed: dict[bytes, str], done: int, total: int) -> None:
     if len(failed) == done == min(total, _IN_FLIGHT):
         raise GuardrailError(
             f"the judge failed on the first {done} answers: {next(iter(failed.values()))}\nThe rest would fail alike. "
             "Fix the cause and run the same command again; verdicts so far are kept."
         )
-
-
-class _Cache:
-    """Replies by key, on disk."""
-
-    def __init__(self, stream: IO[bytes] | None) -> None:
-        self.replies: dict[str, str] = {}
-        self._stream = stream
-
-    def load(self, path: Path) -> None:
-        assert self._stream is not None
-        good = 0
-        for number, line in enumerate(self._stream.readlines(), start=1):
-            if not line.endswith(b"\n"):  # the writer was killed
-                break
-            try:
-                values = json.loads(line)
-                check_version(values.get("format", 1), 1, f"{path}:{number}: the reply", "delete it", error=RecordError)
-                self.replies[str(values["key"])] = str(values["reply"])
-            except (ValueError, TypeError, KeyError, AttributeError) as error:
-                raise RecordError(
-                    f"{path}:{number}: got {line[:80]!r}; a line must be an object with key and reply. Delete the file "
-                    "(the judge is asked again) or restore it."
-                ) from error
-            good += len(line)
-        self._stream.truncate(good)
-        self._stream.seek(good)
-
-    def append(self, key: str, reply: str) -> None:
-        self.replies[key] = reply
-        if self._stream is None:
-            return
-        self._stream.write(json.dumps({"key": key, "reply": reply}, ensure_ascii=False).encode() + b"\n")
-        self._stream.flush()
-        os.fsync(self._stream.fileno())
-
-
-@contextmanager
-def _open_cache(path: Path | None) -> Iterator[_Cache]:
-    if path is None:
-        yield _Cache(None)
-        return
-    with exclusive(path):
-        create_private(path)
-        with path.open("r+b") as stream:
-            cache = _Cache(stream)
-            cache.load(path)
-            yield cache

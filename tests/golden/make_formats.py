@@ -19,9 +19,7 @@ from unittest.mock import patch
 
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import Step, write_steps
-from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import open_session
-from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
@@ -150,14 +148,6 @@ def write_ledger(_: Path, target: Path) -> None:
     Ledger([FOLDER / "records.jsonl"]).copy_to(target.with_name("records.jsonl"))
 
 
-def write_judge_replies(_: Path, target: Path) -> None:
-    judge = ChatLabelJudge(ScriptedChat(default=("yes",), name_of_model="judge"), cache=target)
-    judge.label("Göthe", Question(id="q1", question=QUESTION, references=("Goethe",)))
-
-
-# -- databases ---------------------------------------------------------------------------------------------------------
-
-
 class Toy:
     """A judge, similarity or entailment model that returns scripted answers, and raises when it has none left."""
 
@@ -255,7 +245,6 @@ REWRITE: dict[str, Write] = {
     "records.jsonl": write_file_of_records,
     "labels.jsonl": write_labels,
     "records.ledger.jsonl": write_ledger,
-    "judge-replies.jsonl": write_judge_replies,
     "steps.jsonl": write_file_of_steps,
     "then.json": printed(EstimatorSpec),
     "plan.json": printed(Plan),

@@ -15,9 +15,8 @@ import pytest
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.frame.settings import RunSettings, load_settings
-from calibrate.correctness import ChatLabelJudge
 from calibrate.data.labels import Pressed, apply_labels, open_session, read_labels
-from calibrate.data.questions import Question, read_questions
+from calibrate.data.questions import read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.evaluation.planning import Plan
@@ -268,12 +267,6 @@ def test_the_fits_on_a_record_file_are_counted(tmp_path: Path) -> None:
     # 0.1, not again after an answer was decided; 0.05 in a group; and 0.25
     spent = ledger.enter([new])
     assert (spent.fits, round(spent.delta, 9)) == (3, 0.4)
-
-
-def test_the_judge_that_labels_is_not_asked_again(tmp_path: Path) -> None:
-    broken = ScriptedChat(default=(RuntimeError("asked"),), name_of_model="judge")
-    judge = ChatLabelJudge(broken, cache=restored("judge-replies.jsonl", tmp_path))
-    assert judge.label("Göthe", Question(id="q1", question=QUESTION, references=("Goethe",))).correct is True
 
 
 def test_a_combination_has_its_parts_and_ranks() -> None:

@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from pathlib import Path
 
+from guardrail.judges.cache import PairCache
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer
@@ -109,6 +110,6 @@ def judging(n: int, plan: SamplingPlan, estimators: Sequence[Estimator], replies
         )
     labels = "seconds, no calls"
     if replies is not None:
-        known = sum(len(path.read_bytes().splitlines()) for path in replies if path.is_file())
+        known = sum(len(PairCache(path)) for path in replies if path.is_file())
         labels = f"up to {max(0, n - known):,} calls of the model that judges, which the price leaves out"
     return f"2. Scoring: {scoring}. Labels: {labels}. Fit and report: about a minute."

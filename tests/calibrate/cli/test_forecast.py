@@ -13,6 +13,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import read_records, write_records
 from guardrail import plan_for, scorer
 from guardrail.judges import ExactJudge
+from guardrail.judges.cache import PairCache
 from guardrail.testing import ScriptedChat
 from guardrail.types import Cost
 from guardrail.uncertainty import make_estimator
@@ -87,8 +88,8 @@ def test_models_that_judge_are_named_and_their_replies_on_file_counted(tmp_path:
     class Slow(ExactJudge):
         is_slow = True
 
-    replies = tmp_path / "records.judge.jsonl"
-    replies.write_text("{}\n" * 15)
+    replies = tmp_path / "records.judge.sqlite"
+    PairCache(replies).store({bytes([number]): "yes" for number in range(15)})
     slow = make_estimator("discrete_semantic_entropy", judge=Slow())
     line = judging(40, PLAN, [slow], [replies, tmp_path / "none"])
     assert "asks a model about up to 6 pairs of answers a question" in line  # 4 answers

@@ -22,13 +22,13 @@ from pydantic import Field
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.correctness import chat_judge
 from calibrate.data.questions import Question
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.fitting import fit as fit_arrays
 from calibrate.pipeline import part_header
 from calibrate.scoring.scores import arrays
 from guardrail.artifact import CalibrationArtifact
+from guardrail.judges.cache import PairCache
 from guardrail.review import Decision, ReviewStore
 from guardrail.testing import ScriptedChat
 from tests.calibrate import fakes
@@ -513,20 +513,20 @@ def test_a_judge_of_undecided_answers_goes_on_after_a_kill(tmp_path: Path, monke
     undecided, before = [each for each in read_records(records).records if each.is_undecided], records.read_bytes()
     n = len({(each.question, each.references, each.answer) for each in undecided})
     command = ("label", str(records), "--undecided", "--judge-model", f"python:{__name__}:JUDGE")
-    append, appended = chat_judge._Cache.append, 0
+    store, stored = PairCache.store, 0
 
-    def killed(cache: Any, key: str, reply: str) -> None:
-        nonlocal appended
-        if appended == 10:
+    def killed(cache: Any, values: Any) -> None:
+        nonlocal stored
+        if stored == 10:
             raise KeyboardInterrupt
-        append(cache, key, reply)
-        appended += 1
+        store(cache, values)
+        stored += 1
 
     with monkeypatch.context() as patch:
-        patch.setattr(chat_judge._Cache, "append", killed)
+        patch.setattr(PairCache, "store", killed)
         assert CliRunner().invoke(app, command).exit_code != 0
     assert records.read_bytes() == before
-    assert (tmp_path / "r.judge.jsonl").read_text().count("\n") == 10 < n
+    assert len(PairCache(tmp_path / "r.judge.sqlite")) == 10 < n
     first = len(JUDGE.asked)
     run(*command)
     assert len(JUDGE.asked) - first == n - 10, "verdicts on file are not asked for again"

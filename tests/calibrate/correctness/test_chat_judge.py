@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import threading
 from pathlib import Path
 from typing import Any
@@ -21,7 +20,8 @@ from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages, rea
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
-from guardrail.errors import GuardrailError, RecordError, UsageError
+from guardrail.errors import GuardrailError, UsageError
+from guardrail.judges.cache import PairCache
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from tests.calibrate import fakes
@@ -120,7 +120,7 @@ def test_a_native_judge_is_asked_about_every_answer_in_batches() -> None:
 
 
 def test_a_rerun_costs_nothing_and_failures_are_asked_again(tmp_path: Path) -> None:
-    cache = tmp_path / "r.judge.jsonl"
+    cache = tmp_path / "r.judge.sqlite"
     first = CountingJudge()
     labels_found = label_records([*ANSWERS, record("f", "crash")], ChatLabelJudge(first, cache))
     assert labels_found[4].correct is None
@@ -129,7 +129,7 @@ def test_a_rerun_costs_nothing_and_failures_are_asked_again(tmp_path: Path) -> N
         in labels_found[4].label_detail
     )
     assert len(first.calls) == 4
-    assert len(cache.read_text().splitlines()) == 3  # the unclear reply is kept, the failed call is not
+    assert len(PairCache(cache)) == 3  # the unclear reply is kept, the failed call is not
     again = CountingJudge()
     assert label_records(ANSWERS, ChatLabelJudge(again, cache)) == labels_found[:4]
     assert again.calls == []
@@ -139,20 +139,6 @@ def test_a_rerun_costs_nothing_and_failures_are_asked_again(tmp_path: Path) -> N
     other = CountingJudge(name_of_model="another")
     label_records(ANSWERS, ChatLabelJudge(other, cache))
     assert len(other.calls) == 3
-
-
-def test_a_torn_cache_is_mended_and_a_foreign_file_refused(tmp_path: Path) -> None:
-    cache = tmp_path / "c.jsonl"
-    label_records(ANSWERS, ChatLabelJudge(CountingJudge(), cache))
-    whole = cache.read_bytes()
-    cache.write_bytes(whole[:-5])
-    judge = CountingJudge()
-    label_records(ANSWERS, ChatLabelJudge(judge, cache))
-    assert len(judge.calls) == 1
-    assert sorted(cache.read_bytes().splitlines()) == sorted(whole.splitlines())
-    cache.write_text('{"id": 1}\n')
-    with pytest.raises(RecordError, match=r"c\.jsonl:1: got .*key and reply"):
-        label_records(ANSWERS, ChatLabelJudge(judge, cache))
 
 
 def test_a_judge_that_is_down_stops_the_work() -> None:
@@ -195,8 +181,7 @@ def test_the_command_keeps_verdicts_beside_the_records(
     spec = "python:tests.calibrate.correctness.test_chat_judge:judge_by_letter"
     shown = run("label", records, "--rule", "chat_judge", "--judge-model", spec)
     assert "20 of 20 answers are right" in shown
-    verdicts = (tmp_path / "r.judge.jsonl").read_text().splitlines()
-    assert {json.loads(line)["reply"] for line in verdicts} == {"yes"}
+    assert len(PairCache(tmp_path / "r.judge.sqlite")) == 20
     spec_stored = read_records(records).header.correctness
     assert spec_stored is not None
     assert spec_stored.params["model"] == "yes-sayer"
@@ -217,4 +202,4 @@ def test_run_takes_a_judge_and_refuses_a_mixture_before_asking(tmp_path: Path, m
     shown = run(*common, "--model", model, "--correctness", "chat_judge")
     assert "72 of 72 answers are right" in shown
     assert CalibrationArtifact.load(out / "artifact.json").correctness.params["model"] == "yes-sayer"
-    assert (out / "records.judge.jsonl").is_file()
+    assert (out / "records.judge.sqlite").is_file()
