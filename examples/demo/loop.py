@@ -316,7 +316,8 @@ def observe(url: str, questions: Sequence[Question], sizes: Sizes) -> list[Excha
 def _ask_all(url: str, questions: Sequence[Question], sizes: Sizes, label: str) -> list[Exchange]:
     exchanges: list[Exchange] = []
     with (
-        openai.OpenAI(base_url=url, api_key="unused") as client,
+        # A busy machine sheds questions with 503 and Retry-After.
+        openai.OpenAI(base_url=url, api_key="unused", max_retries=20) as client,
         bar(CONSOLE, label) as progress,
         ThreadPoolExecutor(sizes.at_once) as pool,
     ):

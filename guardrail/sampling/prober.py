@@ -26,6 +26,7 @@ from .effects import Effect, Steps, arun, run
 from .limits import take_slot
 from .native import is_native
 from .probe import (
+    LATER_CALLS,
     Probeable,
     ProbeCall,
     ProbeReply,
@@ -57,7 +58,7 @@ TRUSTED = "guardrail_trusted"
 """Class attribute of models that sample honestly by construction, and of fakes: they are not probed."""
 LARGEST_SEED = 2**31 - 1
 """The largest seed of servers that store seeds in 32 bits."""
-SEEDS_OF_A_PROBE = 4
+SEEDS_OF_A_PROBE = 1 + LATER_CALLS
 """The largest number that a probe adds to its first seed."""
 TIE = 1e-3
 """Two log-probabilities this close are a tie."""
@@ -233,8 +234,8 @@ def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
         and len({reply.texts for reply in replies[:3]}) > 1
     ):
         later = yield _together(model, [later_call(calls)])
-        if repeats(replies, later[0]):
-            later += yield _together(model, [later_call(calls, 1)])
+        while repeats(replies, later[0]) and later[-1].texts == later[0].texts and len(later) < LATER_CALLS:
+            later += yield _together(model, [later_call(calls, len(later))])
     if isinstance(model, Probeable):
         report = conclude(calls, replies, later)
     else:
