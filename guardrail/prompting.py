@@ -9,7 +9,7 @@ from __future__ import annotations
 import copy
 import re
 import unicodedata
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.messages import (
@@ -35,6 +35,8 @@ __all__ = [
     "PromptWrapping",
     "conversation_text",
     "copies_of",
+    "has_blank",
+    "letters_of",
     "normal_form",
     "plain_turns",
     "prompt_content",
@@ -114,23 +116,39 @@ def copies_of(messages: Sequence[BaseMessage]) -> list[BaseMessage]:
     return copy.deepcopy(list(messages), {id(artifact): artifact for artifact in artifacts})
 
 
+def has_blank(text: str) -> bool:
+    """Whether a text has a `BLANK`, which may be shown as a space or as nothing."""
+    return BLANK.search(INVISIBLE.sub("", text).replace("\r\n", "\n")) is not None
+
+
+def letters_of(text: str) -> str:
+    """A text without what nobody sees, blanks and white space: equal for texts that may look the same."""
+    return "".join(BLANK.sub("", unicodedata.normalize("NFC", INVISIBLE.sub("", text))).split())
+
+
 def normal_form(text: str) -> str:
     """A text without what nobody sees, for comparison only: texts that look the same have the same form.
 
     Leaves out `INVISIBLE` characters and white space at the end of a line. Further white space within a line counts as
     one space, at its beginning as so many columns, because code has a meaning there; empty lines count as one. A text
-    with a `BLANK`, which may be shown as a space or as nothing, is compared without any white space.
+    with a `BLANK` is compared by its `letters_of`.
     """
+    if has_blank(text):
+        return letters_of(text)
     seen = unicodedata.normalize("NFC", INVISIBLE.sub("", text)).replace("\r\n", "\n")
-    if BLANK.search(seen):
-        return "".join(BLANK.sub("", seen).split())
     lines = [line.rstrip() for line in seen.replace("\u00a0", " ").replace("\u3000", "  ").split("\n")]
     indents = (line[: len(line) - len(line.lstrip())].expandtabs() for line in lines)
     shown = "\n".join(indent + " ".join(line.split()) for indent, line in zip(indents, lines, strict=True))
     return re.sub(r"\n{3,}", "\n\n", shown).strip()
 
 
-def prompt_content(messages: Sequence[BaseMessage], question: str | None = None, *, hide_system: bool = False) -> Any:
+def prompt_content(
+    messages: Sequence[BaseMessage],
+    question: str | None = None,
+    *,
+    hide_system: bool = False,
+    form: Callable[[str], str] = normal_form,
+) -> Any:
     """Everything in a prompt that makes another question, for comparison by ``repr``.
 
     Ids, response metadata, cache settings and the name of a speaker, which no template shows, do not count, nor
@@ -140,31 +158,32 @@ def prompt_content(messages: Sequence[BaseMessage], question: str | None = None,
         messages: The prompt.
         question: Stands for the text of the last human message.
         hide_system: Leave the text of the system message out.
+        form: The form in which texts are compared.
     """
     last = max((place for place, message in enumerate(messages) if role_of(message) == "human"), default=-1)
     content = []
     for place, message in enumerate(messages):
         role = role_of(message)
         text = question if question is not None and place == last else str(message.text)
-        calls = [(call["name"], _seen(call["args"])) for call in getattr(message, "tool_calls", ())]
+        calls = [(call["name"], _seen(call["args"], form)) for call in getattr(message, "tool_calls", ())]
         blocks = message.content if isinstance(message.content, list) else []
         others = [
             {name: value for name, value in block.items() if name not in _NOT_CONTENT}
             for block in blocks
             if isinstance(block, dict) and role != "ai" and not _is_text(block)
         ]
-        text = "" if hide_system and role == "system" else normal_form(text)
-        content.append((role, text, calls, [_seen(block) for block in others if block]))
+        text = "" if hide_system and role == "system" else form(text)
+        content.append((role, text, calls, [_seen(block, form) for block in others if block]))
     return content
 
 
-def _seen(value: Any) -> Any:
-    """A JSON value for comparison by ``repr``: texts in their `normal_form`, members of an object in one order."""
+def _seen(value: Any, form: Callable[[str], str]) -> Any:
+    """A JSON value for comparison by ``repr``: texts in one form, members of an object in one order."""
     if isinstance(value, str):
-        return normal_form(value)
+        return form(value)
     if isinstance(value, Mapping):
-        return sorted((normal_form(str(name)), repr(_seen(member))) for name, member in value.items())
-    return [_seen(member) for member in value] if isinstance(value, (list, tuple)) else value
+        return sorted((form(str(name)), repr(_seen(member, form))) for name, member in value.items())
+    return [_seen(member, form) for member in value] if isinstance(value, (list, tuple)) else value
 
 
 def plain_turns(messages: Sequence[BaseMessage]) -> list[dict[str, Any]]:

@@ -22,7 +22,7 @@ from ..errors import UsageError
 from ..items.gate import undivided
 from ..judges import with_majority
 from ..plain_json import sha256_hex
-from ..prompting import normal_form, prompt_content, question_text
+from ..prompting import has_blank, letters_of, normal_form, prompt_content, question_text
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
@@ -144,7 +144,7 @@ class Assessor:
             question: What judges read as the question; None for the last human message.
             turns: The turns of the conversation, where they were not calibrated: the verdict says so.
         """
-        memory = self._memory(messages, question)
+        memory = yield from self._memory(messages, question)
         text = question_text(messages) if question is None else question
         abstention = yield from memory.get(f"{HELD} by {self._gate_names}")
         if abstention is not None:
@@ -235,7 +235,7 @@ class Assessor:
             served: The answer.
             question: As in `assess_steps`.
         """
-        memory = self._memory(messages, question)
+        memory = yield from self._memory(messages, question)
         text = question_text(messages) if question is None else question
         name = f"served {_digest(normal_form(served.comparable))} by {self._gate_names}"
         with streaming_disabled(), self.observers.around("observe"):
@@ -286,17 +286,36 @@ class Assessor:
         assert verdict is not None, "some gate judges the answer"
         return verdict
 
-    def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Draw:
-        """The memory of a prompt: its question, counted slots and the procedure that measures it are the key."""
+    def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Steps[Draw]:
+        """The memory of a prompt: its question, counted slots and the procedure that measures it are the key.
+
+        A prompt with a blank, which may be shown as a space or as nothing, has the memory of the first prompt that may
+        look like it, and the first prompt without one has that of a prompt with a blank before it.
+        """
         if in_sample():  # the answers of a guard that another guard draws from must vary
             return NOTHING
         gates = self.gates(None).values()
         prompt = next((gate.artifact.prompt for gate in gates), None)
         slots = {} if prompt is None else prompt.slots_of(messages)
         procedures = sorted({_procedure(gate.artifact) for gate in gates})
-        counted = [(name, normal_form(text)) for name, text in sorted(slots.items()) if name in self.slots]
-        read = prompt_content(messages, question, hide_system=bool(slots))
-        return Draw(self.draws, _digest(procedures, self.sampler.plan, read, counted))
+
+        def draw_of(form: Callable[[str], str]) -> Draw:
+            counted = [(name, form(text)) for name, text in sorted(slots.items()) if name in self.slots]
+            read = prompt_content(messages, question, hide_system=bool(slots), form=form)
+            return Draw(self.draws, _digest(procedures, self.sampler.plan, read, counted))
+
+        blanks: list[bool] = []
+
+        def noting_blanks(text: str) -> str:
+            blanks.append(has_blank(text))
+            return normal_form(text)
+
+        own, alike = draw_of(noting_blanks), draw_of(letters_of)
+        kind = "blank" if any(blanks) else "plain"
+        first, key = (yield from alike.add("first", f"{kind} {own.key}")).split()
+        if kind == "plain" and (first == "plain" or (yield from alike.add("plain", own.key)) != own.key):
+            return own
+        return Draw(self.draws, key)
 
     def _decide(self, drawn: SampleSet, settled: Mapping[str, Uncertainty]) -> Steps[dict[str, Verdict]]:
         """The verdict of each gate that judges the candidate; gates of one artifact share it."""

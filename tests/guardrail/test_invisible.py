@@ -9,9 +9,11 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 
+from guardrail import Guardrail
 from guardrail.judges.registry import make_judge
 from guardrail.plain_json import BLANK, INVISIBLE, has_visible, visible
 from guardrail.prompting import normal_form, prompt_content
+from guardrail.testing import ScriptedChat, make_artifact
 
 # Default-ignorable code points (DerivedCoreProperties.txt), controls, and what is not a character, one of each kind.
 UNSEEN = [
@@ -37,6 +39,28 @@ def test_a_blank_makes_one_other_question_at_most_wherever_it_stands(sign: str) 
     places = ["What is{} it?\n  no", "What{} is it?\n  no", "What{}is{}it?{} \n{}no", "{}What is it?\n  no{}{}"]
     assert len({normal_form(text.replace("{}", sign)) for text in places} - {"What is it?\n  no"}) == 1
     assert not has_visible(f"{sign} {sign}")
+
+
+@pytest.mark.parametrize("sign", ["\u2800", "\u3164", "\u2009", "\r"], ids=ascii)
+@pytest.mark.parametrize("first", ["plain", "blank"])
+def test_a_blank_gives_no_further_try(sign: str, first: str) -> None:
+    """Nobody sees a blank at the end of a question, and each place of one would be another draw."""
+    plain = [[HumanMessage("Rome?"), AIMessage("No."), HumanMessage("Who is it?")]]
+    texts = [f"Who is it?{sign}", f"Who{sign}is it?", f"Who is{sign} it?", f"Wh{sign}o is it?"]
+    blank: list[list[BaseMessage]] = [[*plain[0][:2], HumanMessage(text)] for text in texts]
+    blank += [[HumanMessage(f"Rome?{sign}"), *plain[0][1:]], [HumanMessage(f"Rome?{sign}"), *blank[0][1:]]]
+    model = ScriptedChat(default=["a", "b", "c", "d"])
+    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.0, n=3), turns="mark")
+    verdicts = [guard.assess(messages) for messages in (plain + blank if first == "plain" else blank + plain)]
+    assert [verdict.cost.calls for verdict in verdicts] == [4] + [0] * 6
+
+
+def test_questions_that_differ_in_white_space_stay_apart_beside_one_with_a_blank() -> None:
+    """The answer to one of them was otherwise given out for the other."""
+    model = ScriptedChat()
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=3))
+    asked = ["now\u2800here?", "nowhere?", "now here?", "nowhere?", "now here?", "no\u2800where?"]
+    assert [guard.assess(question).cost.calls for question in asked] == [4, 0, 4, 0, 0, 0]
 
 
 def test_the_signs_left_out_are_all_that_unicode_names_in_the_running_version() -> None:
