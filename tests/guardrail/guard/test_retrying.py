@@ -461,10 +461,7 @@ def test_what_is_another_question_is_drawn() -> None:
 
 
 class Alarmed(SafetySwitch):
-    def allows(self, uncertainty: float) -> bool:
-        return False
-
-    def reason(self) -> str:
+    def objection(self, uncertainty: float | None) -> str | None:
         return "The error rate has risen."
 
 
