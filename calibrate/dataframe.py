@@ -25,6 +25,7 @@ from guardrail.uncertainty import Estimator, Scorer
 from .correctness import CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.field_map import read_list
+from .data.formats.graded import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.rows import RawRow
 from .data.split import Groups, split
@@ -36,7 +37,7 @@ from .evaluation.label_checks import broken_labels, unread_answers
 from .items.documents import import_document_rows
 from .items.records import RecordItems
 from .ledger import Ledger, counted
-from .pipeline import FitSettings, fit_artifact, part_header, require_same, without_choice
+from .pipeline import FitSettings, fit_artifact, part_header, refuse_few, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
 from .report.items import write_items_report
 from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
@@ -242,6 +243,7 @@ class Records:
         share: float | None = None,
         groups: Groups = "category",
         trust_labels: bool = False,
+        few: bool = False,
         settings: FitSettings = FitSettings(),
     ) -> CalibrationArtifact:
         """Fit the threshold; ``artifact.save(path)`` writes the file that a `Guardrail` loads.
@@ -260,6 +262,7 @@ class Records:
             share: Rule certified: share of the questions from which thresholds are tested.
             groups: Whether groups are categories, or clusters of dependent questions.
             trust_labels: Fit even where the labels look broken.
+            few: Fit on fewer than 50 labels.
             settings: Rare settings; see `calibrate.pipeline.FitSettings`.
 
         Returns:
@@ -273,11 +276,15 @@ class Records:
         self._refuse_unready()
         if not trust_labels:
             self._refuse_broken()
+        try:
+            refuse_few(self.file, allowed=few)
+        except UsageError as error:
+            raise UsageError(_in_python(str(error))) from error
         part = None
         if score == AUTO:
             chosen = choose_score(self.file, groups=groups)
             score, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
-        key = key_of(self.file, score)
+        key = _key_of(self.file, score)
         artifact = fit_artifact(
             self.file,
             score=key,
@@ -374,7 +381,7 @@ class Records:
         artifact = artifact or self.artifact
         specs = {} if artifact is None or estimator is not None else self.file.header.estimators
         fitted = [key for key, spec in specs.items() if artifact is not None and spec == artifact.estimator]
-        return fitted[0] if fitted else key_of(self.file, estimator)
+        return fitted[0] if fitted else _key_of(self.file, estimator)
 
     def _unchosen(self) -> RecordTable:
         """The records without those that the artifact's estimator was chosen on."""
@@ -406,7 +413,9 @@ def from_frame(
 ) -> Records:
     """Records from logged generations: one row a question.
 
-    A field without a column is read from the column of the same name, if there is one.
+    A field without a column is read from the column of the same name, if there is one. A frame that has labels and a
+    score already, and no samples, needs no argument where its columns have usual names such as "confidence" and
+    "is_correct": ``from_frame(df).fit(alpha=0.1)``. `Records.notes` says which column was taken for what.
 
     Args:
         frame: A pandas or Polars data frame, a pyarrow table, anything else that narwhals reads, or a list of dicts.
@@ -465,8 +474,12 @@ def from_frame(
     scores = tuple(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in listed_scores)
     confidences = [confidence] if isinstance(confidence, str) else confidence
     scores += tuple(ScoreColumn(name=each, column=each, confidence=True) for each in confidences)
+    numbered = [RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1)]
     mapped = replace(settings, columns=ColumnMap(columns, scores))
-    numbered = (RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1))
+    said: tuple[str, ...] = ()
+    if not scores and _is_graded(mapped.columns, numbered):
+        mapped = replace(mapped, columns=recognised(numbered, mapped.columns))
+        said = (read_as(mapped.columns, column_names(numbered)),)
     try:
         reading = import_document_rows if items else import_rows
         imported = reading(numbered, mapped, name="frame")
@@ -477,15 +490,32 @@ def from_frame(
         identity = model if isinstance(model, ModelIdentity) else identify(model)
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
-    return Records(file, [_in_python(note) for note in (*imported.notes, *left_out)])
+    return Records(file, [*said, *(_in_python(note) for note in (*imported.notes, *left_out))])
+
+
+def _is_graded(columns: ColumnMap, rows: Sequence[RawRow]) -> bool:
+    """Whether a frame has scores and labels, and nothing from which another score is computed."""
+    names = column_names(rows)
+    if any(name in names for field in ("samples", "option_scores") for name in columns.of(field)):
+        return False
+    found = recognised(rows, columns)
+    return bool(found.scores) and any(name in names for field in ("correct", "error") for name in found.of(field))
+
+
+def _key_of(file: RecordFile, score: str | None) -> str:
+    """`key_of`; of several scores the one to name as an argument."""
+    try:
+        return key_of(file, score)
+    except UsageError as error:
+        raise UsageError(_in_python(str(error))) from error
 
 
 _IN_PYTHON = (
+    (r"--score (\S+?)(?=[.]?(\s|$))", r'score="\1"'),
+    (r"--few", "few=True"),
     (r"(?<=\w)(?<! as) --map (?=\w+=)", ", --map "),
-    (
-        r"--map score=NAME:COLUMN --score-direction\s+higher-is-certain",
-        'score=ScoreColumn("NAME", "COLUMN", certain=True)',
-    ),
+    (r"--map certainty=([\w.]+):([\w.]+)", r'score=ScoreColumn("\1", "\2", certain=True)'),
+    (r"--map certainty=([\w.]+)", r'score=ScoreColumn("\1", "\1", certain=True)'),
     (r"--map (score=)NAME:COLUMN", r'\1ScoreColumn("NAME", "COLUMN")'),
     (r"--map confidence=NAME:COLUMN", 'confidence="COLUMN"'),
     (r"--map confidence=(\w+)", r'confidence="\1"'),

@@ -42,6 +42,7 @@ from .scoring.scores import Scored, arrays, refuse_failed, units_of, unmeasured_
 from .spec_syntax import estimator_flags
 
 __all__ = [
+    "FEWEST_LABELS",
     "FitSettings",
     "GateCounts",
     "Groups",
@@ -53,6 +54,7 @@ __all__ = [
     "held_out",
     "part_header",
     "refuse_choice",
+    "refuse_few",
     "require_same",
     "split",
     "without",
@@ -109,6 +111,10 @@ class GateCounts(Frozen):
             acceptance=_proportion(n_accepted, n_asked) or (0.0, 0.0, 0.0),
             power=_proportion(n_accepted - n_errors, n_correct),
         )
+
+
+FEWEST_LABELS = 50
+"""Labels below which a fit is refused unless it is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,6 +242,20 @@ def fit_artifact(
         packages=package_versions(),
         fingerprint=header.probe.greedy if header.probe is not None else None,
     )
+
+
+def refuse_few(file: RecordFile, *, allowed: bool) -> None:
+    """Refuse to fit on so few labels that nobody should rely on the result.
+
+    Raises:
+        UsageError: Fewer than `FEWEST_LABELS` labels, and they are not allowed.
+    """
+    n = int(np.count_nonzero(file.records.counted_labels() >= 0))
+    if 0 < n < FEWEST_LABELS and not allowed:
+        raise UsageError(
+            f"{file.path} has {n} labels, and a promise needs at least {FEWEST_LABELS} (from 200 on it is no longer "
+            "provisional). Label more answers, or add --few."
+        )
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:

@@ -256,7 +256,7 @@ def unguardable(artifact: CalibrationArtifact) -> str | None:
         return None
     return (
         f"No guard can use this artifact: it cannot compute {name} for a new question. Write the score as a @scorer "
-        "(`calibrate score --scorer MODULE:NAME`, docs/scores.md), or compare new scores with the threshold yourself."
+        "(docs/scores.md), or compare new scores with the threshold yourself."
     )
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from fractions import Fraction
 from functools import lru_cache
 from typing import Any, Literal
 
@@ -143,16 +145,31 @@ class EstimatorSpec(Frozen):
 
     def limit(self, threshold: float) -> str:
         """`condition` without the name of the score."""
-        # A user compares an imported score with this number by hand, so it keeps all digits that the file had.
-        digits = 12 if self.name.startswith("imported:") else 6
-        unit = "" if self.unit == "probability" or digits == 12 else f" {self.unit}"
+        if self.name.startswith("imported:"):
+            return self._limit_of_column(threshold)
+        unit = "" if self.unit == "probability" else f" {self.unit}"
         scorer = "value"
         if self.name.startswith("score:") and self.params.get("higher") == "certain":
             scorer = "1 - value" if self.unit == "probability" else "- value"
-        stored = self.params.get("stored", scorer)
+        if scorer == "value":
+            return f"<= {threshold:.6g}{unit}"
+        return f">= {1 - threshold if scorer == '1 - value' else -threshold:.6g}{unit}"
+
+    def _limit_of_column(self, threshold: float) -> str:
+        """The limit of an imported score, in as many digits as it takes to accept the same rows of the user's table."""
+        stored = self.params.get("stored", "value")
         if stored == "value":
-            return f"<= {threshold:.{digits}g}{unit}"
-        return f">= {1 - threshold if stored == '1 - value' else -threshold:.{digits}g}{unit}"
+            return f"<= {threshold!r}"
+        if stored != "1 - value":
+            return f">= {0.0 - threshold!r}"
+        # 1 - value was rounded. Of the values that give the threshold the least is meant, or the one with few digits,
+        # which a person wrote.
+        middle = (Fraction(threshold) + Fraction(math.nextafter(threshold, math.inf))) / 2
+        least = max(float(1 - middle), 0.0)
+        if 1 - least > threshold:
+            least = math.nextafter(least, math.inf)
+        written = float(f"{least:.12g}")
+        return f">= {written if 1 - written == threshold else least!r}"
 
     @property
     def samples(self) -> int | None:

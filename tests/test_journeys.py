@@ -101,6 +101,16 @@ def test_logged_generations_in_a_frame(
     assert [row.rule for row in names["table"].rows] == ["acrc", "half"]
 
 
+def test_a_file_with_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("pandas")
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "examples").symlink_to(ROOT / "examples")
+    names = follow("start/scores.md")
+    written = CalibrationArtifact.load("artifact.json")
+    assert names["artifact"].outcome == written.outcome
+    assert written.outcome.n_accepted > 200
+
+
 def test_an_agent_with_tools(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

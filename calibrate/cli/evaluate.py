@@ -15,6 +15,7 @@ import typer
 from guardrail.errors import UsageError
 from guardrail.notebook import percent
 
+from ..data.formats import is_table
 from ..data.progress import bar
 from ..data.records import Record
 from ..data.split import Groups
@@ -29,7 +30,7 @@ from ..spec_syntax import parse_rule, rule_text
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.items import evaluate_by_items, refuse_with_items
-from .frame.options import ItemsOption
+from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_settings
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -67,7 +68,7 @@ class _EvaluateOptions:
 
 @command("evaluate", "calibrating.md#evaluate")
 def evaluate(
-    records: Annotated[list[Path], typer.Argument(help="Record files with scores and labels; pooled unless --apart.")],
+    records: Annotated[list[Path], typer.Argument(help="Record files or tables with scores and labels.")],
     alpha: Annotated[
         list[float] | None, typer.Option("--alpha", "-a", help="May be repeated (0.05 0.1 0.15 0.2).")
     ] = None,
@@ -99,11 +100,15 @@ def evaluate(
     csv_path: Annotated[Path | None, typer.Option("--csv", help="Write the table here.")] = None,
     json_path: Annotated[Path | None, typer.Option("--json", help="Write everything here.")] = None,
     items: ItemsOption = False,
+    map: MapOption = None,
+    right: RightOption = None,
+    cut: CutOption = None,
 ) -> None:
     """Compare rules, scores and calibration sizes over many random splits. The model is not called.
 
     Example: calibrate evaluate records.jsonl -a 0.1 --rule acrc --csv rules.csv
     Example: calibrate evaluate records.jsonl --table all --figure panels.png
+    Example: calibrate evaluate graded.csv   (prints the paper's main table)
     """
     keep_inputs(records, [figure, csv_path, json_path])
     if items:
@@ -122,13 +127,15 @@ def evaluate(
             json_path=json_path,
         )
         return
-    files = open_files(records)
+    files = open_files(records, table_settings(map, right, cut))
     for file in files:
         warn_undecided(file)
     pools = sources(files, apart=apart)
     for pool in pools:
         warn_repeated(pool.file)
     settings = _EvaluateOptions(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
+    if not (rule or form or figure) and all(is_table(path) for path in records):
+        form = [Form.MAIN]
     if form or figure is not None:
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
@@ -192,7 +199,8 @@ def _paper(
         figure.parent.mkdir(parents=True, exist_ok=True)
         figure.write_bytes(paper.figure().png)
         written.append(figure)
-    finish(written, f"calibrate evaluate {shlex.quote(str(first))}")
+    following = "fit" if is_table(first) else "evaluate"
+    finish(written, f"calibrate {following} {shlex.quote(str(first))}" + (" --alpha 0.1" if following == "fit" else ""))
 
 
 def _print_result(cell: Cell, *, named: bool) -> None:

@@ -17,6 +17,7 @@ from guardrail.outcome import CERTIFIED
 
 from ..binding import refuse_fitted
 from ..data.columns import in_memory
+from ..data.formats import ImportSettings, is_table
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
 from ..data.split import Groups, Repeats, one_per_question, split
@@ -25,7 +26,7 @@ from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious, unread_answers
 from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted, counted_router
-from ..pipeline import FitSettings, fit_artifact, part_header, require_same
+from ..pipeline import FEWEST_LABELS, FitSettings, fit_artifact, part_header, refuse_few, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import auroc_of, second_look, unread, verdict_text
 from ..router import ByGroup, fit_router
@@ -38,7 +39,17 @@ from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incom
 from .frame.items import fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
-from .frame.options import LABELS, PROMISE, ItemsOption, RecordsArgument, WithoutFailedOption, chosen_estimator
+from .frame.options import (
+    LABELS,
+    PROMISE,
+    CutOption,
+    ItemsOption,
+    MapOption,
+    RightOption,
+    WithoutFailedOption,
+    chosen_estimator,
+    table_settings,
+)
 from .frame.routes import print_audits, print_router
 from .frame.terminal import finish, print_line
 from .frame.verdicts import (
@@ -59,6 +70,7 @@ class _Testing:
 
     fraction: float
     files: Sequence[Path]
+    table: ImportSettings
 
     def cut(
         self, file: RecordFile, path: Path, groups: Groups, repeats: Repeats
@@ -68,7 +80,7 @@ class _Testing:
         The test part counts equal questions as the fit does.
         """
         if self.files:
-            return file.records, open_pool(self.files)
+            return file.records, open_pool(self.files, self.table)
         if not self.fraction:
             return file.records, None
         part, rest = split(file.records, test_fraction=self.fraction, seed=0, groups=groups)
@@ -237,7 +249,7 @@ def _labelled_by_people(out: Path) -> Path:
 
 @command("fit", "calibrating.md#fit")
 def fit(
-    records: RecordsArgument,
+    records: Annotated[list[Path], typer.Argument(help="Record files, or tables with scores and labels.")],
     alpha: Annotated[
         str,
         typer.Option(
@@ -256,14 +268,14 @@ def fit(
     rule: Annotated[
         str | None,
         typer.Option(
-            help="certified (default), acrc (the paper's), ...; with settings: certified:share=0.4.",
+            help="certified, certified:share=0.4, acrc (the paper's), ...",
             rich_help_panel=PROMISE,
         ),
     ] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability (0.1).", rich_help_panel=PROMISE)] = None,
     by: Annotated[
         str | None,
-        typer.Option(help="group: a threshold for each; with settings: group:min_labels=20.", rich_help_panel=PROMISE),
+        typer.Option(help="group, group:min_labels=20: a threshold each.", rich_help_panel=PROMISE),
     ] = None,
     cascade: Annotated[
         bool, typer.Option("--cascade", help="Each file is a model, cheapest first.", rich_help_panel=PROMISE)
@@ -274,7 +286,7 @@ def fit(
     test: Annotated[list[Path] | None, typer.Option(help="Record file to test on.", rich_help_panel=LABELS)] = None,
     human_labels: Annotated[
         Path | None,
-        typer.Option(help="Labels by people of a random sample; those on file are a judge's.", rich_help_panel=LABELS),
+        typer.Option(help="People's labels of a random sample.", rich_help_panel=LABELS),
     ] = None,
     cluster_by_group: Annotated[
         bool,
@@ -287,11 +299,17 @@ def fit(
         bool, typer.Option("--trust-labels", help="Fit on labels that look broken.", rich_help_panel=LABELS)
     ] = False,
     without_failed: WithoutFailedOption = False,
+    few: Annotated[
+        bool, typer.Option("--few", help=f"Fit on fewer than {FEWEST_LABELS} labels.", rich_help_panel=LABELS)
+    ] = False,
+    map: MapOption = None,
+    right: RightOption = None,
+    cut: CutOption = None,
 ) -> None:
     """Fit the threshold and write the artifact.
 
     Example: calibrate fit records.jsonl --alpha 0.1 --test-fraction 0.3
-    Example: calibrate fit records.jsonl --items --alpha 0.05
+    Example: calibrate fit graded.csv --alpha 0.1
 
     Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
     """
@@ -331,7 +349,8 @@ def fit(
     refuse_without_items(cap=cap)
     name, options = _rule_and_options(rule or CERTIFIED)
     share = options.pop("share", None)
-    testing, groups_of = _Testing(test_fraction, test or ()), None if by is None else _by(by)
+    table = table_settings(map, right, cut)
+    testing, groups_of = _Testing(test_fraction, test or (), table), None if by is None else _by(by)
     fitting: _Fitting
     if human_labels is not None:
         beside = [_labelled_by_people(out)]
@@ -351,8 +370,9 @@ def fit(
         )
     keep_inputs([*records, *testing.files, human_labels, estimator], [out, *beside])
     _refuse_conflicts(rule, human_labels, testing, by=by, clusters=cluster_by_group)
-    files = open_files(records)
+    files = open_files(records, table)
     file = pool_of(files)
+    refuse_few(file, allowed=few)
     key = _key(file, estimator, reads_all=human_labels is not None)
     print_structured(file, key)
     if human_labels is None and not trust_labels:
@@ -470,15 +490,25 @@ def _present(fitted: _Fitted, file: RecordFile, test_files: Sequence[Path], out:
         listed(fitted.sources),
         unread=unread(key, unread_answers(file, key)),
         # Of a reversed score every label looks suspicious.
-        doubtful=None if reversed_score else second_look(suspicious(fitted.part, key), report),
+        doubtful=None if reversed_score else _doubtful(fitted, report),
     )
     print_verdict(text)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None:
         _print_share(test.header.scope)
+    if any(map(is_table, fitted.sources)):
+        report = f"calibrate report {listed([out])} | docs/start/scores.md"
     written = [out] if fitted.beside is None else [out, fitted.beside.path]
     conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
+
+
+def _doubtful(fitted: _Fitted, report: str) -> str | None:
+    """Labels to look at again, if so many of the surest answers are wrong that they cost the threshold."""
+    suspects = suspicious(fitted.part, fitted.key)
+    if suspects.n_wrong <= fitted.artifact.alpha * suspects.n_certain:
+        return None
+    return second_look(replace(suspects, right=(), n_right=0), report)
 
 
 def _print_share(scope: Scope) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated, Any, get_args
 
@@ -15,6 +16,7 @@ from guardrail.sampling.models import resolve_model
 from guardrail.specs import IMPORTED, identify
 
 from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
+from ..data.formats import IMPORTED as IMPORTED_SCORE
 from ..data.records import RecordFile, parse_header, rewrite_records, write_records
 from ..evaluation.label_checks import auroc_interval
 from ..items.documents import import_documents
@@ -79,10 +81,6 @@ def import_(
     option_scale: Annotated[
         str | None, typer.Option(help="logit, logprob or probability.", metavar="SCALE", rich_help_panel=VALUES)
     ] = None,
-    score_direction: Annotated[
-        str,
-        typer.Option(help="Of scores: this, or higher-is-certain.", metavar="DIRECTION", rich_help_panel=VALUES),
-    ] = "higher-is-uncertain",
     right: Annotated[
         list[str] | None,
         typer.Option(help="A label that says right (yes, pass, 1).", metavar="WORD", rich_help_panel=VALUES),
@@ -116,11 +114,7 @@ def import_(
     chosen = next((name for name in get_args(Primary) if name == primary), None)
     settings = ImportSettings(
         format=format,
-        columns=parse_map(
-            map or (),
-            certain=_one_of("--score-direction", score_direction, "higher-is-uncertain", "higher-is-certain")
-            == "higher-is-certain",
-        ),
+        columns=parse_map(map or ()),
         primary=chosen or "majority",
         answer=None if chosen else primary,
         option_scale=None
@@ -230,10 +224,11 @@ def _print_reversed(file: RecordFile) -> set[str]:
         interval = auroc_interval(scores[both], 1 - labels[both]) if both.any() else None
         if interval is not None and interval.verdict == "reversed":
             reversed_keys.add(key)
+            column = file.header.estimators[key].params["column"]
             print_line(
                 f"Check {key} before you fit: wrong answers have the lower scores (AUROC {interval.value:.2f}), and "
-                "lower must mean more certain. Import a confidence with --map confidence=NAME:COLUMN, or another score "
-                "with --score-direction higher-is-certain.",
+                "lower must mean more certain. A number that is higher for certain answers is mapped with "
+                f"--map {shlex.quote(f'certainty={key.removeprefix(IMPORTED_SCORE)}:{column}')}.",
                 "yellow",
             )
     return reversed_keys

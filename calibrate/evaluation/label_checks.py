@@ -84,12 +84,14 @@ class Suspicious:
         right: Labelled right although the model was very uncertain.
         n_wrong: Number of the first kind in all.
         n_right: Number of the second.
+        n_certain: Labelled answers of which the model was very certain.
     """
 
     wrong: tuple[Record, ...]
     right: tuple[Record, ...]
     n_wrong: int
     n_right: int
+    n_certain: int = 0
 
 
 def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float = 0.95) -> AurocInterval | None:
@@ -173,13 +175,15 @@ def suspicious(records: Sequence[Record], estimator: str, k: int = 10) -> Suspic
         return Suspicious((), (), 0, 0)
     # At most this share of the scores is below the largest certain one, and above the smallest uncertain one.
     most = math.floor(EXTREME * values.size)
-    certain = usable & (label == 0) & (score <= values[min(most, values.size - 1)])
+    surest = usable & (score <= values[min(most, values.size - 1)])
+    certain = surest & (label == 0)
     uncertain = usable & (label == 1) & (score >= values[max(values.size - 1 - most, 0)])
     return Suspicious(
         wrong=tuple(record for _, record in lowest(records, certain, score, k)),
         right=tuple(record for _, record in lowest(records, uncertain, -score, k)),
         n_wrong=int(np.count_nonzero(certain)),
         n_right=int(np.count_nonzero(uncertain)),
+        n_certain=int(np.count_nonzero(surest)),
     )
 
 

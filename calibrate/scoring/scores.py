@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from array import array
 from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from guardrail.uncertainty.combine import Ranks, needs_ranks, with_ranks
 from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
 from guardrail.verdict import WAY_OUT
 
+from ..data.formats.field_map import IMPORTED
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
@@ -164,6 +166,9 @@ def key_of(file: RecordFile, name: str | None = None) -> str:
         return key
     if len(keys) == 1:
         return keys[0]
+    if all(name.startswith(IMPORTED) for name in keys):
+        names = [shlex.quote(name.removeprefix(IMPORTED)) for name in keys]
+        raise UsageError(f"{file.path} has {len(names)} scores. Choose one: --score {' or --score '.join(names)}.")
     raise UsageError(f"{file.path} has no {key!r} scores; choose one with --score: {', '.join(keys)}")
 
 

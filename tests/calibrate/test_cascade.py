@@ -330,7 +330,7 @@ def test_a_stage_prints_its_condition_in_the_direction_of_its_own_score() -> Non
         return EstimatorSpec(name="imported:conf", version=1, unit="probability", params={"column": "conf", **params})
 
     assert spec(stored="1 - value").condition(0.25) == "conf >= 0.75"
-    assert spec(stored="- value").condition(-3.5) == "conf >= 3.5"
+    assert spec(stored="-value").condition(-3.5) == "conf >= 3.5"
     assert spec(stored="value").condition(0.25) == "conf <= 0.25"
     entropy = EstimatorSpec(name="semantic_entropy", version=1, unit="nats")
     assert entropy.condition(0.5) == "semantic_entropy <= 0.5 nats"

@@ -123,7 +123,7 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     areas = [cell.evaluation.auroc or 0 for cell in compared.ranked]
     assert areas == sorted(areas, reverse=True)
     fitted, test = records.split(0.5)
-    fitted.fit(alpha=0.1, rule="acrc")
+    fitted.fit(alpha=0.1, rule="acrc", few=True)
     written = fitted.report(tmp_path / "report.html", test=test, splits=0)
     page = written[0].read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
@@ -294,7 +294,7 @@ def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:
     of_certainty = fitted(ScoreColumn("c", "sure", certain=True))
     lowest = min(c for c in sure if 1 - c <= (of_confidence.threshold or 0))
     assert answer_if(of_confidence) == answer_if(of_certainty) == f"answer if sure >= {lowest:g}"
-    assert answer_if(of_doubt) == f"answer if doubt <= {of_doubt.threshold:g}"
+    assert answer_if(of_doubt) == f"answer if doubt <= {of_doubt.threshold!r}"
     assert {f"Threshold in use: {answer_if(of_doubt)}.", *promises(of_doubt)} <= set(describe(of_doubt).splitlines())
     own = columns(rows()).score(KEY).label("exact").fit(alpha=0.1, rule="acrc")
     assert answer_if(own) == f"answer if {KEY} <= {own.threshold:.6g} nats"
@@ -328,7 +328,8 @@ def test_fit_stops_on_labels_that_look_broken() -> None:
 
 def test_records_that_cannot_be_fitted_yet_name_the_python_call() -> None:
     graded = [{"q": f"q{i}", "said": "x", "ok": i % 3 > 0, "reference": "x", "confidence": i / 60} for i in range(60)]
-    unscored = from_frame(graded, question="q", answer="said", correct="ok")
+    ungraded = [{name: value for name, value in row.items() if name != "ok"} for row in graded]
+    unscored = from_frame(ungraded, question="q", answer="said")
     with pytest.raises(UsageError, match=r"no scores yet. Call score\(\) first") as caught:
         unscored.fit(alpha=0.1, rule="acrc")
     message = str(caught.value)
@@ -384,7 +385,7 @@ def test_a_score_of_a_column_names_the_way_to_a_guard() -> None:
     artifact = from_frame(graded, confidence="confidence").fit(alpha=0.3, rule="acrc")
     with pytest.raises(ArtifactMismatchError, match=r"@scorer and fit on it \(docs/scores.md\)"):
         from_spec(artifact.estimator)
-    assert "calibrate score --scorer MODULE:NAME" in str(unguardable(artifact))
+    assert "Write the score as a @scorer (docs/scores.md)" in str(unguardable(artifact))
 
 
 def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFixture) -> None:

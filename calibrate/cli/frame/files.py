@@ -14,13 +14,14 @@ from guardrail.files import refuse_special, sqlite_path
 from guardrail.notebook import percent
 
 from ...data.columns import open_each
+from ...data.formats import ImportSettings, graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
 from ...evaluation.audit import DIFFERENT
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample
 from ...scoring.scores import labels_of
-from .terminal import console, print_line, print_warning
+from .terminal import console, print_line, print_warning, print_words
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
@@ -71,14 +72,31 @@ def _same_file(a: Path, b: Path) -> bool:
     return a.samefile(b) if a.exists() and b.exists() else a.resolve() == b.resolve()
 
 
-def open_files(paths: Sequence[Path]) -> list[RecordFile]:
-    """Open record files; the columns of large ones are made where they are missing."""
-    return open_each(paths, shown=lambda title: bar(console, title, "bytes"))
+def open_files(paths: Sequence[Path], table: ImportSettings | None = None) -> list[RecordFile]:
+    """Open record files, and tables with scores and labels; the columns of large files are made where they are missing.
+
+    Args:
+        paths: The files.
+        table: What is not recognised of tables.
+    """
+    tables = {path: _read_table(path, table) for path in paths if is_table(path)}
+    if not tables:
+        return open_each(paths, shown=lambda title: bar(console, title, "bytes"))
+    return [tables[path] if path in tables else read_records(path) for path in paths]
 
 
-def open_pool(paths: Sequence[Path]) -> RecordFile:
-    """Open record files as one, and warn about questions that are in two of them."""
-    return pool_of(open_files(paths))
+def _read_table(path: Path, settings: ImportSettings | None) -> RecordFile:
+    """Read a table, and print which column was taken for what."""
+    imported, columns = graded_file(path, settings)
+    print_words(f"{path}: {len(imported.file.records)} rows. {columns}")
+    for note in imported.notes:
+        print_words(note, "yellow")
+    return imported.file
+
+
+def open_pool(paths: Sequence[Path], table: ImportSettings | None = None) -> RecordFile:
+    """Open files as one (`open_files`), and warn about questions that are in two of them."""
+    return pool_of(open_files(paths, table))
 
 
 def pool_of(files: Sequence[RecordFile]) -> RecordFile:

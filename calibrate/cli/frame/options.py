@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from ...data.formats import ImportSettings, parse_map
 from ...data.records import RecordFile
 from ...reviews import Missing, Respond
 from ...scoring.scores import key_of
@@ -14,6 +15,7 @@ from .terminal import print_line
 
 __all__ = [
     "ASKING",
+    "COLUMNS",
     "FILES",
     "LABELS",
     "MODEL_HELP",
@@ -21,14 +23,17 @@ __all__ = [
     "SCORES",
     "WHAT",
     "CallsOption",
+    "CutOption",
     "EstimatorOption",
     "ItemsOption",
+    "MapOption",
     "MaxTokensOption",
     "MissingOption",
     "OptionalModelOption",
     "PrimaryOption",
     "RecordsArgument",
     "RespondOption",
+    "RightOption",
     "SamplesOption",
     "SetOption",
     "SystemOption",
@@ -36,6 +41,7 @@ __all__ = [
     "ToolsOption",
     "WithoutFailedOption",
     "chosen_estimator",
+    "table_settings",
 ]
 
 
@@ -44,6 +50,7 @@ MODEL_HELP = "transformers:PATH, openai-compatible:NAME@URL, python:MODULE:NAME,
 
 WHAT, ASKING, SCORES = "Questions and model", "Asking", "Scores and labels"
 PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
+COLUMNS = "Columns of a table"
 """Headings of options in the help of commands."""
 
 OptionalModelOption = Annotated[
@@ -81,6 +88,24 @@ ItemsOption = Annotated[
     bool,
     typer.Option("--items", help="Keep or hold back each item (field of JSON)."),
 ]
+
+
+MapOption = Annotated[
+    list[str] | None,
+    typer.Option("--map", help="FIELD=COLUMN or FIELD=PATH.", metavar="FIELD=COLUMN", rich_help_panel=COLUMNS),
+]
+RightOption = Annotated[
+    list[str] | None,
+    typer.Option(help="A label that says right (yes, pass, 1).", metavar="WORD", rich_help_panel=COLUMNS),
+]
+CutOption = Annotated[
+    float | None, typer.Option(help="Labels are grades, right from here on.", rich_help_panel=COLUMNS)
+]
+
+
+def table_settings(map: list[str] | None, right: list[str] | None, cut: float | None) -> ImportSettings:
+    """What a command is told about the columns of a table."""
+    return ImportSettings(columns=parse_map(map or ()), right=tuple(right or ()), cut=cut)
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]

@@ -18,6 +18,7 @@ from rich.text import Text
 from guardrail.plain_json import visible
 
 __all__ = [
+    "GAP",
     "VisibleConsole",
     "console",
     "errors",
@@ -53,6 +54,9 @@ class VisibleConsole(Console):
 
 console = VisibleConsole()
 errors = VisibleConsole(stderr=True)
+
+GAP = "    "
+"""Between two things on one line."""
 
 LONGEST_TEXT = 16
 """Width in characters that a text keeps beside numbers in a narrow terminal, before it is folded."""
@@ -122,10 +126,16 @@ def print_warning(text: str) -> None:
 
 
 def finish(written: Iterable[Path | str], following: str, *others: str) -> None:
-    """Print the end of every command: the files written, the next command, and what else helps."""
-    for path in written:
-        console.print(f"[green]Wrote[/green] {escape(str(path))}", highlight=False, soft_wrap=True)
-    console.print(f"[bold]Next:[/bold] {escape(following)}", highlight=False, soft_wrap=True)
+    """Print the end of every command: the files written, the next command, and what else helps.
+
+    A single file and the command share a line where they fit.
+    """
+    lines = [f"[green]Wrote[/green] {escape(str(path))}" for path in written]
+    lines.append(f"[bold]Next:[/bold] {escape(following)}")
+    if len(lines) == 2 and cell_len(Text.from_markup(together := GAP.join(lines)).plain) <= console.width:
+        lines = [together]
+    for line in lines:
+        console.print(line, highlight=False, soft_wrap=True)
     for other in others:
         print_line(f"      {other}")
 

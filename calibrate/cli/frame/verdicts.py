@@ -19,7 +19,7 @@ from ...evaluation.choice import Chosen
 from ...ledger import Ledger
 from ...report.content import score_table
 from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line
-from .terminal import console, finish, print_line, print_words, table
+from .terminal import GAP, console, finish, print_line, print_words, table
 
 __all__ = [
     "conclude",
@@ -32,10 +32,6 @@ __all__ = [
     "print_unwritten",
     "print_verdict",
 ]
-
-
-GAP = "    "
-"""Between threshold and promise on one line."""
 
 
 def print_lines(lines: Sequence[str], *, answers: bool) -> None:

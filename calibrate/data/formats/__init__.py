@@ -6,6 +6,7 @@ from ..rows import KINDS
 from .build import Primary
 from .exports import EXPORTS
 from .field_map import IMPORTED, ColumnMap, ScoreColumn, parse_map
+from .graded import graded_file, is_table
 from .questions import QUESTION_FORMATS, Loaded, load_questions
 from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
 
@@ -21,8 +22,10 @@ __all__ = [
     "Loaded",
     "Primary",
     "ScoreColumn",
+    "graded_file",
     "import_file",
     "import_rows",
+    "is_table",
     "load_questions",
     "parse_map",
     "write_bad",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import shlex
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -547,8 +548,7 @@ def _token_logprobs(
         raise row.fail(
             column,
             logprobs,
-            f"{rule}. A number for the whole answer is a score: --map score=NAME:COLUMN --score-direction "
-            "higher-is-certain",
+            f"{rule}. A number for the whole answer is a score: --map certainty=NAME:COLUMN",
         )
     if logprobs and all(isinstance(entry, dict) for entry in logprobs):
         tokens = [entry.get("token") for entry in logprobs]
@@ -577,16 +577,16 @@ def _call(row: RawRow, column: str, call: Any) -> ToolCall:
 
 def _loglikelihood(row: RawRow, column: str, value: object, scale: str) -> float | None:
     """The log-likelihood of an option, up to a common offset; None if it was not measured."""
+    if value is None or is_infinite(row, value):
+        return None
     number = get_number(row, column, value)
     if scale == "logprob" and number > 1e-6:
         raise row.fail(column, value, "a log-probability is at most 0. Logits are --option-scale logit.")
     if scale in ("logit", "logprob"):
         return number if scale == "logit" or is_logprob(number) else None
-    if not 0 < number <= 1.01:  # bfloat16 rounds up to 1.004
-        raise row.fail(
-            column, value, "a probability must be in (0, 1]. Give logits (--option-scale logit) where it is 0."
-        )
-    return math.log(number)
+    if not 0 <= number <= 1.01:  # bfloat16 rounds up to 1.004
+        raise row.fail(column, value, "a probability must be in [0, 1]. Logits are --option-scale logit.")
+    return math.log(number) if number else None
 
 
 def _score(row: RawRow, score: ScoreColumn) -> Uncertainty:
@@ -600,14 +600,17 @@ def _score(row: RawRow, score: ScoreColumn) -> Uncertainty:
             reason=Unmeasured.NOT_RECORDED,
             detail=f"the file has no value in column {score.column!r}",
         )
-    number = get_number(row, score.column, value)
+    written, percent = str(value).strip(), 1
+    if score.confidence and written.endswith("%"):
+        value, percent = written.removesuffix("%").strip(), 100
+    number = get_number(row, score.column, value) / percent
     if score.confidence:
         if not 0 <= number <= 1:
             raise row.fail(
                 score.column,
                 value,
-                "a confidence must be in [0, 1]. Divide percentages by 100; give a score of another scale that is "
-                "high for certain answers as --map score=NAME:COLUMN --score-direction higher-is-certain.",
+                "a confidence must be in [0, 1], or have the sign %. Numbers of another scale are mapped by "
+                f"--map {shlex.quote(f'certainty={score.name}:{score.column}')}",
             )
         number = 1 - number
     elif score.certain:

@@ -24,6 +24,7 @@ from ..rows import RawRow
 __all__ = [
     "FIELDS",
     "IMPORTED",
+    "SCORES",
     "ColumnMap",
     "ScoreColumn",
     "get_list",
@@ -31,10 +32,12 @@ __all__ = [
     "get_number",
     "get_object",
     "get_text",
+    "is_above_one",
     "is_infinite",
     "overlooked",
     "parse_map",
     "read_list",
+    "usual_field",
 ]
 
 FIELDS = (
@@ -44,6 +47,9 @@ FIELDS = (
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
 
+SCORES = ("score", "confidence", "certainty")
+"""What a column with a number for each answer can hold."""
+
 _HOLDS = {
     "question": "the question",
     "references": "the accepted answers",
@@ -52,6 +58,7 @@ _HOLDS = {
     "correct": "whether the answer is right",
     "error": "whether the answer is wrong",
     "confidence": "a confidence in [0, 1]",
+    "certainty": "a number that is higher for more certain answers",
     "score": "an uncertainty (higher is less certain)",
 }
 
@@ -62,6 +69,7 @@ _OTHER_NAMES = {
     "question": ("prompt", "query", "input"),
     "references": (
         "ref",
+        "reference",
         "gold",
         "gold_answer",
         "golden_answer",
@@ -72,12 +80,13 @@ _OTHER_NAMES = {
     ),
     "answer": ("response", "output", "prediction", "completion", "model_answer", "reply"),
     "samples": ("generations", "completions", "responses"),
-    "correct": ("is_correct", "right", "ok"),
-    "error": ("is_error", "wrong"),
-    "confidence": ("confidence", "conf", "certainty", "probability"),
-    "score": ("score", "uncertainty", "entropy"),
+    "correct": ("is_correct", "right", "ok", "label", "passed"),
+    "error": ("is_error", "wrong", "incorrect"),
+    "confidence": ("confidence", "conf", "probability", "prob", "p_true"),
+    "certainty": ("certainty", "logprob", "mean_logprob", "log_likelihood"),
+    "score": ("score", "uncertainty", "entropy", "semantic_entropy", "perplexity"),
 }
-"""Names that columns of a field often have. They need a mapping all the same, because a guess may be wrong."""
+"""Names that columns of a field often have. An import needs a mapping all the same, because a guess may be wrong."""
 
 IMPORTED = "imported:"
 """What the names of imported scores begin with: no estimator of the library has such a name."""
@@ -137,13 +146,12 @@ class ColumnMap:
         return name in self.columns
 
 
-def parse_map(entries: Iterable[str], *, certain: bool = False) -> ColumnMap:
+def parse_map(entries: Iterable[str]) -> ColumnMap:
     """A column map from how a user writes it: "question=prompt", "samples=s1,s2,s3", "score=NAME:COLUMN".
 
     Args:
         entries: One text a mapping; "-" for a field that is not in the file, though a column has its name. "score" is
-            an uncertainty (higher is less certain), "confidence" the opposite, in [0, 1].
-        certain: Whether a higher "score" is more certain.
+            an uncertainty (higher is less certain), "certainty" the opposite, and "confidence" one in [0, 1].
 
     Raises:
         UsageError: An entry that is not a mapping, an unknown field, or a field that is mapped twice.
@@ -154,8 +162,8 @@ def parse_map(entries: Iterable[str], *, certain: bool = False) -> ColumnMap:
         name, column = assignment(entry)
         if not column:
             raise UsageError(f"--map {entry!r} names no column. Write FIELD=COLUMN, e.g. question=prompt.")
-        if name in ("score", "confidence"):
-            scores.append(_score(entry, column, name == "confidence", certain))
+        if name in SCORES:
+            scores.append(_score(entry, column, name))
             continue
         _known(entry, name)
         if name in columns:
@@ -185,29 +193,38 @@ def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
     read |= {_ROOT.split(path, maxsplit=1)[0] for path in read}
     used = {field for field in FIELDS if columns.mapped(field) or any(name in seen for name in columns.of(field))}
     used |= {"correct", "error"} if used & {"correct", "error"} else set()
-    used |= {"score", "confidence"} if columns.scores else set()
+    used |= set(SCORES) if columns.scores else set()
     for column in sorted(set(seen) - read):
-        plain = column.strip().lower().replace(" ", "_").replace("-", "_")
-        field = next((field for field, names in _OTHER_NAMES.items() if plain in names), None)
-        field = field or next(iter(difflib.get_close_matches(plain, FIELDS, n=1, cutoff=0.8)), None)
+        near = difflib.get_close_matches(_plain(column), FIELDS, n=1, cutoff=0.8)
+        field = usual_field(column) or next(iter(near), None)
         if field is not None and field not in used:
             holds = _HOLDS.get(field, f"the field {field}")
             mapping = shlex.quote(f"{field}={column}")
             yield f"Column {column!r} was not read. If it holds {holds}: --map {mapping}"
 
 
-def _score(entry: str, text: str, confidence: bool, certain: bool) -> ScoreColumn:
+def usual_field(column: str) -> str | None:
+    """The field that a column of this name usually holds; None for other names."""
+    plain = _plain(column)
+    return plain if plain in FIELDS else next((name for name, names in _OTHER_NAMES.items() if plain in names), None)
+
+
+def _plain(column: str) -> str:
+    return column.strip().lower().replace(" ", "_").replace("-", "_")
+
+
+def _score(entry: str, text: str, kind: str) -> ScoreColumn:
     name, _, column = (part.strip() for part in text.partition(":"))
     if not name or " " in name or "/" in name:
         raise UsageError(f"--map {entry!r}: a score needs a plain name. Write score=NAME:COLUMN.")
-    return ScoreColumn(name, column or name, confidence, certain=certain and not confidence)
+    return ScoreColumn(name, column or name, kind == "confidence", certain=kind == "certainty")
 
 
 def _known(entry: str, name: str) -> None:
     if name in FIELDS:
         return
     near = difflib.get_close_matches(name, FIELDS, n=1)
-    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, 'score', 'confidence'))}."
+    hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join((*FIELDS, *SCORES))}."
     raise UsageError(f"--map {entry!r}: unknown field {name!r}. {hint}")
 
 
@@ -283,6 +300,12 @@ def is_infinite(row: RawRow, value: object) -> bool:
     """Whether a value is minus or plus infinity, which tools write where they could not measure."""
     number = _number(row, value)
     return number is not None and math.isinf(number)
+
+
+def is_above_one(row: RawRow, value: object) -> bool:
+    """Whether a value is a number above 1, which no confidence is."""
+    number = _number(row, value)
+    return number is not None and number > 1
 
 
 def _number(row: RawRow, value: object) -> float | None:

@@ -27,7 +27,10 @@ from .exports import EXPORTS, export_like
 from .field_map import FIELDS, ColumnMap, overlooked, parse_map
 from .truth import Labels, OtherLabels
 
-__all__ = ["Bad", "ImportSettings", "Imported", "import_file", "import_rows", "write_bad"]
+UNNAMED = "unnamed"
+"""Model of answers of which nothing says who gave them: two such files can be read as one."""
+
+__all__ = ["UNNAMED", "Bad", "ImportSettings", "Imported", "import_file", "import_found", "import_rows", "write_bad"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +48,7 @@ class ImportSettings:
         cut: Labels are grades, and right from this number on.
         other_labels: What a label is that says neither right nor wrong; None: the file is refused.
         system: Which system to read: a value of the column "model".
-        model: Name of the model; default: the system, the column "model", or the name of the file.
+        model: Name of the model; default: the system, the column "model", or `UNNAMED`.
         provider: Who serves it. With the provider and model of a running chat model the artifact loads there.
         temperature: Temperature of the samples; None: 0.7.
         top_p: Nucleus mass of the samples.
@@ -119,7 +122,7 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
     kind, settings = _resolved(path, settings)
     source = open_rows(path, kind, settings.rows)
     name = settings.format or path.suffix.removeprefix(".") or "dataset folder"
-    return _imported(source.rows, settings, path, name, textual=source.textual, notes=source.notes)
+    return import_found(source.rows, settings, path, name, textual=source.textual, notes=source.notes)
 
 
 def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportSettings]:
@@ -151,10 +154,10 @@ def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *
         RecordError: A malformed row (without ``skip_bad``).
         UsageError: As `import_file`.
     """
-    return _imported(rows, settings or ImportSettings(), Path(name), "rows", textual=False)
+    return import_found(rows, settings or ImportSettings(), Path(name), "rows", textual=False)
 
 
-def _imported(
+def import_found(
     rows: Iterable[Found],
     settings: ImportSettings,
     path: Path,
@@ -163,6 +166,16 @@ def _imported(
     textual: bool,
     notes: Sequence[str] = (),
 ) -> Imported:
+    """As `import_file`, of rows that are open already.
+
+    Args:
+        rows: The rows, and the errors of those that cannot be read.
+        settings: What the rows hold.
+        path: Where they are, for messages and the name of the questions.
+        kind: `Imported.layout`.
+        textual: See `RowSource`.
+        notes: Cautions about how the file was read.
+    """
     columns = settings.columns
     if settings.answer is not None:
         columns = ColumnMap({**columns.columns, "answer": (settings.answer,)}, columns.scores)
@@ -197,7 +210,7 @@ def _imported(
         *notes,
         *reader.notes(),
         *builder.notes(),
-        *(() if settings.format in EXPORTS else overlooked(reader.seen, columns)),
+        *(() if settings.format in EXPORTS or kind == "table" else overlooked(reader.seen, columns)),
         *_notes(settings, records, header.plan),
     ]
     return Imported(RecordFile(path, header, tuple(records)), kind, tuple(reader.bad), tuple(found), reader.n_rows)
@@ -382,7 +395,7 @@ def _header(
     questions = [record.to_question() for record in records]
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
-        model=ModelIdentity(provider=settings.provider, model=settings.model or model or path.stem),
+        model=ModelIdentity(provider=settings.provider, model=settings.model or model or UNNAMED),
         plan=_plan(settings, records, builder.planned, seen),
         prompt=settings.prompt,
         questions_name=path.name,

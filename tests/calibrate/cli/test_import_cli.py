@@ -260,7 +260,7 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
         "--out",
         out,
         "--map",
-        "score=logprob",
+        "certainty=logprob",
         "--map",
         "correct=grade",
         "--map",
@@ -268,7 +268,7 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
     )
     assert "several models: a (2 rows), b (2 rows)" in run(*arguments, "--other-labels", "wrong", code=2)
     assert "--right" in run(*arguments, "--system", "a", code=2)
-    flags = ("--system", "a", "--other-labels", "wrong", "--score-direction", "higher-is-certain")
+    flags = ("--system", "a", "--other-labels", "wrong")
     shown = run(*arguments, *flags)
     assert "2 of 2 rows are records now" in shown
     assert "1 labels are 'unparseable': counted as wrong." in shown
@@ -343,4 +343,9 @@ def test_confidences_that_are_read_wrongly_are_said_before_a_fit(tmp_path: Path)
     shown = run(
         "import", percentages, "--out", tmp_path / "p.jsonl", "--map", "confidence=sure", "--map", "correct=ok", code=1
     )
-    assert "got '55'; a confidence must be in [0, 1]. Divide percentages by 100" in shown
+    remedy = (
+        "a confidence must be in [0, 1], or have the sign %. Numbers of another scale are mapped by --map certainty="
+    )
+    assert f"got '55'; {remedy}sure:sure" in shown
+    run("import", percentages, "--out", tmp_path / "p.jsonl", "--map", "certainty=sure:sure", "--map", "correct=ok")
+    assert read_records(tmp_path / "p.jsonl").records[0].scores["imported:sure"].value == -55

@@ -128,7 +128,7 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
 def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
     """Stopping at the first certificate is a choice among fits: the confidence of all of them is said."""
     path, several = drawn(unlabelled), "fits have used these labels"
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json")
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json", "--few")
     run("label", path, "--labels", people(path, labelled, 40))
     assert several not in run(*fit)
     assert several not in run(*fit)  # the same fit again
@@ -175,7 +175,7 @@ def test_a_gap_in_the_labels_of_a_draw_warns(unlabelled: Path, labelled: RecordF
     path = tmp_path / "d.jsonl"
     run("sample", "--records", unlabelled, "--scope", 0.8, "--n", 60, "--out", path, "-s", KEY)
     labels = people(path, labelled, 40)
-    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json")
+    fit = ("fit", path, "--rule", "certified", "--alpha", 0.3, "--score", KEY, "--out", tmp_path / "a.json", "--few")
     run("label", path, "--labels", labels)
     shown = run(*fit, "--test-fraction", 0.3)
     assert "not the last of the draw" not in shown  # the first 40
@@ -348,7 +348,7 @@ def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
             "answer": f"It is w{i}, as all know.",
             "samples": ["a", f"b{i % 3}"],
         }
-        for i in range(40)
+        for i in range(60)
     ]
     (tmp_path / "own.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
     records, out = tmp_path / "r.jsonl", tmp_path / "a.json"
@@ -356,7 +356,7 @@ def test_a_fit_stops_on_labels_that_look_broken(tmp_path: Path, monkeypatch: pyt
     run("score", records, "--score", "discrete_semantic_entropy")
     run("label", records, "--rule", "exact")
     shown = run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", out, code=2)
-    assert "look broken: rule exact calls nearly no answer right, and 40 of the 40 wrong answers contain" in shown
+    assert "look broken: rule exact calls nearly no answer right, and 60 of the 60 wrong answers contain" in shown
     assert f"`calibrate label {records} --rule contains`" in shown
     assert not out.exists()
     run("fit", "--rule", "acrc", records, "--alpha", 0.3, "--out", out, "--trust-labels")

@@ -46,9 +46,9 @@ def test_a_cell_that_is_empty_is_no_missing_column(tmp_path: Path) -> None:
     assert "has a column" not in shown
 
 
-def test_a_csv_file_given_to_fit(tmp_path: Path) -> None:
+def test_a_csv_file_given_to_a_command_for_records(tmp_path: Path) -> None:
     path = table(tmp_path / "a.csv")
-    for command in (("fit", "--rule", "acrc", path, "--alpha", "0.1"), ("score", path), ("label", path)):
+    for command in (("score", path), ("label", path)):
         shown = refused(*command)
         assert f"{path} is a table with the columns prompt,gold,gen1,gen2,sure, not a record file." in shown
         assert f"calibrate import {path} --map question=COLUMN" in shown

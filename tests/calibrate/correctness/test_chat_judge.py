@@ -185,7 +185,19 @@ def test_the_command_keeps_verdicts_beside_the_records(
     spec_stored = read_records(records).header.correctness
     assert spec_stored is not None
     assert spec_stored.params["model"] == "yes-sayer"
-    run("fit", "--rule", "acrc", records, "-s", "semantic_entropy", "--alpha", "0.5", "--out", tmp_path / "a.json")
+    run(
+        "fit",
+        "--rule",
+        "acrc",
+        records,
+        "-s",
+        "semantic_entropy",
+        "--alpha",
+        "0.5",
+        "--few",
+        "--out",
+        tmp_path / "a.json",
+    )
     assert CalibrationArtifact.load(tmp_path / "a.json").correctness == spec_stored
     assert "--judge-model" in run("label", records, "--rule", "chat_judge", code=2)
     assert "is for rule chat_judge alone" in run("label", records, "--rule", "exact", "--judge-model", spec, code=2)

@@ -396,7 +396,7 @@ def test_infinite_scores_and_empty_answers_are_not_measured(tmp_path: Path) -> N
         {"question": "b?", "answer": "x", "lp": "-inf", "correct": 1},
         {"question": "c?", "answer": " ", "lp": -0.1, "correct": 1},
     ]
-    columns = parse_map(["score=lp"], certain=True)
+    columns = parse_map(["certainty=lp"])
     imported = import_file(write(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns))
     scores = [record.scores["imported:lp"] for record in imported.file.records]
     assert [(score.value, score.reason) for score in scores] == [

@@ -157,10 +157,10 @@ def test_scores_and_confidences(tmp_path: Path) -> None:
         ({"question": "q", "option_scores": {"A": 1}}, (), {}, "at least two options"),
         ({"question": "q", "option_scores": {"A": 1, "B": 2}}, (), {}, "field 'option_scale': got nothing; say what"),
         (
-            {"question": "q", "option_scores": {"A": 0, "B": 1}},
+            {"question": "q", "option_scores": {"A": -1, "B": 1}},
             (),
             {"option_scale": "probability"},
-            "field 'option_scores': got 0; a probability must be in (0, 1]",
+            "field 'option_scores': got -1; a probability must be in [0, 1]",
         ),
         (
             {"question": "q", "option_scores": {"A": 1, "B": 2}, "references": ["C"]},
@@ -440,7 +440,7 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
         import_file(path, ImportSettings(columns=columns, system="tiny"))
     alone = jsonl(tmp_path / "one.jsonl", [{"id": "a", "answer": "x", "model": "m1"}])
     assert import_file(alone).file.header.model.model == "m1"  # a column of the field's name
-    assert import_file(alone, ImportSettings(columns=parse_map(["model=-"]))).file.header.model.model == "one"
+    assert import_file(alone, ImportSettings(columns=parse_map(["model=-"]))).file.header.model.model == "unnamed"
     nameless = jsonl(tmp_path / "n.jsonl", [{"id": "a", "answer": "x"}])
     with pytest.raises(RecordError, match="every row must name its model"):
         import_file(nameless, ImportSettings(columns=columns))
@@ -448,7 +448,7 @@ def test_a_file_with_several_models_is_read_one_by_one(tmp_path: Path) -> None:
 
 def test_scores_of_either_direction(tmp_path: Path) -> None:
     path = jsonl(tmp_path / "s.jsonl", [{"id": "a", "lp": -2.5, "c": 0.75}, {"id": "b", "lp": math.nan, "c": 1}])
-    columns = parse_map(["score=lp", "confidence=c"], certain=True)
+    columns = parse_map(["certainty=lp", "confidence=c"])
     imported = import_file(path, ImportSettings(columns=columns)).file
     first, second = imported.records
     assert (first.scores["imported:lp"].value, first.scores["imported:c"].value) == (2.5, 0.25)
