@@ -34,11 +34,10 @@ from guardrail.types import SamplingPlan
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack, Outcome, has_checkpointer, replaying, step_of
-from ._agents.artifact_set import ArtifactSet, GateSettings, load_tools
 from ._agents.calls import is_of_call, same_call
-from ._agents.collecting import RECORDS, refuse_unreviewed
+from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
-from ._agents.gates import AgentGate
+from ._agents.gates import AgentGate, GateSettings
 from ._agents.held import (
     GuardState,
     ToolCallOrder,
@@ -78,9 +77,6 @@ else:
 
 __all__ = ["GuardrailMiddleware", "GuardrailState", "unsure"]
 
-REVIEW: Literal["review"] = "review"
-"""``on_abstain``: a person decides."""
-
 
 class GuardrailState(AgentState[Any]):
     """State of a guarded agent: one more key, in no input and no output."""
@@ -107,8 +103,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
-            a tool without an artifact: a person decides about every call, and its samples are recorded for
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
+            place of an artifact, here or for answers: a person decides about each, and its samples are recorded for
             `calibrate learn`.
         exempt: Tools whose calls pass: those that only read.
         on_abstain: "review": a person decides (needs a checkpointer). "message": the agent ends with
@@ -143,7 +139,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         *,
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,  # a path, or "collect"
         exempt: Sequence[str] = (),
-        on_abstain: Literal["review"] | OnAbstain = REVIEW,
+        on_abstain: Literal["review"] | OnAbstain = "review",
         unjudged: Literal["hold", "pass"] = "hold",
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         calibrated_settings: Mapping[str, Any] | None = None,
@@ -153,20 +149,15 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
-        if isinstance(on_abstain, str) and on_abstain not in (REVIEW, "message", "raise"):
-            raise UsageError(
-                f'on_abstain must be "review", "message", "raise", a Runnable or a callable, got {on_abstain!r}'
-            )
-        gated = load_tools({} if tools is None else tools, exempt)
-        refuse_unreviewed(gated, reviewed=on_abstain == REVIEW)
-        own = GateSettings.of(settings)
         self._gate = AgentGate(
-            ArtifactSet.of(artifact, gated, own, exempt=exempt, plan=plan),
-            own,
+            artifact,
+            tools,
+            exempt,
             on_abstain=on_abstain,
-            reviewed=on_abstain == REVIEW,
+            settings=GateSettings.of(settings),
             calibrated_settings=calibrated_settings,
             records=records,
+            plan=plan,
         )
         self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged
@@ -206,7 +197,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 "checkpointer to keep them. Give it one: create_agent(..., checkpointer=InMemorySaver()), or "
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
-        step = step_of(request, collects=self._gate.artifacts.collects_only)
+        step = step_of(request, collects=self._gate.artifacts.stand_ins is not None)
         gates = self._gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome()
         if gates is not None:

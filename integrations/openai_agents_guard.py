@@ -18,14 +18,14 @@ from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from weakref import WeakKeyDictionary
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
-from guardrail import CalibrationArtifact, Guardrail
+from guardrail import CalibrationArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -35,16 +35,14 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
-from ._agents.call_reviews import NOT_RUN
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
-from ._agents.framework_guard import Answer, FrameworkGuard
+from ._agents.framework_guard import NOT_RUN, Answer, FrameworkGuard
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from ._frameworks.chat import (
-    Approval,
     FrameworkChat,
     check_call,
     refuse_settings,
@@ -204,7 +202,6 @@ class GuardedModel(Model):
             a tool without an artifact: a person decides about every call, and its samples are recorded for
             `calibrate learn`.
         exempt: Tools whose calls pass: those that only read.
-        judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "review": a person decides. A held-back call of function tools is proposed nevertheless, and the
             tool's ``needs_approval=guarded.needs_approval`` asks a person first (or its
             ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with neither is refused, so
@@ -216,7 +213,7 @@ class GuardedModel(Model):
             resumed elsewhere.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
-        **guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, ...
+        **guard_options: Further settings of `Guardrail`: abstain_message, judge (or several by name), probe, ...
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -232,8 +229,7 @@ class GuardedModel(Model):
         *,
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
         exempt: Sequence[str] = (),
-        judge: Any = None,
-        on_abstain: OnAbstain | Approval = "review",
+        on_abstain: OnAbstain | Literal["review"] = "review",
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
@@ -251,19 +247,13 @@ class GuardedModel(Model):
             artifact,
             tools=tools,
             exempt=exempt,
-            judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_options,
+            settings=guard_options,
             allowed_decisions=allowed_decisions,
             records=records,
             plan=plan,
         )
-
-    @property
-    def guard(self) -> Guardrail:
-        """The guard that draws and judges."""
-        return self._gate.guard
 
     # -- the SDK's interface -------------------------------------------------------------------------------------------
 
@@ -316,7 +306,7 @@ class GuardedModel(Model):
     async def stream_response(self, *args: Any, **kwargs: Any) -> AsyncIterator[TResponseStreamEvent]:
         """The events of `get_response`, after the verdict."""
         response = await self.get_response(*args, **kwargs)
-        for event in stream_events(response, self._gate.guard.artifact.model.model):
+        for event in stream_events(response, self._gate.model_name):
             yield event
 
     async def close(self) -> None:
@@ -330,7 +320,7 @@ class GuardedModel(Model):
         Nor is an error of a Runnable or handler as ``on_abstain``, which may follow an abstention. Drawing again until
         the gate accepts would void the artifact's promise, so the advice is an abort, which no retry policy overrules.
         """
-        if not may_be_retried(request.error, self._gate.guard.on_abstain):
+        if not may_be_retried(request.error, self._gate.on_abstain):
             return ModelRetryAdvice(
                 suggested=False,
                 replay_safety="unsafe",
@@ -380,7 +370,7 @@ class GuardedModel(Model):
             tool: A function tool, or a function to make one of. It is not changed.
         """
         guarded = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
-        guarded.needs_approval = False if guarded.name in self._gate.exempt else self.needs_approval
+        guarded.needs_approval = False if guarded.name in self._gate.artifacts.exempt else self.needs_approval
         guarded.on_invoke_tool = _Checked(self._gate, guarded.name, guarded.on_invoke_tool)
         return guarded
 
@@ -464,7 +454,8 @@ class GuardedModel(Model):
         self, context: RunContextWrapper[Any], _agent: Agent[Any], output: Any
     ) -> GuardrailFunctionOutput:
         try:
-            passed, verdict = await self._gate.given_out(from_items(None, context.turn_input), output)
+            conversation = from_items(None, context.turn_input)
+            passed, verdict = await asyncio.to_thread(self._gate.given_out, conversation, output)
         except UsageError:  # items that this model would refuse to judge
             passed, verdict = False, None
         info = _flat(verdict) if passed or verdict is not None else {"guardrail_accepted": False, **NOT_JUDGED}
@@ -503,7 +494,7 @@ class GuardedModel(Model):
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
-            if tool.name in (*self._gate.exempt, ANSWER_TOOL) or isinstance(tool.on_invoke_tool, _Checked):
+            if tool.name in (*self._gate.artifacts.exempt, ANSWER_TOOL) or isinstance(tool.on_invoke_tool, _Checked):
                 continue
             checks = [guardrail.guardrail_function for guardrail in tool.tool_input_guardrails or ()]
             if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
@@ -523,7 +514,7 @@ class _Checked:
         self._gate, self._name, self._run = gate, name, run
 
     async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
-        if self._name in self._gate.exempt:
+        if self._name in self._gate.artifacts.exempt:
             return await self._run(context, arguments)
         call_id = context.tool_call_id
         approved = bool(context.is_tool_approved(self._name, call_id))

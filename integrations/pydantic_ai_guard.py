@@ -20,7 +20,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 from pydantic_core import to_jsonable_python
 
-from guardrail import AbstainedError, CalibrationArtifact, Guardrail
+from guardrail import AbstainedError, CalibrationArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
@@ -31,18 +31,18 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
-from ._agents.call_reviews import NOT_RUN, CallReviews
+from ._agents.artifact_set import ArtifactSet
 from ._agents.calls import ANSWER_TOOL, arguments_of
-from ._agents.collecting import RECORDS, refuse_unreviewed
+from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
-from ._agents.framework_guard import FrameworkGuard
+from ._agents.framework_guard import NOT_RUN, CallReviews, FrameworkGuard
+from ._agents.gates import REVIEW
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from ._frameworks.chat import (
     FrameworkChat,
     check_call,
-    is_reviewed,
     refuse_settings,
     settings_revision,
     shared_chat,
@@ -219,11 +219,10 @@ class GuardedModel(WrapperModel):
             or its file. None lets answers pass.
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass: those that only read.
-        judge: The judge object, for an artifact whose judge cannot be made by name; or such judges by name.
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of the verdicts on tool calls.
-        **guard_options: Further settings of `Guardrail`: abstain_message, similarity, entailment, probe, ...
+        **guard_options: Further settings of `Guardrail`: abstain_message, judge (or several by name), probe, ...
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -238,14 +237,13 @@ class GuardedModel(WrapperModel):
         *,
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
         exempt: Sequence[str] = (),
-        judge: Any = None,
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
         _capability: GuardCapability | None = None,
         **guard_options: Any,
     ) -> None:
-        if is_reviewed(on_abstain) and _capability is None:
+        if on_abstain == REVIEW and _capability is None:
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
         self._asks = _capability is not None and _capability._asks
@@ -256,17 +254,11 @@ class GuardedModel(WrapperModel):
             artifact,
             tools=tools,
             exempt=exempt,
-            judge=judge,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            guard_options=guard_options,
+            settings=guard_options,
             **collecting,
         )
-
-    @property
-    def guard(self) -> Guardrail:
-        """The guard that draws and judges."""
-        return self._gate.guard
 
     async def request(
         self,
@@ -327,7 +319,8 @@ class GuardedModel(WrapperModel):
         *earlier, response, request = messages
         if not isinstance(response, ModelResponse) or response.run_id is None or response.run_id != request.run_id:
             return
-        _, verdict = await self._gate.given_out(from_messages(earlier, ModelRequestParameters()), _content(response))
+        conversation = from_messages(earlier, ModelRequestParameters())
+        _, verdict = await asyncio.to_thread(self._gate.given_out, conversation, _content(response))
         if verdict is not None and verdict.is_result:
             raise AbstainedError(verdict, response.text)
 
@@ -359,7 +352,7 @@ class GuardedModel(WrapperModel):
         if ctx.partial_output or not isinstance(output, str):
             return output
         conversation = from_messages(ctx.messages, ModelRequestParameters())
-        passed, verdict = self._gate.given_out_sync(conversation, output)  # pydantic-ai runs this in a thread
+        passed, verdict = self._gate.given_out(conversation, output)  # pydantic-ai runs this in a thread
         if passed:
             return output
         if verdict is None:
@@ -417,7 +410,7 @@ class GuardCapability(AbstractCapability[Any]):
     _wrapped: LRU[GuardedModel] = field(default_factory=lambda: LRU(MODELS), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        refuse_unreviewed(self.tools or {}, reviewed=self._asks)
+        ArtifactSet.of(self.artifact, self.tools, self.exempt, reviewed=self._asks, plan=self.plan)  # refuses early
         self._reviews = CallReviews(self.verdicts, self.allowed_decisions)
 
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
@@ -507,7 +500,7 @@ class GuardCapability(AbstractCapability[Any]):
     @property
     def _asks(self) -> bool:
         """Whether a person is asked about held-back calls and answers."""
-        return self.held == "approve" and is_reviewed(self.on_abstain)
+        return self.held == "approve" and self.on_abstain == REVIEW
 
     async def _give(self, ctx: RunContext[Any], conversation: str) -> str:
         """Give out the answer that waits for a person."""

@@ -23,7 +23,15 @@ from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
 from .messages import as_chunk
 
-__all__ = ["GuardedChatModel", "Retriable", "Retry", "SteppedChatModel", "may_be_retried"]
+__all__ = [
+    "GuardedChatModel",
+    "Retriable",
+    "Retry",
+    "SteppedChatModel",
+    "known_path",
+    "may_be_retried",
+    "refuse_same_guard",
+]
 
 _ABSENT = object()
 _FIXED = frozenset({"cache", "disable_streaming"})  # fields of any chat model that a guard fixes
@@ -120,17 +128,7 @@ class GuardedChatModel(SteppedChatModel):
     @field_validator("on_abstain", check_fields=False)
     @classmethod
     def _known_path(cls, value: Any) -> Any:
-        if value in ("message", "raise"):
-            return value
-        if isinstance(value, str) and ":" in value:
-            return resolve_model(value)
-        if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
-            return value
-        near = get_close_matches(str(value), ("message", "raise"), n=1)
-        raise ValueError(
-            'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
-            f"that takes the verdict (and the messages), got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
-        )
+        return known_path(value)
 
     def _refuse_itself(self, *own: CalibrationArtifact, path: Any = _ABSENT, place: str = "on_abstain") -> None:
         """Refuse an ``on_abstain`` in which a guard would ask the same model the same question again.
@@ -143,15 +141,9 @@ class GuardedChatModel(SteppedChatModel):
         Raises:
             UsageError: The path has a guard of one of these artifacts, or of an artifact fitted on the same scores.
         """
-        for guard in _guards_in(getattr(self, "on_abstain", None) if path is _ABSENT else path):
-            if path is not _ABSENT and self._remembers and self._memory() == guard._memory():
-                continue  # it remembers the verdict
-            if any(a.model == b.model and a.calibration == b.calibration for a in own for b in guard._artifacts()):
-                raise UsageError(
-                    f"{place} leads to a guard of the same model and calibration: it would draw the same question "
-                    "again until the gate accepts, which voids the promise. Give another model, a person, or "
-                    '"message".'
-                )
+        known = self._memory() if path is not _ABSENT and self._remembers else None
+        path = getattr(self, "on_abstain", None) if path is _ABSENT else path
+        refuse_same_guard(path, own, place=place, remembered=known)
 
     def __setattr__(self, name: str, value: Any) -> None:
         """Set a field of LangChain's (``callbacks``, ``tags``, ...); refuse the guard's settings.
@@ -331,6 +323,54 @@ class GuardedChatModel(SteppedChatModel):
     def is_lc_serializable(cls) -> bool:
         """False: a wrapped model may hold weights or keys."""
         return False
+
+
+def known_path(value: Any) -> Any:
+    """The path after an abstention as a caller gives it; the model, if it is a model's name.
+
+    Raises:
+        ValueError: It is none.
+    """
+    if value in ("message", "raise"):
+        return value
+    if isinstance(value, str) and ":" in value:
+        return resolve_model(value)
+    if isinstance(value, Runnable) or (not isinstance(value, str) and callable(getattr(value, "invoke", value))):
+        return value
+    near = get_close_matches(str(value), ("message", "raise"), n=1)
+    raise ValueError(
+        'on_abstain must be "message", "raise", a Runnable, the name of a chat model (PROVIDER:NAME) or a callable '
+        f"that takes the verdict (and the messages), got {value!r}{f'; did you mean {near[0]!r}?' if near else ''}"
+    )
+
+
+def refuse_same_guard(
+    path: Any,
+    own: Sequence[CalibrationArtifact],
+    *,
+    place: str = "on_abstain",
+    remembered: Mapping[str, Any] | None = None,
+) -> None:
+    """Refuse a path after an abstention in which a guard would ask the same model the same question again.
+
+    Args:
+        path: The path.
+        own: The artifacts of the guard that abstains.
+        place: The argument that gave the path.
+        remembered: The memory of the guard that abstains; a guard that shares it draws nothing again.
+
+    Raises:
+        UsageError: The path has a guard of one of these artifacts, or of an artifact fitted on the same scores.
+    """
+    for guard in _guards_in(path):
+        if remembered is not None and remembered == guard._memory():
+            continue
+        if any(a.model == b.model and a.calibration == b.calibration for a in own for b in guard._artifacts()):
+            raise UsageError(
+                f"{place} leads to a guard of the same model and calibration: it would draw the same question "
+                "again until the gate accepts, which voids the promise. Give another model, a person, or "
+                '"message".'
+            )
 
 
 def _guards_in(path: Any) -> Iterator[GuardedChatModel]:

@@ -38,7 +38,7 @@ from guardrail.types import Bindings, Sample
 from guardrail.verdict import Verdict
 
 from .artifact_set import ANSWER
-from .gates import AgentStep, Judgement, ModelGates
+from .gates import AgentStep, Judgement, ModelGate
 from .held import Conversation, FrozenMessage, GuardState, HeldMessage, ToolCallOrder, held_message
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ class AgentModel(SteppedChatModel):
 
     model_config = ConfigDict(arbitrary_types_allowed=True)
 
-    gates: InstanceOf[ModelGates] = Field(repr=False)
+    gates: InstanceOf[ModelGate] = Field(repr=False)
     step: InstanceOf[AgentStep] = Field(repr=False)
     """The request, as it was before other middleware and LangChain bound tools and settings."""
     outcome: InstanceOf[Outcome] = Field(repr=False)

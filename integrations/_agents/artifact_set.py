@@ -1,67 +1,48 @@
-"""The artifacts of one agent, and which of them judges which message: pure, no I/O."""
+"""The artifacts of one agent, and which of them judges which message: pure, no I/O but reading their files."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
-from guardrail.artifact import CalibrationArtifact
-from guardrail.decision import Gate
+from guardrail.artifact import CalibrationArtifact, uncalibrated
 from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
-from guardrail.guard.abstention import ABSTENTION, Wording
-from guardrail.guard.observers import Observer
-from guardrail.items.gate import gate_of, judges_among
-from guardrail.monitor import SafetySwitch
-from guardrail.sampling.draws import Draws
-from guardrail.sampling.follow_ups import scorer_of
-from guardrail.specs import ModelIdentity
+from guardrail.judges import ToolCallJudge
+from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import EstimatorSpec, ModelIdentity
 from guardrail.types import Bindings, Sample, SamplingPlan
-from guardrail.uncertainty import Scorer
+from guardrail.uncertainty import make_estimator
+from guardrail.uncertainty.plan import plan_for
 
-from .collecting import COLLECT, Gated, collecting_artifact, is_collecting, with_collected
-
-__all__ = ["ANSWER", "ANY_TOOL", "ArtifactSet", "GateSettings", "common_plan", "load", "load_tools"]
+__all__ = ["ANSWER", "ANY_TOOL", "COLLECT", "ArtifactSet", "Given", "collecting", "is_collecting", "load"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
-TOOL_CALL = "tool_call"
-"""Name of the judge that compares calls, also those that are collected."""
+COLLECT: Literal["collect"] = "collect"
+"""Stands for an artifact: a person decides about each call or answer, and its samples are recorded."""
+Given: TypeAlias = CalibrationArtifact | str | Path
+"""An artifact, its file, or `COLLECT`."""
+_NO_MODEL = ModelIdentity(provider="unknown", model="unknown")
 
 
-def load_tools(tools: object, exempt: object = ()) -> dict[str, Gated]:
-    """The artifact of each tool, see `load`; or "collect".
-
-    Args:
-        tools: What the caller gave as ``tools=``.
-        exempt: What the caller gave as ``exempt=``; only checked.
+def load(given: Given) -> CalibrationArtifact | None:
+    """Return an artifact, read from its file if needed; None for `COLLECT`.
 
     Raises:
-        UsageError: ``tools`` is not a mapping of names, ``exempt`` not a collection of them, or a file does not exist
-            and its name resembles "collect".
+        UsageError: There is no such file, and its name resembles "collect".
     """
-    if not isinstance(tools, Mapping) or not all(isinstance(name, str) for name in tools):
-        raise UsageError(f'tools= must be a mapping by tool name, such as {{"refund": "collect"}}, got {tools!r:.200}.')
-    if isinstance(exempt, str) or not isinstance(exempt, Collection) or not all(isinstance(n, str) for n in exempt):
-        raise UsageError(f'exempt= must be a list of tool names, such as ["balance"], got {exempt!r:.200}.')
-    return {name: _load_gated(gate) for name, gate in tools.items()}
-
-
-def _load_gated(gated: CalibrationArtifact | str | Path) -> Gated:
-    if isinstance(gated, str) and gated == COLLECT:
-        return COLLECT
-    if isinstance(gated, str) and (near := did_you_mean(gated, [COLLECT])) and not Path(gated).exists():
-        raise UsageError(f"no artifact at {gated}. {near}Otherwise give the path of an artifact.")
-    return load(gated)
-
-
-def load(artifact: CalibrationArtifact | str | Path) -> CalibrationArtifact:
-    """Return an artifact, read from its file if needed."""
-    return artifact if isinstance(artifact, CalibrationArtifact) else CalibrationArtifact.load(artifact)
+    if isinstance(given, CalibrationArtifact):
+        return given
+    if given == COLLECT:
+        return None
+    if isinstance(given, str) and (near := did_you_mean(given, [COLLECT])) and not Path(given).exists():
+        raise UsageError(f"no artifact at {given}. {near}Otherwise give the path of an artifact.")
+    return CalibrationArtifact.load(given)
 
 
 def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
@@ -75,74 +56,82 @@ def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:
     """
     plans = [artifact.plan for artifact in artifacts]
     n = max(plan.n for plan in plans)
-    merged = plans[0].model_copy(
-        update={
-            "n": n,
-            "logprobs": any(plan.logprobs for plan in plans),
-            "follow_ups": tuple(sorted({name for plan in plans for name in plan.follow_ups})),
-        }
-    )
-    same = {"logprobs": merged.logprobs, "follow_ups": merged.follow_ups}
+    parts = {
+        "logprobs": any(plan.logprobs for plan in plans),
+        "follow_ups": tuple(sorted({name for plan in plans for name in plan.follow_ups})),
+    }
+    merged = plans[0].model_copy(update={**parts, "n": n})
+    first = artifacts[0]
     for artifact in artifacts:
-        own = artifact.plan.model_copy(update={**same, "n": n if artifact.plan.n == 0 else artifact.plan.n})
-        if own != merged:
-            fields = [name for name in SamplingPlan.model_fields if getattr(own, name) != getattr(merged, name)]
+        own = artifact.plan.model_copy(update={**parts, "n": artifact.plan.n or n})
+        differ = [name for name in SamplingPlan.model_fields if getattr(own, name) != getattr(merged, name)]
+        if artifact.prompt != first.prompt:
+            differ.append(f"prompt ({artifact.prompt!r}, not {first.prompt!r})")
+        if differ:
             raise ArtifactMismatchError(
                 f"these artifacts cannot judge one agent: artifact {artifact.digest[:12]} was collected with another "
-                f"{', '.join(fields)} than {artifacts[0].digest[:12]}. Fit all of them on records of one collection."
-            )
-        if artifact.prompt != artifacts[0].prompt:
-            raise ArtifactMismatchError(
-                f"these artifacts cannot judge one agent: artifact {artifact.digest[:12]} was collected with another "
-                f"prompt ({artifact.prompt!r}) than {artifacts[0].digest[:12]} ({artifacts[0].prompt!r})."
+                f"{', '.join(differ)} than {first.digest[:12]}. Fit all of them on records of one collection."
             )
     return merged
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class GateSettings:
-    """Settings of `Guardrail` that the gate of an agent takes under the same names; see there."""
+# -- Without an artifact -----------------------------------------------------------------------------------------------
 
-    abstain_message: Wording = ABSTENTION
-    judge: Any = None
-    """A judge object, or several by name."""
-    similarity: object = None
-    entailment: object = None
-    scorer: Scorer | Sequence[Scorer] | None = None
-    """A scorer, or several; each artifact finds its own by name."""
-    probe: Literal["auto", "off"] = "auto"
-    switch: SafetySwitch | None = None
-    on_verdict: Observer | Sequence[Observer] | None = None
-    max_concurrency: int | None = None
-    remember: Draws | float | None = None
-    remember_slots: tuple[str, ...] | None = None
-    turns: Literal["refuse", "mark"] | None = None
-    """None does not look at turns."""
 
-    @classmethod
-    def of(cls, given: Mapping[str, Any]) -> GateSettings:
-        """The settings that a caller gave as keywords.
+@dataclass(frozen=True, slots=True)
+class _StandIns:
+    """Makes what stands for the artifacts of an agent that has none.
+
+    Attributes:
+        plan: How samples are drawn; None for ten of them at temperature 0.7. A plan without tools gets the agent's.
+        judge: Says which calls a person sees as one; default: those that are equal.
+    """
+
+    plan: SamplingPlan | None
+    judge: ToolCallJudge | None
+
+    def made(
+        self, model: ModelIdentity, system: str | None, bindings: Bindings
+    ) -> tuple[CalibrationArtifact, CalibrationArtifact]:
+        """The stand-ins for calls and for answers.
 
         Raises:
-            UsageError: There is no such setting.
+            UsageError: The judge compares arguments that the tools do not have.
         """
-        known = [each.name for each in fields(cls)]
-        for name in given:
-            refuse_unknown(name, known, "the keywords of an agent's guard", "a setting")
-        return cls(**given)
+        judge = self.judge or ToolCallJudge()
+        calls = make_estimator("primary_disagreement", judge=judge)
+        plan = self.plan or plan_for([calls])
+        if plan.bindings is None:
+            plan = plan.model_copy(update={"bindings": bindings})
+        judge.check(plan.bindings)
+        answers, prompt = make_estimator("primary_disagreement"), PromptWrapping(system=system)
+        of_calls, of_answers = (collecting(model, plan, prompt, each.spec) for each in (calls, answers))
+        return of_calls, of_answers
 
-    @property
-    def judges(self) -> dict[str, Any]:
-        """The judge objects by name."""
-        judge = self.judge
-        return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
 
-    @property
-    def scorers(self) -> dict[str, Scorer]:
-        """The scorers by the name of their estimator."""
-        scorer = self.scorer
-        listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
-        return {each.follow_up: each for each in listed}
+def is_collecting(artifact: CalibrationArtifact) -> bool:
+    """Whether an artifact only stands for one."""
+    outcome = artifact.outcome
+    return isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED
+
+
+def collecting(
+    model: ModelIdentity, plan: SamplingPlan, prompt: PromptWrapping, estimator: EstimatorSpec
+) -> CalibrationArtifact:
+    """A stand-in for an artifact: it accepts nothing."""
+    outcome = Infeasible(
+        reason=InfeasibleReason.NOT_CALIBRATED,
+        detail="there is no artifact yet, so a person decides about each one.",
+        rule="none",
+        alpha=0.0,
+        delta=None,
+        n=0,
+        diagnostics=Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0),
+    )
+    return uncalibrated(model, plan, prompt, estimator, outcome)
+
+
+# -- The set -----------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -153,58 +142,78 @@ class ArtifactSet:
         answer: Judges final answers; None lets them pass.
         tools: Judges messages that call these tools; "*" stands for every other tool.
         exempt: Tools whose calls pass.
-        settings: Settings of the guard.
-        collect_plan: How samples are drawn for tools without an artifact, if the agent has no artifact at all.
+        stand_ins: Of an agent without any artifact: each request brings its own system prompt and tools.
         plan: Draws what all of them need.
-        gates: The gate of each artifact, by its digest.
     """
 
     answer: CalibrationArtifact | None
     tools: Mapping[str, CalibrationArtifact]
-    exempt: Collection[str]
-    settings: GateSettings
-    collect_plan: SamplingPlan | None = None
+    exempt: Collection[str] = ()
+    stand_ins: _StandIns | None = None
     plan: SamplingPlan = field(init=False)
-    gates: Mapping[str, Gate] = field(init=False)
 
     @classmethod
     def of(
         cls,
-        artifact: CalibrationArtifact | str | Path | None,
-        tools: Mapping[str, Gated],
-        settings: GateSettings,
-        *,
+        artifact: Given | None,
+        tools: Mapping[str, Given] | None,
         exempt: Collection[str],
+        *,
+        reviewed: bool,
         plan: SamplingPlan | None = None,
-        model: ModelIdentity | None = None,
+        judge: object = None,
     ) -> ArtifactSet:
-        """The artifacts as an adapter's caller gives them.
+        """The artifacts as a caller gives them.
 
         Args:
-            artifact: Judges final answers: an artifact or its file. None lets answers pass.
-            tools: Artifact or "collect" by tool name, see `load_tools`.
-            settings: Settings of the guard.
+            artifact: Judges final answers; "collect" for none yet. None lets answers pass.
+            tools: By tool name, likewise.
             exempt: Tools whose calls pass.
-            plan: As ``collect_plan``.
-            model: The agent's model, if it is known already; see `for_request`.
+            reviewed: Whether a person decides about held-back messages.
+            plan: How samples are drawn for an agent without any artifact.
+            judge: Which calls are the same, for such an agent; others than a `ToolCallJudge` are not used.
+
+        Raises:
+            UsageError: These are no tools or names, a tool is gated and exempt at once, nothing is gated, or something
+                collects where no person decides.
         """
+        tools = {} if tools is None else tools
+        if not isinstance(tools, Mapping) or not all(isinstance(name, str) for name in tools):
+            raise UsageError(
+                f'tools= must be a mapping by tool name, such as {{"refund": "collect"}}, got {tools!r:.200}.'
+            )
+        if isinstance(exempt, str) or not isinstance(exempt, Collection) or not all(isinstance(n, str) for n in exempt):
+            raise UsageError(f'exempt= must be a list of tool names, such as ["balance"], got {exempt!r:.200}.')
+        if both := sorted(set(tools) & set(exempt)):
+            raise UsageError(f"{both} are gated (tools=) and exempt at once. Name each tool in one of them.")
+        if artifact is None and not tools:
+            raise UsageError("nothing would be gated: pass artifact=... for answers, tools={name: artifact}, or both")
         answer = None if artifact is None else load(artifact)
-        # The first request of an agent that only collects brings the system prompt and the tools, see `for_request`.
-        identity = model or ModelIdentity(provider="unknown", model="unknown")
-        same = settings.judges.get(TOOL_CALL)
-        stand_in = partial(collecting_artifact, identity, plan=plan, system=None, bindings=Bindings(), judge=same)
-        gated = with_collected(answer, tools, stand_in)
-        return cls(answer, gated, frozenset(exempt), settings, plan)
+        by_tool = {name: load(given) for name, given in tools.items()}
+        loaded = [*([] if artifact is None else [answer]), *by_tool.values()]
+        known = [each for each in loaded if each is not None]
+        if len(known) < len(loaded) and not reviewed:
+            raise UsageError(
+                '"collect" in place of an artifact holds every call or answer for a person, so it needs '
+                'on_abstain="review". Collect with it, or give an artifact.'
+            )
+        stand_ins = None
+        if known:
+            # Stand-ins draw like the artifacts, so that one draw serves all.
+            first = known[0]
+            calls = answers = collecting(first.model, first.plan, first.prompt, first.estimator)
+        else:
+            stand_ins = _StandIns(plan, judge if isinstance(judge, ToolCallJudge) else None)
+            calls, answers = stand_ins.made(_NO_MODEL, None, Bindings())
+        return cls(
+            None if artifact is None else answer or answers,
+            {name: each or calls for name, each in by_tool.items()},
+            frozenset(exempt),
+            stand_ins,
+        )
 
     def __post_init__(self) -> None:
-        if not self.artifacts:
-            raise UsageError("nothing would be gated: pass artifact=... for answers, tools={name: artifact}, or both")
-        both = sorted(set(self.tools) & set(self.exempt))
-        if both:
-            raise UsageError(f"{both} are gated (tools=) and exempt at once. Name each tool in one of them.")
         object.__setattr__(self, "plan", common_plan(self.artifacts))
-        gates = {artifact.digest: self._gate(artifact) for artifact in self.artifacts}
-        object.__setattr__(self, "gates", gates)
 
     @property
     def artifacts(self) -> list[CalibrationArtifact]:
@@ -212,23 +221,12 @@ class ArtifactSet:
         artifacts = [*([] if self.answer is None else [self.answer]), *self.tools.values()]
         return list({artifact.digest: artifact for artifact in artifacts}.values())
 
-    @property
-    def collects(self) -> bool:
-        """Whether some tools have no artifact yet."""
-        return any(map(is_collecting, self.artifacts))
-
-    @property
-    def collects_only(self) -> bool:
-        """Whether no tool has an artifact, so that each request brings its own system prompt and tools."""
-        return all(map(is_collecting, self.artifacts))
-
     def for_request(self, model: ModelIdentity, system: str | None, bindings: Bindings) -> ArtifactSet:
-        """These artifacts, or for an agent that only collects those that collect under the request's conditions."""
-        if not self.collects_only:
+        """These artifacts; for an agent without any, what stands for them under the request's conditions."""
+        if self.stand_ins is None:
             return self
-        same = self.settings.judges.get(TOOL_CALL)
-        own = collecting_artifact(model, plan=self.collect_plan, system=system, bindings=bindings, judge=same)
-        return replace(self, tools=dict.fromkeys(self.tools, own))
+        calls, answers = self.stand_ins.made(model, system, bindings)
+        return replace(self, answer=None if self.answer is None else answers, tools=dict.fromkeys(self.tools, calls))
 
     @property
     def drawn_plan(self) -> SamplingPlan:
@@ -247,10 +245,11 @@ class ArtifactSet:
         Raises:
             UsageError: Naming the tool and the ways out.
         """
-        # An agent without tools lacks those of its artifacts, and is refused for that reason.
-        for name in sorted(self.tools) if names else ():
+        if not names:  # an agent without tools lacks those of its artifacts, and is refused for that reason
+            return
+        for name in sorted(self.tools):
             refuse_unknown(name, (ANY_TOOL, *names), "the keys of tools=", "a tool of this agent")
-        for name in sorted(self.exempt) if names else ():
+        for name in sorted(self.exempt):
             refuse_unknown(name, names, "the names in exempt=", "a tool of this agent")
         for name in names:
             if name not in self.tools and name not in self.exempt and ANY_TOOL not in self.tools:
@@ -276,8 +275,8 @@ class ArtifactSet:
             artifact.check_model(model)
 
     def is_other_model(self, model: ModelIdentity) -> bool:
-        """Whether some artifact was calibrated with another model; never for an agent that only collects."""
-        return not self.collects_only and any(artifact.model.differences(model) for artifact in self.artifacts)
+        """Whether some artifact was calibrated with another model; never for an agent without any."""
+        return self.stand_ins is None and any(artifact.model.differences(model) for artifact in self.artifacts)
 
     def unknown_turns(self, messages: Sequence[BaseMessage], *, refuse: bool) -> str | None:
         """The turns of a conversation, for its verdict to name; None if some artifact was calibrated on such turns.
@@ -308,26 +307,12 @@ class ArtifactSet:
         """
         if sample is None:
             return {ANSWER: self.answer or self.artifacts[0]}
-        return self.judging_calls([call.name for call in sample.tool_calls], answers)
-
-    def judging_calls(self, calls: Sequence[str], answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
-        """`judging` for a message that calls these tools; an answer calls none."""
+        names = [call.name for call in sample.tool_calls]
         judging: dict[str, CalibrationArtifact] = {}
-        if self.answer is not None and (not calls or any(name in answers for name in calls)):
+        if self.answer is not None and (not names or any(name in answers for name in names)):
             judging[ANSWER] = self.answer
-        for name in calls:
-            if name in self.exempt or name in answers:
-                continue
-            # Only a name the model made up has no artifact (`check_tools`); the tool node cannot run it.
-            own = self.tools.get(name, self.tools.get(ANY_TOOL))
-            judging[name] = own or self.answer or self.artifacts[0]
+        for name in names:
+            if name not in self.exempt and name not in answers:
+                # Only a name the model made up has no artifact (`check_tools`); the tool node cannot run it.
+                judging[name] = self.tools.get(name) or self.tools.get(ANY_TOOL) or self.answer or self.artifacts[0]
         return judging
-
-    def _gate(self, artifact: CalibrationArtifact) -> Gate:
-        return gate_of(
-            artifact,
-            judge=judges_among(artifact, self.settings.judges),
-            similarity=self.settings.similarity,  # type: ignore[arg-type]
-            entailment=self.settings.entailment,  # type: ignore[arg-type]
-            scorer=self.settings.scorers.get(scorer_of(artifact.plan) or ""),
-        )

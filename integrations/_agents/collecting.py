@@ -1,134 +1,35 @@
-"""Tools without an artifact: every call waits for a person, and its samples are recorded.
+"""Calls and answers without an artifact: each waits for a person, and its samples are recorded.
 
-A call that cannot be measured can never be a label, so nobody is asked about it: the agent abstains, and the log names
-the cause, at the first such call.
-`calibrate learn` makes labels out of people's decisions, and an artifact of both.
+What cannot be measured can never be a label, so nobody is asked about it: the agent abstains, and the log names the
+cause, at the first such message. `calibrate learn` makes labels out of people's decisions, and an artifact of both.
 """
 
 from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
 from uuid import uuid4
 
 from langchain_core.messages import BaseMessage, SystemMessage, convert_to_openai_messages
 
-from guardrail.artifact import CalibrationArtifact, uncalibrated
-from guardrail.errors import UsageError
+from guardrail.artifact import CalibrationArtifact
 from guardrail.guard.assess import Assessment
 from guardrail.guard.record_lines import RecordLines
-from guardrail.judges import ToolCallJudge
-from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
-from guardrail.prompting import PromptWrapping, conversation_text, turns_of
+from guardrail.prompting import conversation_text, turns_of
 from guardrail.sampling.effects import Steps, computation
-from guardrail.specs import EstimatorSpec, ModelIdentity
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
-from guardrail.uncertainty import make_estimator
-from guardrail.uncertainty.plan import plan_for
 from guardrail.verdict import WAY_OUT, Reason, Verdict
 
-__all__ = [
-    "COLLECT",
-    "RECORDS",
-    "Gated",
-    "StepRecords",
-    "ask_which_arguments_matter",
-    "collecting_artifact",
-    "is_collecting",
-    "refuse_unreviewed",
-    "with_collected",
-]
+from .artifact_set import ANY_TOOL, is_collecting
+
+__all__ = ["RECORDS", "StepRecords", "ask_which_arguments_matter"]
 
 log = logging.getLogger("guardrail")
-COLLECT: Literal["collect"] = "collect"
-"""Stands for a tool's artifact: a person decides about each call, and its samples are recorded."""
 RECORDS = Path("agent.records.jsonl")
 """Where samples are recorded by default."""
-Gated: TypeAlias = CalibrationArtifact | Literal["collect"]
-"""The gate of a tool."""
-
-
-def refuse_unreviewed(tools: Mapping[str, Any], *, reviewed: bool) -> None:
-    """Refuse to collect where no person decides.
-
-    Raises:
-        UsageError: A tool collects, and held-back calls go another way.
-    """
-    if not reviewed and COLLECT in [gate for gate in tools.values() if isinstance(gate, str)]:
-        raise UsageError(
-            'tools={NAME: "collect"} holds every call for a person, so it needs on_abstain="review". '
-            "Collect with these, or give the tool an artifact."
-        )
-
-
-def with_collected(
-    answer: CalibrationArtifact | None,
-    tools: Mapping[str, Gated],
-    make: Callable[[], CalibrationArtifact],
-) -> dict[str, CalibrationArtifact]:
-    """Artifacts by tool; collecting ones draw like the other artifacts of the agent, so that one draw serves all.
-
-    Args:
-        answer: The artifact for answers.
-        tools: The gate of each tool.
-        make: Makes a collecting artifact, where the agent has no artifact at all.
-    """
-    calibrated = [gate for gate in (answer, *tools.values()) if isinstance(gate, CalibrationArtifact)]
-    if len(calibrated) == len(tools) + (answer is not None):
-        return {name: gate for name, gate in tools.items() if isinstance(gate, CalibrationArtifact)}
-    first = calibrated[0] if calibrated else None
-    own = make() if first is None else _uncalibrated(first.model, first.plan, first.prompt, first.estimator)
-    return {name: gate if isinstance(gate, CalibrationArtifact) else own for name, gate in tools.items()}
-
-
-def collecting_artifact(
-    model: ModelIdentity, *, plan: SamplingPlan | None, system: str | None, bindings: Bindings, judge: object = None
-) -> CalibrationArtifact:
-    """Stand-in for an artifact in an agent that has none: it accepts nothing.
-
-    Args:
-        model: The agent's model.
-        plan: How samples are drawn; None for ten of them at temperature 0.7. A plan without tools gets the agent's.
-        system: The agent's system prompt.
-        bindings: The agent's tools.
-        judge: Says which calls a person sees as one, if it is a `ToolCallJudge`; default: those that are equal.
-
-    Raises:
-        UsageError: The judge compares arguments that the tools do not have.
-    """
-    chosen = judge if isinstance(judge, ToolCallJudge) else ToolCallJudge()
-    estimator = make_estimator("primary_disagreement", judge=chosen)
-    plan = plan or plan_for([estimator])
-    if plan.bindings is None:
-        plan = plan.model_copy(update={"bindings": bindings})
-    chosen.check(plan.bindings)
-    return _uncalibrated(model, plan, PromptWrapping(system=system), estimator.spec)
-
-
-def is_collecting(artifact: CalibrationArtifact) -> bool:
-    """Whether an artifact was made by `collecting_artifact` or `with_collected`."""
-    outcome = artifact.outcome
-    return isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED
-
-
-def _uncalibrated(
-    model: ModelIdentity, plan: SamplingPlan, prompt: PromptWrapping, estimator: EstimatorSpec
-) -> CalibrationArtifact:
-    figures = Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0)
-    outcome = Infeasible(
-        reason=InfeasibleReason.NOT_CALIBRATED,
-        detail="this tool has no artifact yet, so a person decides about every call.",
-        rule="none",
-        alpha=0.0,
-        delta=None,
-        n=0,
-        diagnostics=figures,
-    )
-    return uncalibrated(model, plan, prompt, estimator, outcome)
 
 
 _WHICH_MATTER = (
@@ -150,7 +51,7 @@ def ask_which_arguments_matter(
     for tool in () if bindings is None else bindings.tools:
         function = tool["function"]
         name = function["name"]
-        gate = None if name in exempt else tools.get(name, tools.get("*"))
+        gate = None if name in exempt else tools.get(name, tools.get(ANY_TOOL))
         if gate is not None and is_collecting(gate) and not _compares_some(gate, name):
             properties = function.get("parameters", {}).get("properties", {})
             # Named values, a format, a pattern or an id leave one way to write the same thing; other texts have many.

@@ -1,53 +1,203 @@
 """The guard of one agent in frameworks that keep no state of their own for it: verdicts go to a `VerdictStore`.
 
-A framework's adapter converts its messages to LangChain's and back; the gate itself is in `integrations._agents.gates`.
+`CallReviews` reads and writes the store: which calls may run, what people are asked, and what they decided.
+`FrameworkGuard` judges a model's requests, and gives decided answers out. An adapter converts its framework's messages
+to LangChain's and back.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
-from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
 from guardrail.guard.structured import form_of
+from guardrail.plain_json import canonical_json
+from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.effects import arun
-from guardrail.sampling.follow_ups import scorer_of
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import Verdict
 
-from .._openai.lru import LRU
-from .artifact_set import ANY_TOOL, ArtifactSet, GateSettings, load, load_tools
-from .call_reviews import APPROVED, REFUSED, CallReviews
-from .calls import ANSWER_TOOL, CHOSEN, answer_key, call_subject, conversation_digest
-from .collecting import RECORDS, refuse_unreviewed
-from .decisions import ALL_DECISIONS, DecisionType, answered
-from .gates import AgentGate, AgentStep, Judgement
-from .held import Conversation
+from .artifact_set import ANY_TOOL, ArtifactSet, Given
+from .calls import (
+    ANSWER_TOOL,
+    CHOSEN,
+    answer_key,
+    arguments_of,
+    call_subject,
+    conversation_digest,
+    is_of_call,
+)
+from .collecting import RECORDS
+from .decisions import (
+    ALL_DECISIONS,
+    DecisionType,
+    answered,
+    check_decision_types,
+    checked,
+    order_for,
+    review_request,
+    tools_of,
+)
+from .gates import AgentGate, AgentStep, GateSettings, Judgement
+from .held import Conversation, HeldMessage, ToolCallOrder
 from .verdicts import VerdictStore
 
-__all__ = ["SHARED", "Answer", "Decided", "FrameworkGuard", "is_reviewed"]
+__all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "Decided", "FrameworkGuard", "Ruling"]
 
-REJECT = {"type": "reject"}
-SHARED = 64
-"""Gates that are kept for guards with the same settings that are made later."""
+NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
+APPROVED = "A person let this answer go out."
+"""Result of an approved call of `ANSWER_TOOL`."""
+APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
+REFUSED = ("reject", "lapse")
+"""Decisions after which a held-back answer does not go out."""
+GIVEN = "edit:"
+"""Prefix of the key of a person's arguments for a call, or of the decision about an answer; the call's id follows."""
+Ruling = Literal["run", "run_edited", "ask", "refuse"]
+"""Whether a call runs, runs as a person edited it, waits for a person, or is refused."""
 
 
-def is_reviewed(on_abstain: object) -> bool:
-    """Whether a person decides about held-back tool calls."""
-    return isinstance(on_abstain, str) and on_abstain == "review"
+# -- The store: calls that wait, and decisions about them --------------------------------------------------------------
+
+
+class CallReviews:
+    """Verdicts on the calls of a run, and people's decisions about those that are held back.
+
+    A held-back answer is kept only in the store of verdicts, under the id of a call of `ANSWER_TOOL`, which stands for
+    it in the conversation. The argument of that call is a digest of the conversation that the answer belongs to.
+
+    Args:
+        verdicts: Store of the verdicts on the calls.
+        allowed: Decisions that a person may take.
+
+    Raises:
+        UsageError: An unknown decision, or none.
+    """
+
+    def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
+        self.verdicts, self._allowed = verdicts, check_decision_types(allowed)
+
+    async def ruling(
+        self,
+        call_id: str | None,
+        name: str | None,
+        arguments: Mapping[str, Any],
+        *,
+        approved: bool = False,
+        proposed: Mapping[str, Any] | None = None,
+    ) -> Ruling:
+        """Decide whether a call runs: it was accepted, or a person approved it, and nothing changed it since.
+
+        Args:
+            call_id: Id of the call.
+            name: The tool; None where the framework does not say which.
+            arguments: Arguments with which the call would run.
+            approved: Whether the framework says that a person approved the call.
+            proposed: Arguments of the call in the history, where a person may have edited an approved call.
+        """
+        row = None if call_id is None else await asyncio.to_thread(self.verdicts.find, call_id)
+        if row is None:
+            # A store in memory may have forgotten the verdict, or another process had it. A complete store would know
+            # it, and a person's edit, which expires with it: without the edit the call would run as proposed.
+            return "run" if approved and not self.verdicts.is_complete else "refuse"
+        subject, verdict = row
+        same = is_of_call(subject, name, arguments)
+        if same and (verdict is None or verdict.passes or subject.startswith(CHOSEN)):
+            return "run"
+        if approved:
+            edited = proposed is not None and is_of_call(subject, name, proposed)
+            return "run" if same else "run_edited" if edited else "refuse"
+        return "ask" if same else "refuse"
+
+    async def held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> HeldMessage | None:
+        """The held-back message of this very call; None for a call that this guard does not hold back."""
+        row = await asyncio.to_thread(self.verdicts.find, call_id)
+        if row is None or row[1] is None or row[1].passes or not is_of_call(row[0], name, arguments):
+            return None
+        verdict: Verdict = row[1].model_copy(update={"samples": ()})
+        conversation = await asyncio.to_thread(self.verdicts.conversation, call_id)
+        if name == ANSWER_TOOL:
+            message = candidate_message(verdict.candidate or Sample(text=""), "")
+            by_name = {call["name"]: verdict for call in message.tool_calls}
+            return HeldMessage.of(message, verdict, conversation=conversation, verdicts=by_name, answers=by_name)
+        call: Any = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
+        message = AIMessage(content="", tool_calls=[call])
+        return HeldMessage.of(message, verdict, conversation=conversation, verdicts={name: verdict})
+
+    async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+        """The request that a person sees about a held-back call or answer; None for a call that is not held back.
+
+        Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
+        """
+        pending = await self.held(call_id, name, arguments)
+        return None if pending is None else {**review_request(pending, self._allowed), "call_id": call_id}
+
+    def orders(
+        self, waiting: Mapping[str, Mapping[str, Any] | None], decisions: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, ToolCallOrder]:
+        """Orders about held-back calls, and about the calls that stand for answers, by call id.
+
+        Args:
+            waiting: The request about each waiting call, by its id; None for a call that is not held back.
+            decisions: The decisions, by call id.
+
+        Raises:
+            pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
+            UsageError: A call that is not held back.
+        """
+        orders = {}
+        for call_id, decision in decisions.items():
+            request = waiting.get(call_id)
+            if request is None:
+                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
+            orders[call_id] = _order(request, decision)
+        return orders
+
+    async def note(self, call_id: str, content: Mapping[str, Any] | None) -> None:
+        """Store the arguments with which a person lets a call run (None: its own), or the decision on an answer."""
+        if content is None:
+            await asyncio.to_thread(self.verdicts.delete, f"{GIVEN}{call_id}")
+        else:
+            await asyncio.to_thread(self.verdicts.put, f"{GIVEN}{call_id}", canonical_json(dict(content)), None)
+
+    async def noted(self, call_id: str) -> dict[str, Any] | None:
+        """The arguments or the decision that `note` stored for a call, if any."""
+        row = await asyncio.to_thread(self.verdicts.find, f"{GIVEN}{call_id}")
+        return None if row is None else arguments_of(row[0])
+
+    async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
+        """Result of an approved call of `ANSWER_TOOL`: not the answer, which `FrameworkGuard.released` gives out."""
+        pending = await self.held(call_id, ANSWER_TOOL, arguments)
+        decision: Any = await self.noted(call_id) or APPROVE
+        # A rejection stands although the framework says that the call is approved: of two people who decided at once
+        # one may have edited the answer and the other rejected it, and neither approved the answer unchanged.
+        if pending is None or decision["type"] in REFUSED or (pending.empty and decision == APPROVE):
+            return NOT_RUN
+        await self.note(call_id, decision)
+        return APPROVED
+
+
+def _order(request: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
+    (action,), (config,) = request["action_requests"], request["review_configs"]
+    (valid,) = checked({"decisions": [decision]}, config["allowed_decisions"], tools_of(request))["decisions"]
+    if request["kind"] == "answer":
+        return ToolCallOrder(digest="", decision="reject" if valid["type"] in REFUSED else "approve")
+    return order_for({"name": action["name"], "args": action["args"]}, valid)
+
+
+# -- The guard ---------------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,11 +233,6 @@ class Decided:
     output: str
 
 
-_shared: LRU[tuple[AgentGate, Guardrail, object]] = LRU(SHARED)
-"""Gates that guards with the same model, artifacts and settings share, with what they remember; the guard that checked
-the settings; and the objects that the cache knows by their id, which keeps these alive."""
-
-
 class FrameworkGuard:
     """The guard of one agent, for frameworks that bring their own agents.
 
@@ -98,82 +243,74 @@ class FrameworkGuard:
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
             a tool without an artifact: a person decides about every call, and its samples are recorded.
         exempt: Tools whose calls pass.
-        judge: The judge object, for artifacts whose judge cannot be made by name; or several by name.
         on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves;
             a call of `ANSWER_TOOL` is proposed in place of a held-back answer, which goes out once a person approves.
         verdicts: Store of verdicts on tool calls, and of held-back answers.
-        guard_options: Further settings of `Guardrail`.
+        settings: Further settings of `Guardrail`.
         allowed_decisions: Decisions that a person may take about held-back calls and answers.
-        records: Record file for samples of tools that "collect".
-        plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
+        records: Record file for samples of what collects.
+        plan: Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7.
 
     Attributes:
-        holds: Whether a person decides about held-back calls and answers.
-        guard: Holds the settings, and the first artifact.
-        reviews: `ruling` says whether a call runs, `review_request` is the request that a person sees about a held-back
-            call or answer, and `orders` turns decisions into orders; see `CallReviews`.
-        verdicts: The store of verdicts.
+        reviews: The store, and what people decided; see `CallReviews`.
 
     Raises:
-        UsageError: `ANSWER_TOOL` is gated or exempt, or a tool collects where no person decides.
+        UsageError: `ANSWER_TOOL` is gated or exempt; or see `AgentGate`.
+        ArtifactMismatchError: The artifact was made for another model.
     """
 
     def __init__(
         self,
         model: BaseChatModel,
-        artifact: CalibrationArtifact | str | Path | None,
+        artifact: Given | None,
         *,
-        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        tools: Mapping[str, Given] | None = None,
         exempt: Sequence[str] = (),
-        judge: Any = None,
         on_abstain: Any,
         verdicts: VerdictStore | None = None,
-        guard_options: Mapping[str, Any] | None = None,
+        settings: Mapping[str, Any] | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
     ) -> None:
-        self.holds = is_reviewed(on_abstain)
-        gated = load_tools({} if tools is None else tools, exempt)
-        if ANSWER_TOOL in {*exempt, *gated}:
+        if ANSWER_TOOL in {*exempt, *(tools or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
-        self._model = model
-        self._running = identify(model)  # raises its own errors, which a validation error of the guard would wrap
+        if tools is None and artifact is not None:
+            tools = {ANY_TOOL: artifact}
+        self._model, self._running = model, identify(model)
         # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
-        options = {"turns": "mark", **(guard_options or {}), "on_abstain": "message" if self.holds else on_abstain}
-        judge, scorer = options.pop("judge", judge), options.pop("scorer", None)
-        answer = None if artifact is None else load(artifact)
-        refuse_unreviewed(gated, reviewed=self.holds)
-        if tools is None and answer is not None:
-            gated = {ANY_TOOL: answer}
-        self.exempt = frozenset(exempt)
-
-        def make() -> tuple[AgentGate, Guardrail, object]:
-            similarity, entailment = options.get("similarity"), options.get("entailment")
-            settings = GateSettings(judge=judge, scorer=scorer, similarity=similarity, entailment=entailment)
-            artifacts = ArtifactSet.of(answer, gated, settings, exempt=self.exempt, plan=plan, model=self._running)
-            return *_gate_of(model, artifacts, settings, options, records, self.holds), (judge, scorer, options)
-
-        self._gate, self.guard, _ = _shared.get(
-            (
-                id(model),
-                None if answer is None else answer.digest,
-                tuple((name, gate if isinstance(gate, str) else gate.digest) for name, gate in sorted(gated.items())),
-                (self.exempt, self.holds, str(records), repr(plan)),
-                tuple(
-                    (name, _token(value))
-                    for name, value in sorted({**options, "judge": judge, "scorer": scorer}.items())
-                ),
-            ),
-            make,
-        )
-        self.verdicts = verdicts or VerdictStore()
-        self.reviews = CallReviews(self.verdicts, allowed_decisions)
+        own = GateSettings.of({"turns": "mark", **(settings or {})})
+        self._gate = AgentGate(artifact, tools, exempt, on_abstain=on_abstain, settings=own, records=records, plan=plan)
+        if self.artifacts.stand_ins is None:
+            self.artifacts.check_model(self._running)
+            check_settings(model, self.artifacts.plan)
+        self._gate.share(model)
+        self.reviews = CallReviews(verdicts or VerdictStore(), allowed_decisions)
 
     @property
     def artifacts(self) -> ArtifactSet:
         """The artifacts of the agent."""
         return self._gate.artifacts
+
+    @property
+    def on_abstain(self) -> Any:
+        """The abstention path."""
+        return self._gate.on_abstain
+
+    @property
+    def holds(self) -> bool:
+        """Whether a person decides about held-back calls and answers."""
+        return self._gate.reviewed
+
+    @property
+    def verdicts(self) -> VerdictStore:
+        """The store of verdicts."""
+        return self.reviews.verdicts
+
+    @property
+    def model_name(self) -> str:
+        """Name of the model that the artifacts were made for."""
+        return self._running.model
 
     async def ask(
         self,
@@ -202,17 +339,17 @@ class FrameworkGuard:
         """
         offered = tuple(name for name in asked.tool_names if name not in answers)
         step = AgentStep(self._model, tuple(messages), tools=offered, answers=tuple(answers), bindings=asked)
-        gates = self._gate.gates_for(step, self._running)
-        plan = gates.artifacts.plan
+        gate = self._gate.gate_for(step, self._running)
+        plan = gate.artifacts.plan
         _check_nothing_lacks(plan.bindings or Bindings(), asked)
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
-        gates.artifacts.check_tools(step.tools)
-        hold = partial(_held, messages, {*holdable, *self.exempt}, answers, waits)
-        judgement = await arun(gates.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
+        gate.artifacts.check_tools(step.tools)
+        hold = partial(_held, messages, {*holdable, *self.artifacts.exempt}, answers, waits)
+        judgement = await arun(gate.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
         message = judgement.held or judgement.fallback
         if message is None:
             assert judgement.accepted is not None, "the gate accepts candidates only"
-            message = candidate_message(judgement.accepted.judged_part, self.guard.artifact.model.model)
+            message = candidate_message(judgement.accepted.judged_part, self.model_name)
         conversation = None if judgement.held is None else Conversation.of(messages)
         for call in message.tool_calls:
             subject = call_subject(call["name"], call["args"])
@@ -230,7 +367,7 @@ class FrameworkGuard:
     def _verdict_on(self, name: str, judgement: Judgement, answers: Collection[str]) -> Verdict | None:
         """The verdict to store with a call of a judged message; None for an exempt tool."""
         assessment, whole = judgement.assessment, judgement.verdict
-        verdict = None if name in self.exempt else assessment.by_name.get(name, whole)
+        verdict = None if name in self.artifacts.exempt else assessment.by_name.get(name, whole)
         if not assessment.accepted and verdict is not None and verdict.passes:
             verdict = whole  # the strictest gate holds all calls of the message
         if judgement.held is not None and verdict is not None and name == ANSWER_TOOL:
@@ -243,8 +380,6 @@ class FrameworkGuard:
         An unknown call may not run.
         """
         return await self.reviews.ruling(call_id, name, arguments) == "run"
-
-    # -- answers -----------------------------------------------------------------------------------------------------
 
     async def released(
         self,
@@ -274,14 +409,14 @@ class FrameworkGuard:
                 "The conversation was changed, its verdict expired, or another process keeps it: give both the same "
                 "VerdictStore(path). Otherwise ask again without that call."
             )
-        verdict, model = pending.verdict, self.guard.artifact.model.model
+        verdict = pending.verdict
         decision: Any = await self.reviews.noted(decided.call_id) or REJECT
         if decided.output != APPROVED and decision["type"] not in REFUSED:  # it was rejected after that decision
             decision = REJECT
-        frozen = answered(pending, decision, lambda verdict: worded(self.guard.abstain_message, verdict))
+        frozen = answered(pending, decision, lambda verdict: worded(self._gate.settings.abstain_message, verdict))
         refused = decision["type"] in REFUSED
         reviewed = {**verdict.to_metadata(), "review": [{"name": "answer", "decision": decision["type"]}]}
-        metadata = {**frozen.metadata, "model_name": model, "guardrail": reviewed}
+        metadata = {**frozen.metadata, "model_name": self.model_name, "guardrail": reviewed}
         metadata |= {ABSTAINED: True} if refused else {}
         message = frozen.model_copy(update={"metadata": metadata}).to_message()
         if parsed and not message.tool_calls and (refused or not fits(frozen.text)):
@@ -302,53 +437,16 @@ class FrameworkGuard:
         key = answer_key(asked, content, abstention=answer.abstained)
         await asyncio.to_thread(self.verdicts.put, key, "", answer.verdict)
 
-    async def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
+    def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
         """Whether an answer with this content went out as an answer in this conversation, and the verdict on it.
 
         True for accepted answers and for those of an abstention path (a person, another model). False for abstentions
         and for answers that this guard did not give in this conversation: the same words may be wrong here.
         """
-        return await asyncio.to_thread(self.given_out_sync, asked, content)
-
-    def given_out_sync(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
-        """`given_out` in this thread."""
         abstention = self.verdicts.find(answer_key(asked, content, abstention=True))
         answer = self.verdicts.find(answer_key(asked, content, abstention=False))
         row = abstention or answer
         return answer is not None and abstention is None, None if row is None else row[1]
-
-
-CHECKED = ("abstain_message", "probe", "switch", "on_verdict", "max_concurrency", "remember", "remember_slots", "turns")
-"""Settings that `Guardrail` checks."""
-
-
-def _token(value: object) -> object:
-    """Key of a setting in the cache: a plain value or a list of such itself, any other object by its id."""
-    if isinstance(value, list | tuple):
-        return tuple(map(_token, value))
-    return value if isinstance(value, str | int | float | None) else id(value)
-
-
-def _gate_of(
-    model: BaseChatModel,
-    artifacts: ArtifactSet,
-    settings: GateSettings,
-    options: Mapping[str, Any],
-    records: str | Path,
-    holds: bool,
-) -> tuple[AgentGate, Guardrail]:
-    """The gate of an agent, and the guard of its first artifact, which checks the settings of both."""
-    first = artifacts.artifacts[0]
-    spec, judge = first.estimator.judge, settings.judge
-    own = judge.get(spec.name) if spec is not None and isinstance(judge, Mapping) else judge
-    scorer = settings.scorers.get(scorer_of(first.plan) or "")
-    guard = Guardrail(model=model, artifact=first, scorer=scorer, **({} if own is None else {"judge": own}), **options)
-    settings = replace(settings, **{name: getattr(guard, name) for name in CHECKED})
-    gate = AgentGate(artifacts, settings, on_abstain=guard.on_abstain, reviewed=holds, records=records)
-    artifacts.check_model(identify(model))
-    for artifact in artifacts.artifacts:
-        gate.observers.admit(artifact)
-    return gate, guard
 
 
 def _held(

@@ -2,52 +2,123 @@
 
 An adapter translates a request once into an `AgentStep`, makes one `AgentGate` when it is set up, and calls
 
-1. `AgentGate.admit`: the gates for the step's model, after every check of model and tools;
-2. `ModelGates.judge_steps`: the verdict and its consequence, as a `Judgement`;
+1. `AgentGate.admit`: the gate for the step's model, after every check of model and tools;
+2. `ModelGate.judge_steps`: the verdict and its consequence, as a `Judgement`;
 
 then it translates the `Judgement` back into its framework's messages.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, Literal
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
+from pydantic import ConfigDict, Field
+from pydantic.dataclasses import dataclass as validated
 
 from guardrail.decision import Gate, in_two_stages
-from guardrail.errors import UnreadableReplyError
-from guardrail.guard.abstention import Abstention, Form, take_path
+from guardrail.errors import UnreadableReplyError, UsageError, refuse_unknown
+from guardrail.guard.abstention import ABSTENTION, Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
+from guardrail.guard.base import known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observers, as_observers
-from guardrail.items.gate import undivided
+from guardrail.items.gate import gate_of, judges_among, undivided
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
-from guardrail.sampling.draws import Draws
+from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.sampling.effects import Steps
-from guardrail.sampling.follow_ups import Scoring
+from guardrail.sampling.follow_ups import Scoring, scorer_of
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import ModelIdentity, identify
-from guardrail.types import Bindings, Sample, SampleSet, Unmeasured
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.uncertainty import Scorer
 from guardrail.verdict import Reason, Verdict
 
 from .._openai.lru import LRU
-from .artifact_set import ArtifactSet, GateSettings
+from .artifact_set import ArtifactSet, Given, is_collecting
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
 from .held import Conversation, HeldMessage, lean
 
-__all__ = ["AgentGate", "AgentStep", "Judgement", "ModelGates"]
+__all__ = ["REVIEW", "AgentGate", "AgentStep", "GateSettings", "Judgement", "ModelGate"]
 
+REVIEW = "review"
+"""``on_abstain``: a person decides about what is held back."""
 MODELS = 16
-"""Model objects whose probes are remembered: an agent has one, unless other middleware makes more."""
+"""Model objects whose gates are kept: an agent has one, unless other middleware makes more."""
+SHARED = 64
+"""Models whose memory of draws and probes is kept for agents that are made later."""
+_shared: LRU[tuple[BaseChatModel, Draws, EndpointTrust]] = LRU(SHARED)
+"""Memory of draws and probes, which agents with the same model and plan share: an agent that is made for each request
+would otherwise draw again until the gate accepts, and probe each time. The model is kept so that its id stays its own.
+"""
+
+
+@validated(frozen=True, kw_only=True, config=ConfigDict(arbitrary_types_allowed=True))
+class GateSettings:
+    """Settings of `Guardrail` that the gate of an agent takes under the same names; see there."""
+
+    abstain_message: Any = ABSTENTION
+    judge: Any = None
+    """A judge object, or several by name."""
+    similarity: Any = None
+    entailment: Any = None
+    scorer: Any = None
+    """A scorer, or several; each artifact finds its own by name."""
+    probe: Literal["auto", "off"] = "auto"
+    switch: Any = None
+    on_verdict: Any = None
+    max_concurrency: Annotated[int, Field(ge=1)] | None = None
+    remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)] = REMEMBERED
+    remember_slots: Any = None
+    turns: Literal["refuse", "mark"] | None = None
+    """None does not look at turns."""
+
+    @classmethod
+    def of(cls, given: Mapping[str, Any]) -> GateSettings:
+        """The settings that a caller gave as keywords.
+
+        Raises:
+            UsageError: There is no such setting.
+            pydantic.ValidationError: One has a value that it cannot have.
+        """
+        for name in given:
+            refuse_unknown(name, [each.name for each in fields(cls)], "the keywords of an agent's guard", "a setting")
+        return cls(**given)
+
+    @property
+    def judges(self) -> dict[str, Any]:
+        """The judge objects by name."""
+        judge = self.judge
+        return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
+
+    @property
+    def scorers(self) -> dict[str, Scorer]:
+        """The scorers by the name of their estimator."""
+        scorer = self.scorer
+        listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
+        return {each.follow_up: each for each in listed}
+
+    def gates_of(self, artifacts: ArtifactSet) -> dict[str, Gate]:
+        """The gate of each artifact by its digest, with those of these objects that it needs."""
+        return {
+            artifact.digest: gate_of(
+                artifact,
+                judge=judges_among(artifact, self.judges),
+                similarity=self.similarity,
+                entailment=self.entailment,
+                scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
+            )
+            for artifact in artifacts.artifacts
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,7 +130,7 @@ class AgentStep:
         messages: The conversation, the system message first.
         tools: Names of the tools on offer, without those whose call is the answer.
         answers: Tools whose call is the answer (structured output).
-        bindings: Tools, choice and format of the request; read for an agent that only collects.
+        bindings: Tools, choice and format of the request; read for an agent without any artifact.
         thread: Name of the conversation; None to tell conversations by their first message.
     """
 
@@ -107,46 +178,68 @@ class AgentGate:
     """The gate of one agent: its artifacts, its abstention path and its memory.
 
     Args:
-        artifacts: The artifacts of the agent.
+        artifact: Judges final answers, see `ArtifactSet.of`.
+        tools: Judges calls, by tool name.
+        exempt: Tools whose calls pass.
+        on_abstain: The abstention path, as for `Guardrail`; or "review": a person decides about what is held back.
         settings: Settings of the guard.
-        on_abstain: The abstention path, as for `Guardrail`; "review" where a person decides.
-        reviewed: Whether a person decides about held-back messages.
         calibrated_settings: Call settings that the artifacts' answers were collected with.
-        records: Record file for samples of tools that collect.
+        records: Record file for samples of what collects.
+        plan: How samples are drawn for an agent without any artifact.
 
     Raises:
-        UsageError: A tool that collects where no person decides.
+        UsageError: See `ArtifactSet.of`; or there is no such path, or it asks the same model again.
+        ArtifactMismatchError: The artifacts cannot judge one agent, or were made with another judge or score.
     """
 
     def __init__(
         self,
-        artifacts: ArtifactSet,
-        settings: GateSettings,
+        artifact: Given | None,
+        tools: Mapping[str, Given] | None,
+        exempt: Collection[str],
         *,
         on_abstain: Any,
-        reviewed: bool,
+        settings: GateSettings,
         calibrated_settings: Mapping[str, Any] | None = None,
         records: str | Path = RECORDS,
+        plan: SamplingPlan | None = None,
     ) -> None:
-        # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
-        if isinstance(settings.switch, SafetySwitch):
-            for artifact in artifacts.artifacts:
-                settings.switch.check(artifact.threshold)
-        self.observers = Observers(settings.switch, as_observers(settings.on_verdict))
-        self.artifacts = artifacts
+        self.reviewed = isinstance(on_abstain, str) and on_abstain == REVIEW
+        try:
+            self.on_abstain: Any = on_abstain if self.reviewed else known_path(on_abstain)
+        except ValueError as error:
+            raise UsageError(f'{error}. In an agent it may also be "review": a person decides.') from error
+        same_call = settings.judges.get("tool_call")
+        self.artifacts = ArtifactSet.of(artifact, tools, exempt, reviewed=self.reviewed, plan=plan, judge=same_call)
         self.settings = settings
-        self.on_abstain: Any = on_abstain
-        self.reviewed = reviewed
         self.calibrated_settings = dict(calibrated_settings or {})
         self.records = Path(records)
+        self.gates = settings.gates_of(self.artifacts)
+        self.observers = Observers(settings.switch, as_observers(settings.on_verdict))
+        for each in self.artifacts.artifacts:
+            # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
+            if isinstance(settings.switch, SafetySwitch):
+                settings.switch.check(each.threshold)
+            self.observers.admit(each)
+        refuse_same_guard(self.on_abstain, self.artifacts.artifacts)
         remember = settings.remember
-        self.draws = remember if isinstance(remember, Draws) else Draws() if remember is None else Draws(remember)
-        named = [name for artifact in artifacts.artifacts for name in artifact.prompt.slots]
+        self.draws = remember if isinstance(remember, Draws) else Draws(remember)
+        named = [name for each in self.artifacts.artifacts for name in each.prompt.slots]
         self.slots = check_slots(settings.remember_slots, named) if self.draws.seconds > 0 else ()
-        self._gates: LRU[ModelGates] = LRU(MODELS)
+        self.trust: EndpointTrust | None = None
+        self._models: LRU[ModelGate] = LRU(MODELS)
 
-    def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGates | None:
-        """The gates for a step's model; None for another model than the calibrated one, if such models may pass.
+    def share(self, model: BaseChatModel) -> None:
+        """Share the memory of draws, and the probe, with agents of this model and plan that are made later."""
+        if isinstance(self.settings.remember, Draws) or self.artifacts.stand_ins is not None:
+            return
+        plan, probes = self.artifacts.plan, self.settings.probe == "auto"
+        mine = (model, self.draws, EndpointTrust(model, plan, enabled=probes))
+        key = (id(model), plan.model_dump_json(), self.draws.seconds, probes, *sorted(self.settings.scorers))
+        _, self.draws, self.trust = _shared.get(key, lambda: mine)
+
+    def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGate | None:
+        """The gate for a step's model; None for another model than the calibrated one, if such models may pass.
 
         Raises:
             UsageError: The step offers a tool that is neither gated nor exempt.
@@ -157,22 +250,22 @@ class AgentGate:
         self.artifacts.check_tools(step.tools)
         if pass_others and self.artifacts.is_other_model(running):
             return None
-        gates = self.gates_for(step, running)
-        # After the gates are made, since an agent that only collects takes its artifacts from the request.
-        gates.artifacts.check_model(running)
-        return gates
+        gate = self.gate_for(step, running)
+        # After the gate is made, since an agent without any artifact takes its stand-ins from the request.
+        gate.artifacts.check_model(running)
+        return gate
 
-    def gates_for(self, step: AgentStep, running: ModelIdentity) -> ModelGates:
-        """The gates for a step's model, without any check.
+    def gate_for(self, step: AgentStep, running: ModelIdentity) -> ModelGate:
+        """The gate for a step's model, without any check.
 
         Args:
             step: The step.
             running: Identity of its model.
         """
         artifacts = self.artifacts.for_request(running, step.system, step.bindings)
-        # The gates hold the model, so its id belongs to no other object while they are cached.
+        # The gate holds the model, so its id belongs to no other object while it is cached.
         key = (id(step.model), *(artifact.digest for artifact in artifacts.artifacts))
-        return self._gates.get(key, lambda: ModelGates.of(self, step.model, artifacts))
+        return self._models.get(key, lambda: ModelGate.of(self, step.model, artifacts))
 
     def unjudged_steps(self, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
         """Hold a message of another model than the guarded one, or take the abstention path in its place."""
@@ -190,7 +283,6 @@ class AgentGate:
         return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
-        artifact = self.artifacts.artifacts[0]
         detail = (
             "Held back: the message did not come from the guarded model, so its uncertainty could not be measured. "
             "Hand it to a person."
@@ -208,32 +300,30 @@ class AgentGate:
             problem=Unmeasured.MODEL_FAILED,
             problem_detail="another model answered in its place",
         )
-        verdict = self.artifacts.gates[artifact.digest].decide(drawn)
+        verdict = self.gates[self.artifacts.artifacts[0].digest].decide(drawn)
         # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
         return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
 
     def fall_back(
         self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"
     ) -> Steps[AIMessage]:
-        """Take this agent's abstention path."""
-        bound = self.artifacts.plan.bindings
-        abstention = Abstention(
-            verdict, messages, self.on_abstain, self.settings.abstain_message, callbacks, bound, form
-        )
-        return (yield from take_path(abstention))
+        """Take this agent's abstention path; where a person decides, and cannot be asked, it is the message."""
+        path: Any = "message" if self.reviewed else self.on_abstain
+        bound, wording = self.artifacts.plan.bindings, self.settings.abstain_message
+        return (yield from take_path(Abstention(verdict, messages, path, wording, callbacks, bound, form)))
 
 
 @dataclass(frozen=True, slots=True)
-class ModelGates:
-    """The gates of an agent for one model.
+class ModelGate:
+    """The gate of an agent for one model.
 
     Attributes:
         agent: The gate of the agent.
         model: The model.
-        artifacts: The artifacts, those of the request where the agent only collects.
+        artifacts: The artifacts; of an agent without any, what stands for them in this request.
         gates: By the digest of their artifact.
         trust: Trust in the model's endpoint.
-        records: Keeps samples for tools without an artifact; None if every tool has one.
+        records: Keeps samples of what has no artifact; None if everything has one.
     """
 
     agent: AgentGate
@@ -244,19 +334,20 @@ class ModelGates:
     records: StepRecords | None
 
     @classmethod
-    def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet) -> ModelGates:
-        """Make the gates of an agent for one model.
+    def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet) -> ModelGate:
+        """Make the gate of an agent for one model.
 
         Raises:
             UsageError: The record file holds records of another model, plan or prompt.
         """
-        trust = EndpointTrust(model, artifacts.plan, enabled=agent.settings.probe == "auto")
+        trust = agent.trust or EndpointTrust(model, artifacts.plan, enabled=agent.settings.probe == "auto")
+        gates = agent.gates if artifacts is agent.artifacts else agent.settings.gates_of(artifacts)
         records = None
-        if artifacts.collects:
+        if any(map(is_collecting, artifacts.artifacts)):
             if not agent.records.exists():  # once: later processes go on with this file
                 ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
             records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
-        return cls(agent, model, artifacts, artifacts.gates, trust, records)
+        return cls(agent, model, artifacts, gates, trust, records)
 
     def judge_steps(
         self,
@@ -311,7 +402,7 @@ class ModelGates:
 
     def assessor(self, step: AgentStep, *, storable: bool = False) -> Assessor:
         """Judges a step with the gates that its candidate concerns; a candidate that concerns none needs no samples."""
-        artifacts = self.artifacts
+        agent, artifacts = self.agent, self.artifacts
 
         def concerned(candidate: Sample | None) -> dict[str, Gate]:
             judging = artifacts.judging(candidate, step.answers)
@@ -327,16 +418,16 @@ class ModelGates:
             sampler=Sampler(
                 step.model,
                 plan,
-                max_concurrency=self.agent.settings.max_concurrency,
-                scoring=Scoring(artifacts.settings.scorers, artifacts.artifacts[0].prompt, asked),
+                max_concurrency=agent.settings.max_concurrency,
+                scoring=Scoring(agent.settings.scorers, artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,
             trust=self.trust,
-            observers=self.agent.observers,
+            observers=agent.observers,
             staged=any(in_two_stages(plan, gate.estimator) for gate in self.gates.values()),
-            accept_only=self.agent.reviewed,
+            accept_only=agent.reviewed,
             primary_first=passes and not is_native(step.model),
             usable=only_storable if storable else lambda drawn: drawn,
-            draws=self.agent.draws,
-            slots=self.agent.slots,
+            draws=agent.draws,
+            slots=agent.slots,
         )

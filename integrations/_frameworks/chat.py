@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, cast
+from typing import Any, TypeVar, cast
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -18,23 +18,18 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 
-from .._agents.framework_guard import SHARED, is_reviewed
+from .._agents.gates import SHARED
 from .._openai.background import BackgroundLoop
 from .._openai.lru import LRU
 
 __all__ = [
-    "Approval",
     "FrameworkChat",
     "check_call",
     "content_of",
-    "is_reviewed",
     "refuse_settings",
     "settings_revision",
     "shared_chat",
 ]
-
-Approval = Literal["review"]
-"""``on_abstain``: a person decides about a held-back tool call before it runs."""
 
 register_settings(
     (SettingRole.PLAN, "temperature top_p max_tokens logprobs"),

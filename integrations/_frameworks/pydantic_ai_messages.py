@@ -26,9 +26,8 @@ from guardrail.guard.abstention import ABSTAINED
 from guardrail.sampling.replies import end_of, is_cut
 from guardrail.types import Bindings
 
-from .._agents.call_reviews import APPROVED
 from .._agents.calls import ANSWER_TOOL, arguments_of
-from .._agents.framework_guard import Decided
+from .._agents.framework_guard import APPROVED, Decided
 from .chat import content_of
 
 __all__ = [

@@ -107,7 +107,7 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
     (waiting,) = ask(guarded_agent, "send")["__interrupt__"]
     assert (SENT, model.made - before) == ([], 11)
     assert waiting.value["verdict"]["detail"] == (
-        "Held back: this tool has no artifact yet, so a person decides about every call."
+        "Held back: there is no artifact yet, so a person decides about each one."
     )
     file = read_records("agent.records.jsonl")
     (record,) = file.records

@@ -23,6 +23,7 @@ from pydantic import PrivateAttr
 from guardrail import Bindings, Reason, Verdict
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, ended, make_artifact
@@ -48,7 +49,7 @@ def artifact(model: ScriptedChat, **fields: Any) -> CalibrationArtifact:
 
 def gate(*amounts: int, on_abstain: Any = "review", **fields: Any) -> FrameworkGuard:
     model = ScriptedChat(script={"?": [paying(amount) for amount in amounts]})
-    return FrameworkGuard(model, artifact(model, **fields), on_abstain=on_abstain, verdicts=None, guard_options={})
+    return FrameworkGuard(model, artifact(model, **fields), on_abstain=on_abstain)
 
 
 def judged_of(answer: Answer) -> Verdict:
@@ -113,7 +114,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
         assert ran.wait(10), "the event loop was blocked"
 
     guard = gate(5)
-    guard.verdicts = guard.reviews.verdicts = store
+    guard.reviews.verdicts = store
     store.put("x", call_subject("pay", {}), verdict)
     store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
     assert await guard.may_run("x", "pay", {}) is True
@@ -138,7 +139,7 @@ def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> 
 async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> None:
     spoken = paying(5).model_copy(update={"content": "Secretly, I pay."})
     model = ScriptedChat(script={"?": [spoken]})
-    guard = FrameworkGuard(model, artifact(model), on_abstain="review", verdicts=None, guard_options={})
+    guard = FrameworkGuard(model, artifact(model), on_abstain="review")
     answer = await guard.ask(ASKED, TOOLS)
     assert (answer.message.content, len(answer.message.tool_calls)) == ("", 1)
     assert "Secretly" not in str(answer.message.model_dump())
@@ -146,13 +147,11 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
     again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
     assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
     several = FrameworkGuard(
-        model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, guard_options={}
+        model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, settings={}
     )
     again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
     assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
-    strict = FrameworkGuard(
-        model, artifact(model), on_abstain="review", verdicts=None, guard_options={"turns": "refuse"}
-    )
+    strict = FrameworkGuard(model, artifact(model), on_abstain="review", verdicts=None, settings={"turns": "refuse"})
     with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
         await strict.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
 
@@ -195,17 +194,17 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.verdicts, guard_options={})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.verdicts, settings={})
     sure_question, unsure_question = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for messages in (sure_question, unsure_question):
         answer = await guard.ask(messages, Bindings())
         await guard.note_answer(messages, str(answer.message.text), answer)
-    assert (await guard.given_out(sure_question, "Paris"))[0] is True
-    passed, verdict = await guard.given_out(unsure_question, guard.guard.abstain_message)
+    assert (guard.given_out(sure_question, "Paris"))[0] is True
+    passed, verdict = guard.given_out(unsure_question, ABSTENTION)
     assert (passed, verdict is not None and verdict.accepted) == (False, False)
-    assert await guard.given_out(sure_question, "never seen") == (False, None)
-    await guard.note_answer(unsure_question, guard.guard.abstain_message, await guard.ask(sure_question, Bindings()))
-    assert (await guard.given_out(unsure_question, guard.guard.abstain_message))[0] is False
+    assert guard.given_out(sure_question, "never seen") == (False, None)
+    await guard.note_answer(unsure_question, ABSTENTION, await guard.ask(sure_question, Bindings()))
+    assert (guard.given_out(unsure_question, ABSTENTION))[0] is False
 
 
 async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
@@ -214,33 +213,34 @@ async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
     options = {"abstain_message": lambda verdict: f"Not sure at {next(clock)}."}
     model = ScriptedChat(script={"?": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options=options)
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings=options)
     answer = await guard.ask(ASKED, Bindings())
     text = str(answer.message.text)
     await guard.note_answer(ASKED, text, answer)
     assert answer.abstained
-    assert (await guard.given_out(ASKED, text))[0] is False
-    person = FrameworkGuard(model, calibrated, on_abstain=lambda verdict: text, verdicts=None, guard_options=options)
+    assert (guard.given_out(ASKED, text))[0] is False
+    person = FrameworkGuard(model, calibrated, on_abstain=lambda verdict: text, verdicts=None, settings=options)
     answer = await person.ask(ASKED, Bindings())  # the same words, but a person's answer
     await person.note_answer(ASKED, text, answer)
     assert not answer.abstained
-    assert (await person.given_out(ASKED, text))[0] is True
+    assert (person.given_out(ASKED, text))[0] is True
 
 
-def test_guards_made_per_run_share_what_was_learned_and_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_agents_made_for_each_request_probe_and_draw_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model = ScriptedChat(default=["Paris"])
     calibrated = artifact(model, bindings=None)
 
-    def guard(**options: Any) -> Any:
-        return FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options=options).guard
+    async def calls_of_a_new_one(**settings: Any) -> int:
+        guard = FrameworkGuard(model, calibrated, on_abstain="message", settings=settings)
+        return (await guard.ask(PromptWrapping().messages("the same"), Bindings())).calls
 
-    assert guard() is guard()  # and with it the endpoint's watch, and the memory of abstentions
-    assert guard() is not guard(probe="off")
-    shared: LRU[Any] = LRU(2)
-    monkeypatch.setattr("integrations._agents.framework_guard._shared", shared)
-    for n in range(5):
-        guard(max_concurrency=n + 1)
-    assert len(shared) == 2
+    # An application that makes its agent per request would otherwise draw until the gate accepts.
+    assert [await calls_of_a_new_one(), await calls_of_a_new_one()] == [5, 0]
+    assert await calls_of_a_new_one(remember=0) == 5, "nothing is remembered where that is said"
+    monkeypatch.setattr("integrations._agents.gates._shared", LRU[Any](1))
+    for chat in (model, ScriptedChat(default=["Rome"])):
+        FrameworkGuard(chat, artifact(chat, bindings=None), on_abstain="message")
+    assert await calls_of_a_new_one() == 5, "the memory of models is bounded"
     latest: LRU[int] = LRU(2)
     assert [latest.get(key, partial(int, key)) for key in (1, 2, 1, 3)] == [1, 2, 1, 3]
     assert latest.get(1, lambda: 0) == 1  # used later than 2
@@ -269,7 +269,7 @@ async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(rem
         for number in range(questions):
             for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
                 calibrated = artifact(model, bindings=None)
-                guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options=options)
+                guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings=options)
                 answer = await guard.ask(PromptWrapping().messages(f"question {number}"), Bindings())
                 if not answer.abstained:
                     wrong_answers += str(answer.message.text) == "wrong"
@@ -283,30 +283,30 @@ async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(rem
 
 async def test_a_question_that_utf_8_cannot_write_has_answers() -> None:
     model = ScriptedChat(default=["Yes"])
-    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
+    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message")
     messages = PromptWrapping().messages("half \ud800 of a pair")
     await guard.note_answer(messages, "Yes", await guard.ask(messages, Bindings()))
-    assert (await guard.given_out(messages, "Yes"))[0] is True
+    assert (guard.given_out(messages, "Yes"))[0] is True
 
 
 async def test_the_same_words_to_another_question_are_another_answer() -> None:
     model = ScriptedChat(script={"sure": ["Yes"]})
-    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message", verdicts=None, guard_options={})
+    guard = FrameworkGuard(model, artifact(model, bindings=None), on_abstain="message")
     messages = PromptWrapping().messages("sure")
     await guard.note_answer(messages, "Yes", await guard.ask(messages, Bindings()))
     other = PromptWrapping().messages("another")
-    assert await guard.given_out(other, "Yes") == (False, None)
-    assert await guard.given_out([*messages, AIMessage("Yes"), *other], "Yes") == (False, None)
-    assert await guard.given_out([*other, AIMessage("No"), *messages], "Yes") == (False, None)
-    assert await guard.given_out([], "Yes") == (False, None)
-    assert (await guard.given_out([SystemMessage("Be brief."), *messages, paying(5)], "Yes"))[0] is True
+    assert guard.given_out(other, "Yes") == (False, None)
+    assert guard.given_out([*messages, AIMessage("Yes"), *other], "Yes") == (False, None)
+    assert guard.given_out([*other, AIMessage("No"), *messages], "Yes") == (False, None)
+    assert guard.given_out([], "Yes") == (False, None)
+    assert (guard.given_out([SystemMessage("Be brief."), *messages, paying(5)], "Yes"))[0] is True
 
 
 async def test_the_loop_runs_while_a_judge_thinks() -> None:
     judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
     spec = make("discrete_semantic_entropy", judge=judge).spec
     calibrated = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, guard_options={"judge": judge})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings={"judge": judge})
     asking = asyncio.create_task(guard.ask(ASKED, Bindings()))
     while not (judge.thinking.is_set() or asking.done()):
         await asyncio.sleep(0.001)
@@ -330,7 +330,7 @@ def several(*, on_abstain: Any = "message", **options: Any) -> FrameworkGuard:
     )
     calibrated = artifact(model, bindings=Bindings(tools=(pay, quote, close)))
     wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
-    options = {"tools": {"pay": calibrated, "close": calibrated}, "exempt": ["quote"], "guard_options": {}, **options}
+    options = {"tools": {"pay": calibrated, "close": calibrated}, "exempt": ["quote"], **options}
     artifacts = {"strict": calibrated, "wide": wide, None: None}
     return FrameworkGuard(
         model, artifacts[options.pop("answers", None)], on_abstain=on_abstain, verdicts=None, **options
@@ -387,7 +387,7 @@ async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:
     assert judged_of(answer).turns is not None
     assert judged_of(await ask_guard(several(), "sure")).turns is None
     with pytest.raises(ArtifactMismatchError, match="turns"):
-        await several(guard_options={"turns": "refuse"}).ask(messages, bindings)
+        await several(settings={"turns": "refuse"}).ask(messages, bindings)
 
 
 async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
@@ -423,9 +423,7 @@ TIMED = PromptWrapping(system="It is {clock}.", slots=("clock",))
 
 def timed(model: ScriptedChat, *, exempt: tuple[str, ...] = (), **options: Any) -> FrameworkGuard:
     timed_artifact = make_artifact(model, n=4, prompt=TIMED, bindings=TOOLS)
-    return FrameworkGuard(
-        model, timed_artifact, exempt=exempt, on_abstain="message", verdicts=None, guard_options=options
-    )
+    return FrameworkGuard(model, timed_artifact, exempt=exempt, on_abstain="message", verdicts=None, settings=options)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

@@ -44,7 +44,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import adraw, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
-from integrations._agents.call_reviews import APPROVED  # noqa: E402
+from integrations._agents.framework_guard import APPROVED  # noqa: E402
 from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
@@ -731,7 +731,7 @@ async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tm
     written = result.to_state().to_string()
     assert result.final_output is None
     assert not any(word in shown + written for word in ("Rome", "Oslo"))  # before the decision it is nowhere
-    calls = model.guard.model.model.calls
+    calls = model._gate._model.model.calls
     if way == "saved":  # days later, in another process
         model, guarded_agent = answering(APART, verdicts=VerdictStore(store))
         result = await RunState.from_string(guarded_agent, written)
@@ -746,7 +746,7 @@ async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tm
     done, _ = await ask_agent(guarded_agent, state, way == "streamed", session=session)
     assert done.final_output == expected
     assert len(calls) == N + 1
-    assert way != "saved" or model.guard.model.model.calls == []  # nothing was drawn again
+    assert way != "saved" or model._gate._model.model.calls == []  # nothing was drawn again
 
 
 async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns() -> None:
@@ -754,7 +754,7 @@ async def test_the_model_reads_no_call_that_stood_for_an_answer_in_later_turns()
     result = await Runner.run(guarded_agent, "Capital of Atlantis?")
     (waiting,) = result.interruptions
     done = await model.resume(guarded_agent, result, {waiting.call_id: {"type": "approve"}})
-    inner = model.guard.model.model
+    inner = model._gate._model.model
     inner.turns = (["Paris"],)
     conversation = [*done.to_input_list(), {"role": "user", "content": "And of France?"}]
     assert (await Runner.run(guarded_agent, conversation)).final_output == "Paris"
@@ -779,7 +779,7 @@ def test_by_default_a_person_decides_and_an_agent_that_cannot_wait_is_refused() 
             run(agent(model, tools=tools), "?")
     assert inner.calls == []
     assert len(run(agent(model, tools=[model.answer_tool]), "?").interruptions) == 1
-    assert run(agent(other), "?").final_output == other.guard.abstain_message
+    assert run(agent(other), "?").final_output == ABSTENTION
 
 
 async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
@@ -795,7 +795,7 @@ async def test_what_the_framework_itself_approves_or_rejects_counts() -> None:
         assert await resumed(lambda state, item: state.reject(item)) == "Not sure."
         assert await resumed(lambda state, item: state.approve(item)) == "Rome"  # and again: the same answer
     assert await resumed(lambda state, item: state.reject(item, rejection_message="Oslo, surely.")) == "Not sure."
-    assert len(model.guard.model.model.calls) == N + 1
+    assert len(model._gate._model.model.calls) == N + 1
 
 
 @pytest.mark.parametrize("change", ["another question", "another call", "without a decision", "another result"])
@@ -822,7 +822,7 @@ async def test_a_changed_state_gives_nothing_out(change: str) -> None:
         forged = [question, {**call, "call_id": "x"}, {**output, "call_id": "x"}]
         with pytest.raises(UsageError, match="no answer to this conversation"):
             await Runner.run(guarded_agent, forged)
-    assert len(model.guard.model.model.calls) == N + 1
+    assert len(model._gate._model.model.calls) == N + 1
 
 
 async def test_a_state_that_was_written_over_approves_nothing_else() -> None:
@@ -928,7 +928,7 @@ def test_an_agent_that_stops_at_every_tool_is_refused() -> None:
     guarded_agent.tool_use_behavior = "stop_on_first_tool"
     with pytest.raises(UsageError, match="stop_at_tool_names"):
         run(guarded_agent, "?")
-    assert model.guard.model.model.calls == []
+    assert model._gate._model.model.calls == []
 
 
 async def test_an_answer_whose_verdict_is_lost_or_expired_is_not_given_out(tmp_path: Path) -> None:
@@ -1001,7 +1001,7 @@ def test_an_answer_and_a_call_of_two_agents_wait_at_once() -> None:
     assert (done.final_output, paid) == ("Done", [])
     outputs = [item["output"] for item in done.to_input_list() if item.get("type") == "function_call_output"]
     assert "Poseidonis" in outputs
-    assert len(expert.guard.model.model.calls) == N + 1
+    assert len(expert._gate._model.model.calls) == N + 1
 
 
 async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
@@ -1016,7 +1016,7 @@ async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
     assert await model.review_requests(state) == []  # it is not this model's
     (value,) = await expert.review_requests(state)
     assert (await expert.resume(first, state, {value["call_id"]: {"type": "approve"}})).final_output == "Rome"
-    assert len(inner.calls) == len(expert.guard.model.model.calls) == N + 1
+    assert len(inner.calls) == len(expert._gate._model.model.calls) == N + 1
 
 
 @pytest.mark.parametrize("kind", [*ANSWERED, "expired"])
@@ -1222,7 +1222,7 @@ async def test_the_sdks_chat_completions_model_on_the_wire(estimator: str) -> No
             result = await Runner.run(agent(model, tools=[_pay_tool()]), SURE_QUESTION)
             before = len(served.upstream.calls)
             messages = PromptWrapping(system="Be brief.").messages(SURE_QUESTION)
-            await adraw(AgentsModelChat(model=inner), [messages], model.guard.artifact.plan)
+            await adraw(AgentsModelChat(model=inner), [messages], model._gate.artifacts.plan)
         assert result.final_output == "Paris is it"
     finally:
         served.close()

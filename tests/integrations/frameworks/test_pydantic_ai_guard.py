@@ -61,7 +61,7 @@ from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
-from integrations._agents.call_reviews import APPROVED
+from integrations._agents.framework_guard import APPROVED
 from integrations.pydantic_ai_guard import (
     MODELS,
     GuardCapability,
@@ -1287,7 +1287,7 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
             model = guarded(inner, fitted=fitted)
             result = await agent(model, output_type=output_type).run("Pay 5" if structured else SURE_QUESTION)
             assert result.output == (Pay(amount=5) if structured else "Paris is it")
-            plan = model.guard.artifact.plan
+            plan = model._gate.artifacts.plan
             messages = PromptWrapping(system="Be brief.").messages("Pay 5" if structured else SURE_QUESTION)
             before = len(served.upstream.calls)
             await adraw(PydanticAIChat(model=inner), [messages], plan)
