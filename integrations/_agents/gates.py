@@ -74,7 +74,7 @@ class GateSettings:
     scorer: Any = None
     """A scorer, or several; each artifact finds its own by name."""
     probe: Literal["auto", "off"] = "auto"
-    switch: Any = None
+    switch: SafetySwitch | None = None
     on_verdict: Any = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)] = REMEMBERED
@@ -218,7 +218,7 @@ class AgentGate:
         self.observers = Observers(settings.switch, as_observers(settings.on_verdict))
         for each in self.artifacts.artifacts:
             # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
-            if isinstance(settings.switch, SafetySwitch):
+            if settings.switch is not None:
                 settings.switch.check(each.threshold)
             self.observers.admit(each)
         refuse_same_guard(self.on_abstain, self.artifacts.artifacts)

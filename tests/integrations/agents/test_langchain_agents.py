@@ -827,13 +827,10 @@ async def test_no_sample_of_an_accepted_answer_is_streamed() -> None:
 # -- what a guard has, an agent's gates have -----------------------------------------------------------------------
 
 
-class Alarmed:
+class Alarmed(SafetySwitch):
     """A switch after an alarm."""
 
-    def allows(self, uncertainty: float) -> bool:
-        return False
-
-    def reason(self) -> str:
+    def objection(self, uncertainty: float | None) -> str | None:
         return "The error rate has risen."
 
 
