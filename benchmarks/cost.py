@@ -30,12 +30,12 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 from numpy.typing import NDArray
 
+from benchmarks.calls import Score, certified_once, ordered, score_of, scores_of_draws
 from benchmarks.published import import_published
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import read_questions
 from calibrate.data.records import Record, read_records
-from calibrate.evaluation.calls import Score, certified_once, ordered, score_of, scores_of_draws
 from calibrate.fitting import Target, fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact

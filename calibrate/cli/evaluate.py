@@ -17,9 +17,6 @@ from guardrail.notebook import percent
 
 from ..data.formats import is_table
 from ..data.progress import bar
-from ..data.records import Record
-from ..data.split import Groups
-from ..evaluation.calls import CallsTable, calls_beside_fit
 from ..evaluation.choice import AUTO, FEWEST, SHARE
 from ..evaluation.evaluate import FEW_NOTE, Estimate, csv_text, few
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
@@ -141,7 +138,6 @@ def evaluate(
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
         _paper(pools, settings, form or [], figure, csv_path, json_path, pools[0].file.path)
         return
-    calls = _calls(pools, settings)
     grid = evaluate_grid(
         pools,
         estimator,
@@ -159,9 +155,6 @@ def evaluate(
     if len({cell.estimator for cell in grid.cells}) > 1:
         print_line(SELECTING, "yellow")
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
-    for pool, measured in zip(pools, calls, strict=True):
-        if measured is not None:
-            _print_calls(pool, measured[0], named=apart)
     flags = f"--score {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
     finish(written, f"calibrate fit {pools[0].file.typed} {flags}")
 
@@ -246,22 +239,6 @@ def _print_result(cell: Cell, *, named: bool) -> None:
 def _has_room() -> bool:
     """Whether standard errors fit: tables with them have 100 columns. The files always have them."""
     return not console.is_terminal or console.width >= 100
-
-
-def _calls(pools: Sequence[Source], settings: _EvaluateOptions) -> list[tuple[CallsTable, Sequence[Record]] | None]:
-    """Acceptance beside calls, and the questions that the table leaves out; None where it cannot be measured."""
-    groups: Groups = "cluster" if settings.cluster_by_group else "category"
-    alphas = settings.alphas or ALPHAS
-    return [calls_beside_fit(pool.file, alphas=alphas, delta=settings.delta, groups=groups) for pool in pools]
-
-
-def _print_calls(pool: Source, calls: CallsTable, *, named: bool) -> None:
-    """Print the table of acceptance beside calls."""
-    print_line(f"{pool.dataset}, {pool.model}. {calls.title}:" if named else f"{calls.title}:", "bold")
-    print_line(str(calls))
-    if calls.advice is not None:
-        print_line(calls.advice)
-    console.print()
 
 
 def _shown(value: Estimate | None, *, wide: bool) -> str:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import cost
-from calibrate.evaluation.calls import Score
+from benchmarks.calls import Score, certified_once, ordered
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator
 
@@ -106,3 +106,35 @@ def test_a_page_without_the_marks_is_refused() -> None:
     assert cost.filled("a\n<!-- table: calls -->\nold\n<!-- end -->\nb", {"calls": "|a|"}) == (
         "a\n<!-- table: calls -->\n\n|a|\n\n<!-- end -->\nb"
     )
+
+
+def test_two_stages_are_ordered_as_by_the_estimator_and_a_failed_sample_disagrees() -> None:
+    rng = np.random.default_rng(1)
+    cheap, second = rng.random(700), rng.choice([0.0, 0.5, 1.0, np.nan], size=700)
+    cheap[5] = np.nan
+    score = Score("staged", 1, cheap, second=second, weight=0.2, more=2)
+    scale = cheap[400:]
+    u, place = ordered(score, scale)
+    ranks = ranks_of(scale)
+    for i in range(400):
+        if i == 5:
+            assert math.isnan(u[i])
+            continue
+        assert place[i] == ranks.place(0, cheap[i])
+        assert u[i] == then_order(ranks, 0.2, cheap[i], 1.0 if math.isnan(second[i]) else second[i])
+
+
+def test_one_fit_reads_its_labels_alone() -> None:
+    error = np.r_[np.zeros(200), np.ones(200)].astype(np.int64)
+    score = Score("s", 3, np.arange(400.0))
+    target = Target.of("certified", alpha=0.1, delta=0.1)
+    fitted = np.arange(0, 400, 2)
+    accepted, spent = certified_once(score, ordered(score, np.empty(0)), error, fitted, target)
+    assert 0.4 < accepted.mean() < 0.6
+    assert spent == 3
+    turned = np.where(np.isin(np.arange(400), fitted), error, 1 - error)  # other labels outside the fit
+    again, _ = certified_once(score, ordered(score, np.empty(0)), turned, fitted, target)
+    assert (again == accepted).all()
+    nothing, spent = certified_once(score, ordered(score, np.empty(0)), np.ones_like(error), fitted, target)
+    assert not nothing.any()
+    assert spent == 3
