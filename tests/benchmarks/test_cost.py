@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
 from benchmarks import cost
 from benchmarks.calls import Score, certified_once, ordered
+from calibrate.fitting import Target
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator
+from guardrail.uncertainty.combine import then_order
+from tests.combinations import ranks_of
 
 FIGURES = cost.ROOT / "docs" / "calls.json"
 
