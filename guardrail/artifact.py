@@ -296,7 +296,10 @@ class CalibrationArtifact(Persisted):
         differences = self.model.differences(running)
         if not differences:
             return
-        way_out = "load that model, or calibrate this one."
+        way_out = (
+            f"load that model, or calibrate this one ({self.data.n_questions:,} questions x {self.plan.calls} calls; "
+            "labels of equal answers are kept)."
+        )
         if not self.model.is_known:
             way_out = (
                 "these answers were imported without naming their model. If this one gave them, name it with "

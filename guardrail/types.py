@@ -187,6 +187,12 @@ class SamplingPlan(Frozen):
             )
         return self
 
+    @property
+    def calls(self) -> int:
+        """Calls of the model that a question costs, each for one answer: the primary, the samples, what it is asked."""
+        asked = sum(not name.startswith("score:") for name in self.follow_ups)  # a scorer counts its own calls
+        return (self.primary != "majority") + self.n + asked
+
     def primary_only(self) -> SamplingPlan:
         """The same plan without further questions, and without samples unless the primary answer is their vote."""
         return self if self.primary == "majority" else self.model_copy(update={"n": 0, "follow_ups": ()})

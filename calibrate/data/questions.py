@@ -30,6 +30,7 @@ __all__ = [
     "read_rows",
     "reference_label",
     "slot_names",
+    "system_of",
 ]
 
 _FIELDS = ("id", "question", "messages", "references", "options", "group", "slots")
@@ -150,6 +151,25 @@ def option_labels(questions: Sequence[Question]) -> tuple[str, ...] | None:
                 "the same labels for every question: split the file by number of options and calibrate each part."
             )
     return labels
+
+
+def system_of(questions: Sequence[Question]) -> str | None:
+    """The system message that the questions' conversations begin with; None if none has one.
+
+    Raises:
+        UsageError: They differ: one calibration is of one system message.
+    """
+    first: dict[str | None, str] = {}
+    for question in questions:
+        opening = (question.messages or ({},))[0]
+        first.setdefault(opening["content"] if opening.get("role") == "system" else None, question.id)
+    if len(first) > 1:
+        one, other, *_ = first.values()
+        raise UsageError(
+            f"the conversations of questions {one!r} and {other!r} begin with different system messages. Give all the "
+            "same, or none and --system; what changes in it is a slot."
+        )
+    return next(iter(first), None)
 
 
 def reference_label(question: Question) -> str | None:

@@ -649,7 +649,9 @@ def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader)
         listed = "\n  ".join(differences)
         raise UsageError(
             f"{path} holds another collection and cannot be resumed with these settings:\n  {listed}\n"
-            "Use the settings of the file, or write to another file with --out."
+            f"Use the settings of the file, or write to another file with --out: {here.n_questions:,} questions x "
+            f"{here.plan.calls} calls. Labels of equal answers are kept (`calibrate label --interactive` with the "
+            "--labels file of before asks about new answers only)."
         )
 
 

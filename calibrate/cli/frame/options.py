@@ -68,7 +68,7 @@ PrimaryOption = Annotated[
     str | None,
     typer.Option(help="The answer given: greedy, or sampled too.", rich_help_panel=ASKING, metavar="HOW"),
 ]
-SystemOption = Annotated[str | None, typer.Option(help="System message.", rich_help_panel=ASKING)]
+SystemOption = Annotated[str | None, typer.Option(help="System message, or @FILE.", rich_help_panel=ASKING)]
 ToolsOption = Annotated[
     Path | None, typer.Option(help="JSON: tools, or tools and format.", rich_help_panel=ASKING, metavar="FILE")
 ]

@@ -22,7 +22,7 @@ from guardrail.uncertainty import Estimator, Scorer
 from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.scorer import load_scorer
 
-from ...data.questions import Question, option_labels, slot_names
+from ...data.questions import Question, option_labels, slot_names, system_of
 from ...scoring.scores import parse_estimator, usual_estimators
 
 __all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings"]
@@ -111,10 +111,21 @@ class CollectSettings(Frozen):
     def _planned_scores(self) -> Sequence[str]:
         return self.score
 
+    @field_validator("system")
+    @classmethod
+    def _text_of_file(cls, system: str | None) -> str | None:
+        """The system message, or the text of the file after an "@" without its last line end."""
+        if system is None or not system.startswith("@"):
+            return system
+        try:
+            return Path(system[1:]).read_text(encoding="utf-8").removesuffix("\n")
+        except (OSError, UnicodeDecodeError) as error:
+            raise ValueError(f"{system}: the file of the system message cannot be read ({error})") from error
+
     def prompt(self, questions: Sequence[Question]) -> PromptWrapping:
         """Make the prompt, with a slot for each further field of the questions."""
         return PromptWrapping(
-            system=self.system,
+            system=system_of(questions) if self.system is None else self.system,
             template=self.template,
             option_template=self.option_template,
             slots=slot_names(questions),

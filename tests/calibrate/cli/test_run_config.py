@@ -10,6 +10,7 @@ import pytest
 
 from calibrate.cli.frame.settings import CollectSettings, RunSettings, load_settings
 from calibrate.cli.run import run
+from calibrate.data.questions import Question
 from guardrail.errors import UsageError
 from guardrail.types import MAX_TOKENS
 
@@ -29,6 +30,21 @@ def test_flags_override_yaml(tmp_path: Path) -> None:
     assert (config.alpha, config.rule, config.n, config.stop) == (0.05, "certified", 5, ("END",))
     flags = {"questions": "q.jsonl", "model": "python:a:b", "alpha": 0.05, "n": 5, "stop": ["END"]}
     assert config == load_settings(RunSettings, None, flags, ["stop_token_ids=7"])
+
+
+def test_a_system_message_may_stand_in_a_file_or_in_the_conversations(tmp_path: Path) -> None:
+    """A prompt of two pages is a file of the application, and must be the same to the last letter."""
+    prompt = tmp_path / "system.txt"
+    prompt.write_text("Be brief.\nSay so.\n", encoding="utf-8")
+    settings = load_settings(CollectSettings, None, {"system": f"@{prompt}"})
+    assert settings.prompt([Question(id="a", question="a?")]).system == "Be brief.\nSay so."
+    with pytest.raises(UsageError, match="the file of the system message cannot be read"):
+        load_settings(CollectSettings, None, {"system": f"@{tmp_path / 'none.txt'}"})
+    talks = [({"role": "system", "content": text}, {"role": "user", "content": "q?"}) for text in ("one", "two")]
+    first, second = (Question(id=f"{place}", question="q?", messages=talk) for place, talk in enumerate(talks))
+    assert CollectSettings().prompt([first, first]).system == "one"
+    with pytest.raises(UsageError, match="'0' and '1' begin with different system messages"):
+        CollectSettings().prompt([first, second])
 
 
 def test_rare_settings_are_assigned_and_a_flag_wins(tmp_path: Path) -> None:
