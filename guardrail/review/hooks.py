@@ -18,7 +18,7 @@ from ..errors import AbstainedError, UsageError
 from ..guard.abstention import Abstention
 from ..guard.observers import chosen
 from ..items.item import ItemVerdict
-from ..prompting import plain_turns, question_text
+from ..prompting import copies_of, plain_turns, question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
@@ -417,7 +417,10 @@ class AuditSample:
         """
         if not verdict.accepted and (verdict.passes or not any(item.kept for item in verdict.items)):
             return
-        name = f"audit:{_request(verdict, messages) if self.key is None else self.key(verdict, messages)}"
+        if self.key is None:
+            name = f"audit:{_request(verdict, messages)}"
+        else:  # copies: the auditor decides about what was given out
+            name = f"audit:{self.key(verdict.model_copy(deep=True), copies_of(messages))}"
         check_text("key", name, LONGEST_KEY)
         if chosen(name, self.rate):
             metadata = {**self.metadata, AUDIT_RATE: self.rate}

@@ -149,7 +149,7 @@ def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unm
 
 
 def refuse_unreadable(message: AIMessage, text: str) -> None:
-    """Refuse a reply that cannot be judged and given out unchanged.
+    """Refuse a reply that cannot be judged and given out unchanged. The reason quotes no word of the model.
 
     Args:
         message: The reply.
@@ -160,8 +160,7 @@ def refuse_unreadable(message: AIMessage, text: str) -> None:
     """
     for bad in message.invalid_tool_calls:
         raise UnreadableReplyError(
-            f"a call of the tool {spelled(str(bad.get('name')))!r} has arguments that are not a JSON object "
-            f"({len(str(bad.get('args')))} characters)"
+            f"a tool call has arguments that are not a JSON object ({len(str(bad.get('args')))} characters)"
         )
     _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
 
@@ -206,17 +205,17 @@ def only_storable(drawn: SampleSet) -> SampleSet:
 
 
 def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
-    """The set without a primary answer that calls a tool which no call offered; its ``problem`` names the tool.
+    """The set without a primary answer that calls a tool which no call offered; its ``problem`` says so.
 
-    A sample may call such a tool: it is only compared.
+    The name of such a tool is the model's word, which no verdict may quote. A sample may call such a tool: it is only
+    compared.
     """
     offered = () if bindings is None else bindings.tool_names
     calls = () if drawn.primary is None else drawn.primary.tool_calls
-    unknown = next((call.name for call in calls if call.name not in offered), None)
-    if unknown is None:
+    if all(call.name in offered for call in calls):
         return drawn
     tools = f"the tools are {', '.join(offered)}" if offered else "no tool was bound"
-    detail = f"the answer calls the tool {spelled(unknown)!r}, which was not offered: {tools}"
+    detail = f"the answer calls a tool that was not offered: {tools}"
     whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
     return drawn.model_copy(
         update={
@@ -287,7 +286,7 @@ def refuse_unstorable(sample: Sample) -> None:
     for call in sample.tool_calls:
         fault = json_fault(call.arguments, packed=True)
         if fault is not None:
-            raise UnreadableReplyError(f"the call of {spelled(call.name)!r} holds {fault}")
+            raise UnreadableReplyError(f"a tool call holds {fault}")
 
 
 def _fault(sample: Sample) -> str | None:
@@ -305,7 +304,7 @@ def _refuse(text: str, calls: Iterable[tuple[str, Any]]) -> None:
     for name, arguments in calls:
         fault = json_fault([name, arguments])
         if fault is not None:
-            raise UnreadableReplyError(f"the call of {spelled(name)!r} holds {fault}")
+            raise UnreadableReplyError(f"a tool call holds {fault}")
 
 
 # -- The tokens that spell a reply's text: end tokens and stop strings come after them -------------------------------

@@ -122,7 +122,7 @@ def test_a_call_of_a_tool_that_was_not_offered_is_unmeasured(bindings: Bindings 
     verdict = guard.assess(SURE)
     assert (verdict.accepted, verdict.reason, verdict.candidate) == (False, Reason.UNMEASURED, None)
     assert verdict.uncertainty.reason is Unmeasured.UNREADABLE
-    assert "calls the tool 'look_up', which was not offered" in verdict.detail
+    assert "calls a tool that was not offered" in verdict.detail
     assert ("no tool was bound" if bindings is None else "the tools are weather") in verdict.detail
     assert guard.invoke(SURE).tool_calls == []
     served = Sample(text="", tool_calls=(JudgedCall(name="look_up", arguments={"city": "Rome"}),))

@@ -114,6 +114,17 @@ def test_a_reviewer_approves_what_was_judged(tmp_path: Path) -> None:
     assert (item.content.question, item.content.messages[0]["content"]) == ("pay", "pay")
 
 
+def test_an_auditor_labels_what_was_given_out(tmp_path: Path) -> None:
+    """Otherwise the estimate of the error rate is about calls that no gate accepted."""
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    with review.ReviewStore(tmp_path / "reviews.db") as store:
+        audit = review.audit_sample(store, rate=1.0, key=lambda verdict, messages: change(verdict, messages))
+        answered(True, HumanMessage("pay"), on_verdict=audit)
+        (item,) = store.items()
+    assert item.content.candidate.tool_calls[0].arguments == PAID
+    assert item.content.messages[0]["content"] == "pay"
+
+
 def test_what_no_model_reads_is_not_copied() -> None:
     """An artifact of a tool may be a table of gigabytes, or a connection, which cannot be copied."""
     connection = threading.Lock()  # it cannot be copied

@@ -454,6 +454,24 @@ def test_a_key_that_no_schema_names_leaves_only_with_its_value(beside: Any, capl
     assert SECRET not in json.dumps([message.content, message.response_metadata, verdict.detail, caplog.text])
 
 
+@pytest.mark.parametrize("place", [0, 1], ids=["answer", "samples"])
+@pytest.mark.parametrize(
+    "call",
+    [
+        {"tool_calls": [{"name": SECRET, "args": {}, "id": "1"}]},
+        {"tool_calls": [{"name": SECRET, "args": {SECRET: float("nan")}, "id": "1"}]},
+        {"invalid_tool_calls": [{"name": SECRET, "args": "{", "id": "1", "error": SECRET}]},
+    ],
+    ids=["not offered", "not JSON", "not readable"],
+)
+def test_the_name_of_a_tool_that_was_not_offered_does_not_leave(call: Any, place: int) -> None:
+    """A model may say in a name what is held back."""
+    script = as_calls(answers())
+    script[place] = AIMessage("", **call)
+    guard = guard_of(script, bindings=CALL, spec=json_spec(CALL, cap=9))
+    assert SECRET not in json.dumps(guard.assess(Q).to_metadata())
+
+
 def test_a_key_that_is_kept_is_shown() -> None:
     """It is an item of the answer that the caller gets."""
     guard = guard_of([json.dumps({SECRET: True})] * 5, spec=json_spec(cap=9), bindings=None)

@@ -52,7 +52,7 @@ def invalid(text: str) -> AIMessage:
         (calling({"to": nested(3000)}), "nested"),
         (calling({"to": {1, 2}}), "a set"),
         (invalid("I sent it"), "not a JSON object .4 characters"),
-        (invalid(""), "'pay'"),
+        (invalid(""), "not a JSON object"),
     ],
 )
 def test_an_unreadable_reply_is_no_sample(message: AIMessage, says: str) -> None:
@@ -98,7 +98,7 @@ def test_a_native_samplers_set_keeps_what_is_readable_and_says_so() -> None:
     drawn = SampleSet(question="q", primary=bad, samples=(good, bad, good))
     readable = only_readable(drawn)
     assert (readable.primary, readable.samples, readable.problem) == (None, (good, good), Unmeasured.UNREADABLE)
-    assert readable.problem_detail.startswith("2 of 4 replies are unreadable: the call of 'pay' holds the number nan")
+    assert readable.problem_detail.startswith("2 of 4 replies are unreadable: a tool call holds the number nan")
     clean = SampleSet(question="q", primary=good, samples=(good, good))
     assert only_readable(clean) is clean
     failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
@@ -126,12 +126,12 @@ def test_only_the_candidate_has_to_fit_into_a_graphs_state() -> None:
     drawn = SampleSet(question="q", primary=big, samples=(big, small))
     storable = only_storable(drawn)
     assert (storable.primary, storable.samples, storable.problem) == (None, (big, small), Unmeasured.UNREADABLE)
-    assert storable.problem_detail.startswith("the call of 'pay' holds an integer of 65 bits")
+    assert storable.problem_detail.startswith("a tool call holds an integer of 65 bits")
     fits = drawn.model_copy(update={"primary": small})
     assert only_storable(fits) is fits
     failed = drawn.model_copy(update={"problem": Unmeasured.SAMPLING_SHORTFALL, "problem_detail": "too few"})
     assert only_storable(failed).problem is Unmeasured.SAMPLING_SHORTFALL
-    assert only_storable(failed).problem_detail.startswith("too few; the call of 'pay'")
+    assert only_storable(failed).problem_detail.startswith("too few; a tool call")
 
 
 @pytest.mark.parametrize("name", ["LengthFinishReasonError", "ModelBehaviorError", "UnexpectedModelBehavior"])

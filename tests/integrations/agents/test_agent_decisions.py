@@ -426,7 +426,7 @@ def test_a_call_that_a_state_cannot_hold_is_held_with_the_reason(sure: bool) -> 
     agent = agent_of(AgentChat(steps={("pay bob", 0): transfers, ("pay bob", 1): ["Done."]}))
     value = shown(agent.invoke({"messages": "pay bob"}, thread()))
     assert value["verdict"]["reason"] == "unmeasured"
-    assert "the call of 'transfer' holds an integer of 65 bits" in value["verdict"]["detail"]
+    assert "a tool call holds an integer of 65 bits" in value["verdict"]["detail"]
     assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
     assert texts(decide(agent, respond("Too much."))) == ["pay bob", "Too much."]
 

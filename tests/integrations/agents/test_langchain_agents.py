@@ -383,7 +383,7 @@ def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(together: bool)
     result = agent_of(model, gate(model)).invoke({"messages": "pay bob"}, CONFIG)
     value = interrupt_of(result)
     assert value["verdict"]["reason"] == "unmeasured"
-    assert "calls the tool 'rm_rf', which was not offered" in value["verdict"]["detail"]
+    assert "calls a tool that was not offered" in value["verdict"]["detail"]
     shown = [{"name": call["name"], "args": call["args"]} for call in proposed.tool_calls]
     assert value["candidate"] == {"text": "", "tool_calls": shown}, "a person sees what the model wanted"
     assert value["review_configs"][0]["allowed_decisions"] == ["reject", "respond"]
