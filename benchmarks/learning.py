@@ -20,7 +20,7 @@ from calibrate.reviews import ReviewedItem, ReviewPool, thinned
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, Uncertainty
+from guardrail.types import Basis, Sample, Uncertainty
 from guardrail.verdict import Reason, Verdict
 
 OLD, ASKED = 300, 2_000
@@ -34,11 +34,11 @@ def template(accepted: bool) -> ReviewedItem:
     verdict = Verdict(
         accepted=accepted,
         reason=Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD,
-        detail="",
         uncertainty=Uncertainty(value=0.0, unit="probability", estimator="recorded"),
         threshold=0.5,
         alpha=0.1,
-        guarantee="",
+        outcome=ARTIFACT.outcome,
+        basis=Basis.SAMPLES,
         artifact=ARTIFACT.digest,
         candidate=Sample(text="a"),
     )

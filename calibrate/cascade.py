@@ -154,20 +154,15 @@ def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: flo
     result = certified_cascade(u, error, alpha, delta, share=share, ratio=ratio)
     alone = certified(*pool.last, alpha, delta, share=share)
     thresholds: list[float | None] = [None] * u.shape[1]
-    reason, detail = None, ""
+    reason: InfeasibleReason | None = None
+    needed: int | None = None
     if isinstance(result, Policy):
         thresholds = [None if threshold == -math.inf else threshold for threshold in result.thresholds]
     elif fewest_accepted(0, alpha, delta) > result.n:
         needed = int(fewest_accepted(0, alpha, delta))
         reason = InfeasibleReason.TOO_FEW_ITEMS
-        detail = f"It takes {needed} questions without a single error at alpha = {alpha:g}; there are {result.n}."
     else:
         reason = InfeasibleReason.RISK_NEVER_LOW_ENOUGH
-        shares = ", ".join(f"{rate:.3g}" for rate in error.mean(axis=0))
-        detail = (
-            f"An error rate of {alpha:g} cannot be certified where the stages begin to answer; the stages by "
-            f"themselves err on {shares}."
-        )
     stages = counts(u, error, thresholds)
     k, e = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
     return CascadeOutcome(
@@ -184,7 +179,7 @@ def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: flo
         ),
         interval=interval(e, k) if k else None,
         reason=reason,
-        detail=detail,
+        needed=needed,
     )
 
 
@@ -331,9 +326,8 @@ def _stage_outcome(
         "diagnostics": single.outcome.diagnostics,
     }
     if share.threshold is None:
-        detail = outcome.detail or "The system accepts more when this stage does not answer."
-        reason = outcome.reason or InfeasibleReason.RISK_NEVER_LOW_ENOUGH
-        return Infeasible(reason=reason, detail=detail, **common)
+        reason = outcome.reason or InfeasibleReason.STAGE_NOT_USED
+        return Infeasible(reason=reason, n_measured=outcome.n, needed=outcome.needed, **common)
     k, e = share.n_accepted, share.n_errors
     return Feasible(
         threshold=share.threshold,

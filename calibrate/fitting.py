@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from guardrail.errors import UsageError, did_you_mean
-from guardrail.outcome import CERTIFIED, Diagnostics, Feasible, Hint, Infeasible, InfeasibleReason
+from guardrail.outcome import CERTIFIED, Diagnostics, Feasible, Hint, Infeasible, InfeasibleReason, TieBlock
 
 from .rules import RULES, Result, Rule
 from .rules.certificate import fewest_accepted, interval, smallest
@@ -20,15 +20,10 @@ from .rules.counts import TOLERANCE, Bools, Counts, Floats, Ints, counts, items
 from .rules.counts import Feasible as Threshold
 from .rules.plug_in import default_k_min
 
-__all__ = ["DEFAULT_DELTA", "FRESH_LABELS", "USEFUL_AUROC", "Target", "check_open_unit", "fit", "one_of_each"]
-__all__ += ["rule_named"]
+__all__ = ["DEFAULT_DELTA", "Target", "check_open_unit", "fit", "one_of_each", "rule_named"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
-USEFUL_AUROC: Final = 0.6
-"""Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
-FRESH_LABELS: Final = "Fit another score on fresh labels: to choose a score by these labels breaks the promise."
-"""What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
 
 
 def fit(
@@ -213,7 +208,7 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
     base = at.errors / at.measured if at.measured else 0.0
     # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted.
     reachable = min(1.0, (1.0 - base) / (1.0 - target.alpha)) * at.measured / at.n
-    common = {
+    common: dict[str, Any] = {
         "rule": target.rule.name,
         "alpha": target.alpha,
         "delta": target.delta,
@@ -231,15 +226,40 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
             tie_block=int(at.ties[np.searchsorted(at.threshold, result.threshold)]),
             **common,
         )
-    first = result.first
+    first, common["n_measured"] = result.first, at.measured
     hint = None
     if first is not None and first.bound is not None:
         hint = Hint(threshold=first.threshold, n_accepted=first.k, n_errors=first.e, bound=first.bound)
     if result.reason in ("too_few_items", "rule_accepts_nothing") or not at.measured:
-        reason, detail = InfeasibleReason.TOO_FEW_ITEMS, _too_few(target, at, result.start)
-    else:
-        reason, detail = _reason(target, at, hint)
-    return Infeasible(reason=reason, detail=detail, hint=hint, **common)
+        needed = None
+        if target.delta is not None:
+            needed = int(fewest_accepted(0, target.alpha, target.delta)) if result.start is None else result.start
+        return Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, needed=needed, hint=hint, **common)
+    # Would a cut inside a block of ties do, errors spread evenly? Otherwise the risk is never low enough.
+    if at.k.size < at.measured and isinstance(target.choose(*_untied(at)), Threshold):
+        return Infeasible(reason=InfeasibleReason.TIE_BLOCK_TOO_LARGE, ties=_largest_block(at), hint=hint, **common)
+    closest = None if hint is not None else _closest(at, target.alpha)
+    return Infeasible(reason=InfeasibleReason.RISK_NEVER_LOW_ENOUGH, closest=closest, hint=hint, **common)
+
+
+def _largest_block(at: Counts) -> TieBlock:
+    block = int(at.ties.argmax())
+    k, e = np.concatenate(([0], at.k)), np.concatenate(([0], at.e))
+    return TieBlock(
+        score=float(at.threshold[block]),
+        size=int(at.ties[block]),
+        distinct=at.k.size,
+        without=(int(k[block]), int(e[block])),
+        within=(int(k[block + 1]), int(e[block + 1])),
+    )
+
+
+def _closest(at: Counts, alpha: float) -> tuple[int, int]:
+    """Accepted items, and wrong ones among them, at the lowest error rate of at least `default_k_min` items."""
+    # With fewer items the search points past the end, and the last threshold stands in.
+    first = min(int(np.searchsorted(at.k, default_k_min(at.n, alpha))), at.k.size - 1)
+    best = first + int((at.e[first:] / at.k[first:]).argmin())
+    return int(at.k[best]), int(at.e[best])
 
 
 def _smallest(target: Target, u: Floats, wrong: Ints, at: Counts, options: Mapping[str, Any]) -> Feasible | Infeasible:
@@ -255,55 +275,6 @@ def _smallest(target: Target, u: Floats, wrong: Ints, at: Counts, options: Mappi
     return _outcome(target, at, result, {**options, "alpha": "smallest"})
 
 
-def _reason(target: Target, at: Counts, hint: Hint | None) -> tuple[InfeasibleReason, str]:
-    """Why the rule found nothing: the number of accepted items that came closest, and one next step.
-
-    Would a cut inside a block of ties do, errors spread evenly? Otherwise the risk is never low enough.
-    """
-    n, alpha = at.measured, target.alpha
-    upside_down = at.auroc is not None and at.auroc < 1 - USEFUL_AUROC
-    start = "Wrong answers have the lower scores. If they are confidences, pass 1 - confidence. " if upside_down else ""
-    if at.k.size < n and isinstance(target.choose(*_untied(at)), Threshold):
-        block = int(at.ties.argmax())
-        size = int(at.ties[block])
-        return InfeasibleReason.TIE_BLOCK_TOO_LARGE, (
-            f"{start}The scores have {at.k.size} distinct values; {size} of {n} items ({size / n:.0%}) share the score "
-            f"{at.threshold[block]:g} and must be accepted or rejected together: {_around(at, block)}. A cut inside "
-            "the block would do. Use a finer uncertainty score (more samples, or a continuous score). "
-            f"{FRESH_LABELS}"
-        )
-    if hint is not None:
-        said = (
-            f"{alpha:g} cannot be certified: of the {hint.n_accepted} most certain items "
-            f"({hint.n_accepted / at.n:.0%}) {hint.n_errors} are wrong. For these {hint.bound:.2g} can (--alpha "
-            "smallest). "
-        )
-        rate = hint.n_errors / hint.n_accepted
-    else:
-        # With fewer than k_min items the search points past the end, and the last threshold stands in.
-        first = min(int(np.searchsorted(at.k, default_k_min(at.n, alpha))), at.k.size - 1)
-        best = first + int((at.e[first:] / at.k[first:]).argmin())
-        k, e = int(at.k[best]), int(at.e[best])
-        said, rate = f"Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). ", e / k
-    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
-        f"{start}No threshold satisfies rule {target.rule.name!r} at alpha = {alpha:g}: overall {at.errors} of {n} "
-        f"answers are wrong ({at.errors / n:.1%}). {said}{_next_step(at, alpha, rate)}"
-    )
-
-
-def _next_step(at: Counts, alpha: float, rate: float) -> str:
-    """The next step that helps most: a score that ranks errors, then labels, then a better score."""
-    # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
-    if at.auroc is not None and at.auroc < USEFUL_AUROC:
-        auroc = f"AUROC {at.auroc:.2f}, and 0.5 is guessing"
-        if at.auroc < 0.5:
-            return f"Check whether the score is upside down: higher must mean less certain ({auroc})."
-        return f"Use another uncertainty score: this one hardly tells right from wrong ({auroc}). {FRESH_LABELS}"
-    if rate <= alpha:
-        return "Label more questions: that rate is within the target, but the items are too few to show it."
-    return f"Use a better uncertainty score. {FRESH_LABELS}"
-
-
 def _untied(at: Counts) -> tuple[Floats, Bools]:
     """As many items without ties, the errors of each block spread evenly over it."""
     k, e = np.concatenate(([0], at.k)), np.concatenate(([0], at.e))
@@ -312,18 +283,3 @@ def _untied(at: Counts) -> tuple[Floats, Bools]:
     unmeasured = at.n - at.measured
     scores = np.append(np.arange(float(at.measured)), np.full(unmeasured, np.inf))
     return scores, np.append(np.diff(errors, prepend=0) > 0, np.zeros(unmeasured, dtype=np.bool_))
-
-
-def _too_few(target: Target, at: Counts, start: int | None) -> str:
-    rule, alpha = target.rule.name, target.alpha
-    needed = f"Even without a single error {at.measured} items are too few for rule {rule!r} at alpha = {alpha:g}"
-    if target.delta is not None:
-        least = int(fewest_accepted(0, alpha, target.delta)) if start is None else start
-        needed += f" and delta = {target.delta:.3g}: one threshold alone takes {least} error-free accepted items"
-    return needed + ". Label more questions."
-
-
-def _around(at: Counts, block: int) -> str:
-    """Errors among the accepted without a block and with it."""
-    ends = [(int(at.e[i]), int(at.k[i])) for i in (block - 1, block) if i >= 0]
-    return ", then ".join(f"{e} wrong of {k} accepted ({e / k:.1%})" for e, k in ends)

@@ -23,7 +23,6 @@ from .fitting import DEFAULT_DELTA, check_open_unit, fit
 from .pipeline import FitSettings, fit_artifact, part_header
 from .rules.certificate import interval
 from .rules.counts import Feasible as Threshold
-from .rules.counts import Infeasible as NoThreshold
 from .rules.counts import items
 from .rules.prediction_powered import prediction_powered
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
@@ -94,21 +93,11 @@ def fit_prediction_powered(
             tie_block=int(np.count_nonzero(scores[sampled] == result.threshold)),
             **common,
         )
-    reason, detail = _why(result, alpha)
-    return Infeasible(reason=reason, detail=detail, **common)
-
-
-def _why(result: NoThreshold, alpha: float) -> tuple[InfeasibleReason, str]:
-    if result.first is None:
-        return InfeasibleReason.TOO_FEW_ITEMS, (
-            f"People labelled {result.n} answers; a threshold needs {result.start} accepted ones among them. Have more "
-            "labelled, drawn at random."
-        )
-    return InfeasibleReason.RISK_NEVER_LOW_ENOUGH, (
-        f"At the first threshold tested {result.first.e} of the {result.first.k} accepted answers that people labelled "
-        f"are wrong, which with the judge's labels does not show an error rate of {alpha:g}. Label more by hand, or "
-        "use a larger alpha or a better score."
-    )
+    first = result.first
+    if first is None:
+        return Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, n_measured=k, needed=result.start, **common)
+    reason = InfeasibleReason.RISK_NEVER_LOW_ENOUGH
+    return Infeasible(reason=reason, n_measured=k, closest=(first.k, first.e), **common)
 
 
 def artifact_with_people(

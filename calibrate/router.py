@@ -142,9 +142,6 @@ def _nothing_for_others(like: CalibrationArtifact, groups: Sequence[str]) -> Cal
         n=0,
         diagnostics=Diagnostics(base_error=0.0, auroc=None, max_acceptance=0.0),
         reason=InfeasibleReason.UNKNOWN_GROUP,
-        detail=(
-            "The question is of none of the groups that have a threshold, so nothing is accepted (they are: "
-            f"{', '.join(groups)}). Name its group, or hand it to a person."
-        ),
+        options={"known_groups": list(groups)},
     )
     return uncalibrated(like.model, like.plan, like.prompt, like.estimator, outcome, turns=like.data.turns)

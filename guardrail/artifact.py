@@ -426,8 +426,8 @@ class CascadeOutcome(Frozen):
     these questions and is not a certificate. None if nothing is accepted."""
     reason: InfeasibleReason | None = None
     """The reason why no thresholds satisfy the rule; None if some do."""
-    detail: str = ""
-    """The reason in words."""
+    needed: int | None = None
+    """Of too few questions: how many without a single error would do."""
 
     @property
     def feasible(self) -> bool:

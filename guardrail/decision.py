@@ -8,14 +8,13 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
-from .describe import guarantee, why
 from .gate import accepts
 from .judges import default_judge, distinct_answers
 from .sampling.replies import part_of_an_answer
-from .types import SampleSet, SamplingPlan, Uncertainty, Unmeasured
+from .types import Note, NoteKind, Reason, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
 from .uncertainty.combine import primary_alone
-from .verdict import Meaning, Reason, Verdict
+from .verdict import Meaning, Verdict
 
 __all__ = ["Gate", "ThresholdGate", "by_first_call", "in_two_stages", "unmeasurable", "verdict_by"]
 
@@ -57,17 +56,15 @@ class ThresholdGate:
         """As `Gate.decide`."""
         meanings: tuple[Meaning, ...] = ()
         uncertainty = unmeasurable(drawn, self)
-        if uncertainty is not None:
-            settled = None
-        elif settled is not None:
+        if uncertainty is None and settled is not None:
             uncertainty = settled
-        else:
+        elif uncertainty is None:
             uncertainty, clusters = _measured(drawn, self.estimator, self.artifact.plan)
             texts = [sample.comparable for sample in drawn.samples]
             meanings = () if clusters is None else _meanings(texts, clusters)
-        remarks = _by_bound(settled) + _alone(drawn, self.estimator, self.artifact)
-        verdict = verdict_by(uncertainty, drawn, self, remarks)
-        return verdict.model_copy(update={"meanings": meanings}) if meanings else verdict
+        verdict = verdict_by(uncertainty, drawn, self)
+        notes = (*_alone(drawn, self.estimator, self.artifact), *verdict.notes)
+        return verdict.model_copy(update={"meanings": meanings, "notes": notes})
 
 
 def unmeasurable(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
@@ -78,30 +75,30 @@ def unmeasurable(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
     return gate.estimator.unmeasured(part.reason, part.detail)
 
 
-def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate, remarks: str = "") -> Verdict:
+def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdict:
     """The verdict on a measured answer: the one comparison, and its evidence.
 
     Args:
         uncertainty: The measurement, or why it failed.
         drawn: The sample set.
         gate: The gate.
-        remarks: Sentences for the end of the explanation.
     """
     artifact, estimator = gate.artifact, gate.estimator
     reason = _reason(uncertainty, artifact)
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail=why(reason, uncertainty, artifact, estimator) + remarks + _left_out(drawn, estimator),
         uncertainty=uncertainty,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
-        guarantee=guarantee(artifact.outcome),
+        outcome=artifact.outcome,
+        basis=estimator.basis,
         artifact=artifact.digest,
         candidate=drawn.primary,
         alternatives=_alternatives(drawn),
         samples=tuple(sample.comparable for sample in drawn.samples),
         cost=drawn.cost,
+        notes=_not_compared(drawn, estimator),
     )
 
 
@@ -147,12 +144,10 @@ def _first_call(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
     accepted = accepts(high, threshold)
     if not accepted and accepts(low, threshold):
         return None
-    detail = f"settled by the first call: {cheap.estimator} {cheap.value:.4g}, whatever the samples say"
     return Uncertainty(
         value=high if accepted else low,
         unit=estimator.unit,
         estimator=estimator.name,
-        detail=detail,
         is_bound=True,
         first=cheap.value,
     )
@@ -189,36 +184,28 @@ def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
     return Reason.WITHIN_THRESHOLD if accepts(uncertainty.value, artifact.threshold) else Reason.ABOVE_THRESHOLD
 
 
-def _by_bound(settled: Uncertainty | None) -> str:
-    if settled is None or settled.value is None:
-        return ""
-    return f" The score itself was not needed: {settled.detail}."
-
-
-def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact) -> str:
-    """A sentence if the answer means the same as none of the samples; empty otherwise, and where only a model knows."""
+def _alone(drawn: SampleSet, estimator: Estimator, artifact: CalibrationArtifact) -> tuple[Note, ...]:
+    """A note if the answer means the same as none of the samples; none otherwise, and where only a model knows."""
     answers = [sample.comparable for sample in drawn.samples]
     own = "" if drawn.primary is None else drawn.primary.comparable
     judge = estimator.judge or default_judge(artifact.plan.bindings)
     if not own or not answers or own in answers or judge.is_slow:
-        return ""
+        return ()
     try:
         clusters = cluster(drawn.question, [*answers, own], judge, estimator.clustering)
-    except Exception:  # a judge may be the user's code, and this sentence decides nothing
-        return ""
+    except Exception:  # a judge may be the user's code, and this note decides nothing
+        return ()
     if clusters is None or clusters.assignment[-1] in clusters.assignment[:-1]:
-        return ""
-    unread = "" if estimator.reads_answer else f", and {estimator.name} compares the samples alone"
-    return f" The answer agrees with none of the {len(answers)} samples{unread}."
+        return ()
+    return (Note(kind=NoteKind.AGREES_WITH_NONE, about=() if estimator.reads_answer else (estimator.name,)),)
 
 
-def _left_out(drawn: SampleSet, estimator: Estimator) -> str:
-    """A sentence about arguments of the answer that the judge never compares; may be empty."""
+def _not_compared(drawn: SampleSet, estimator: Estimator) -> tuple[Note, ...]:
+    """A note about arguments of the answer that the judge never compares, if there are some."""
     if drawn.primary is None or estimator.judge is None:
-        return ""
+        return ()
     names = estimator.judge.left_out(drawn.primary.comparable)
-    listed = "; ".join(names)
-    return f" Not judged, because the artifact leaves it out of the comparison: {listed}. Check it." if names else ""
+    return (Note(kind=NoteKind.NOT_COMPARED, about=tuple(names)),) if names else ()
 
 
 def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:

@@ -6,21 +6,23 @@ shown. Terminal, report, log and ``/readyz`` therefore say the same. Shares are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import get_args
+from typing import TYPE_CHECKING, get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
-from .items.item import ItemVerdict
 from .items.spec import ItemRule
 from .notebook import percent, sure
-from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome
-from .sampling.follow_ups import SCORE
-from .types import Uncertainty
-from .uncertainty import Estimator
-from .verdict import WAY_OUT, Reason
+from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, TieBlock
+from .types import Basis, NoteKind, Reason, Uncertainty, Unmeasured
+
+if TYPE_CHECKING:
+    from .verdict import Verdict  # which shows itself with these words
 
 __all__ = [
+    "FRESH_LABELS",
+    "USEFUL_AUROC",
+    "WAY_OUT",
     "Asked",
     "Terms",
     "answer_if",
@@ -29,19 +31,22 @@ __all__ = [
     "confidence",
     "describe",
     "guarantee",
+    "next_step",
     "not_covered",
     "promise_line",
     "promised_of_items",
     "promises",
+    "reason_in_words",
+    "remedy",
     "reversed_score",
+    "settled_early",
     "stops_nothing",
     "summary",
     "target_text",
     "together",
     "unguardable",
     "warning",
-    "why",
-    "why_in_part",
+    "why_infeasible",
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
@@ -55,6 +60,10 @@ PROVISIONAL = 200
 """Labels below which a fit is called provisional: a second one may answer far more or far less."""
 REVERSED = 0.4
 """AUROC below which a score is called reversed."""
+USEFUL_AUROC = 0.6
+"""Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
+FRESH_LABELS = "Fit another score on fresh labels: to choose a score by these labels breaks the promise."
+"""What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +165,17 @@ def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
     outcome = artifact.outcome
     return Terms(
         outcome.rule,
-        outcome.rule == CERTIFIED if isinstance(outcome, CascadeOutcome) else outcome.certifies,
+        _certifies(outcome),
         confidence(artifact),
         outcome.acceptance if isinstance(artifact, CascadeArtifact) else artifact.acceptance,
         outcome.n_accepted,
         outcome.n_errors,
         None if isinstance(outcome, Infeasible) else outcome.interval,
     )
+
+
+def _certifies(outcome: Outcome | CascadeOutcome) -> bool:
+    return outcome.rule == CERTIFIED if isinstance(outcome, CascadeOutcome) else outcome.certifies
 
 
 def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
@@ -280,7 +293,7 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
     if isinstance(artifact, CascadeArtifact):
         labels = n = artifact.outcome.n
         condition = "the first stage answers whose condition holds" if outcome.n_accepted else NO_THRESHOLD
-        rest: tuple[str, ...] = () if outcome.n_accepted else (artifact.outcome.detail,)
+        rest: tuple[str, ...] = () if outcome.n_accepted else (why_infeasible(artifact.outcome),)
     else:
         labels = len(artifact.calibration.error)
         n = artifact.outcome.scope.n_asked or artifact.data.n_questions
@@ -309,7 +322,7 @@ def _way_to_a_threshold(outcome: Infeasible, needed: str | None) -> Iterator[str
     hint = outcome.hint
     own_remedy = (InfeasibleReason.TOO_FEW_ITEMS, InfeasibleReason.TIE_BLOCK_TOO_LARGE)
     if hint is None or outcome.reason in own_remedy:
-        yield outcome.detail
+        yield why_infeasible(outcome)
     if hint is not None:
         yield (
             f"of the {hint.n_accepted} most certain answers {hint.n_errors} were wrong: for these "
@@ -462,110 +475,321 @@ def target_text(alpha: float, *, certifies: bool) -> str:
     return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
 
 
+# -- Why there is no threshold ----------------------------------------------------------------------------------------
+
+
+def why_infeasible(outcome: Infeasible | CascadeOutcome) -> str:
+    """Why a fit found no threshold, with its numbers, and the one step that helps most as the last sentence."""
+    return f"{_found(outcome)}{remedy(outcome)}"
+
+
+def remedy(outcome: Infeasible | CascadeOutcome) -> str:
+    """The step that helps most where a fit found no threshold."""
+    reason, few = outcome.reason, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
+    if reason is InfeasibleReason.NOT_CALIBRATED:
+        return "There is no artifact yet, so a person decides about each one."
+    if reason is InfeasibleReason.UNKNOWN_GROUP:
+        return "Name its group, or hand it to a person."
+    if reason is InfeasibleReason.STAGE_NOT_USED:
+        return "The other stages answer."
+    if isinstance(outcome, CascadeOutcome) or "stage" in outcome.options:
+        return "Label more questions, use better scores or models, or ask for a larger alpha."
+    if reason is InfeasibleReason.TIE_BLOCK_TOO_LARGE:
+        return f"Use a finer uncertainty score (more samples, or a continuous score). {FRESH_LABELS}"
+    if outcome.rule in get_args(ItemRule):
+        smaller = ", or allow fewer items an answer (a smaller cap)" if outcome.rule == "wrong_share" else ""
+        ranks = "Use a score that ranks wrong items higher, label more answers, or ask for a larger alpha."
+        return f"Label more answers{smaller}." if few else ranks
+    if outcome.rule == PEOPLE:
+        drawn = "Have more labelled, drawn at random."
+        return drawn if few else "Label more by hand, or use a larger alpha or a better score."
+    if few:
+        return "Label more questions."
+    # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
+    auroc = outcome.diagnostics.auroc
+    if auroc is not None and auroc < USEFUL_AUROC:
+        shown = f"AUROC {auroc:.2f}, and 0.5 is guessing"
+        if auroc < 0.5:
+            return f"Check whether the score is upside down: higher must mean less certain ({shown})."
+        return f"Use another uncertainty score: this one hardly tells right from wrong ({shown}). {FRESH_LABELS}"
+    accepted, wrong = _closest(outcome)
+    if wrong <= outcome.alpha * accepted:
+        return "Label more questions: that rate is within the target, but the items are too few to show it."
+    return f"Use a better uncertainty score. {FRESH_LABELS}"
+
+
+def _found(outcome: Infeasible | CascadeOutcome) -> str:
+    """What a fit without a threshold found, before `remedy`; ends with a space."""
+    rule, alpha, reason = outcome.rule, outcome.alpha, outcome.reason
+    few = reason is InfeasibleReason.TOO_FEW_ITEMS
+    if isinstance(outcome, CascadeOutcome) or "stage" in outcome.options:
+        if reason is InfeasibleReason.STAGE_NOT_USED:
+            return "The system accepts more when this stage does not answer. "
+        if not few:
+            return f"An error rate of {alpha:g} cannot be certified where the stages begin to answer. "
+        return f"It takes {outcome.needed} questions without an error at alpha = {alpha:g}; there are {outcome.n}. "
+    if reason is InfeasibleReason.NOT_CALIBRATED:
+        return ""
+    if reason is InfeasibleReason.UNKNOWN_GROUP:
+        groups = ", ".join(outcome.options.get("known_groups", ()))
+        return f"The question is of none of the groups that have a threshold (they are: {groups}). "
+    if rule in get_args(ItemRule):
+        return _found_of_items(outcome)
+    if rule == PEOPLE:
+        return _found_by_people(outcome)
+    if few:
+        items = f"{outcome.n_measured} items are too few for rule {rule!r} at alpha = {alpha:g}"
+        least = f": one threshold alone takes {outcome.needed} error-free accepted items"
+        sure = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least if outcome.needed else ''}"
+        return f"Even without a single error {items}{sure}. "
+    return _upside_down(outcome) + (_tied(outcome, outcome.ties) if outcome.ties else _never_low_enough(outcome))
+
+
+def _upside_down(outcome: Infeasible) -> str:
+    auroc = outcome.diagnostics.auroc
+    reversed_scores = auroc is not None and auroc < 1 - USEFUL_AUROC
+    return "Wrong answers have the lower scores. If they are confidences, pass 1 - confidence. " * reversed_scores
+
+
+def _tied(outcome: Infeasible, ties: TieBlock) -> str:
+    n, ends = outcome.n_measured, [ties.without, ties.within] if ties.without[0] else [ties.within]
+    around = ", then ".join(f"{e} wrong of {k} accepted ({e / k:.1%})" for k, e in ends)
+    return (
+        f"The scores have {ties.distinct} distinct values; {ties.size} of {n} items ({ties.size / n:.0%}) share the "
+        f"score {ties.score:g} and must be accepted or rejected together: {around}. A cut inside the block would do. "
+    )
+
+
+def _closest(outcome: Infeasible) -> tuple[int, int]:
+    """Items accepted, and wrong answers among them, where a rule without a threshold came closest."""
+    if outcome.hint is not None:
+        return outcome.hint.n_accepted, outcome.hint.n_errors
+    return outcome.closest or (0, 0)
+
+
+def _never_low_enough(outcome: Infeasible) -> str:
+    alpha, n, hint = outcome.alpha, outcome.n_measured, outcome.hint
+    k, e = _closest(outcome)
+    base = outcome.diagnostics.base_error
+    if hint is not None:
+        said = (
+            f"{alpha:g} cannot be certified: of the {k} most certain items ({k / outcome.n:.0%}) {e} are wrong. For "
+            f"these {hint.bound:.2g} can (--alpha smallest). "
+        )
+    else:
+        said = f"Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). " if k else ""
+    return (
+        f"No threshold satisfies rule {outcome.rule!r} at alpha = {alpha:g}: overall {round(base * n)} of {n} answers "
+        f"are wrong ({base:.1%}). {said}"
+    )
+
+
+def _found_of_items(outcome: Infeasible) -> str:
+    if outcome.reason is not InfeasibleReason.TOO_FEW_ITEMS:
+        return (
+            f"At no threshold that can be tested is the risk of rule {outcome.rule} shown to be at most "
+            f"{outcome.alpha:g}: too many of the most certain items are wrong. "
+        )
+    needed = f": it takes about {outcome.needed}, even without a single wrong item" if outcome.needed else ""
+    return (
+        f"{outcome.n_measured} answers are too few for rule {outcome.rule} at alpha = {outcome.alpha:g} and delta = "
+        f"{outcome.delta or 0:g}{needed}. "
+    )
+
+
+def _found_by_people(outcome: Infeasible) -> str:
+    if outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
+        labelled = f"People labelled {outcome.options['people']} answers"
+        return f"{labelled}; a threshold needs {outcome.needed} accepted ones among them. "
+    k, e = _closest(outcome)
+    return (
+        f"At the first threshold tested {e} of the {k} accepted answers that people labelled are wrong, which with the "
+        f"judge's labels does not show an error rate of {outcome.alpha:g}. "
+    )
+
+
 # -- Verdicts ----------------------------------------------------------------------------------------------------------
 
+WAY_OUT = {
+    Unmeasured.MISCONFIGURED: (
+        "Check the endpoint's key, model name and address, and that its server runs; until then every question is held "
+        "back."
+    ),
+    Unmeasured.DEGENERATE_SAMPLES: (
+        "`guardrail doctor --model MODEL` shows what the endpoint honours. If its answers differ although a probe got "
+        'equal ones (a model of rules, a few possible answers), draw without the probe: probe="off", or the class '
+        "attribute guardrail_trusted = True."
+    ),
+    Unmeasured.MODEL_CHANGED: (
+        "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
+    ),
+}
+"""The next step where something other than the question must be looked after."""
+_NEXT = {
+    Reason.WITHIN_THRESHOLD: "Nothing: the answer was given.",
+    Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
+    Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
+    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
+    Reason.PARTLY_HELD_BACK: "Have a person decide about the items that were held back.",
+    Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
+    Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
+}
+_HIGH = {
+    Basis.SAMPLES: "The model's own answers disagree too much",
+    Basis.SAMPLE_LIKELIHOOD: "The model gave its own answers too little probability",
+    Basis.ANSWER_LIKELIHOOD: "The model gave its own answer too little probability",
+    Basis.OPTIONS: "No option stands out clearly enough",
+    Basis.QUESTION_ABOUT_ANSWER: "Asked about its own answer, the model did not stand by it clearly enough",
+    Basis.SCORER: "The score does not speak for the answer clearly enough",
+    Basis.CONFIDENCE: "The score does not speak for the answer clearly enough",
+    Basis.TWO_STAGES: "The model gave its own answer too little probability, or its further answers contradict it",
+    Basis.SEVERAL: "Its scores together do not speak for the answer clearly enough",
+}
+"""The meaning of a high score."""
 
-def why(reason: Reason, uncertainty: Uncertainty, artifact: CalibrationArtifact, estimator: Estimator) -> str:
-    """The reason of a verdict in words, with its numbers and the way out.
 
-    Args:
-        reason: The reason.
-        uncertainty: The measurement, or why there is none.
-        artifact: The artifact that decided.
-        estimator: Its estimator.
-    """
-    name = f"{uncertainty.estimator} {uncertainty.value:.4g}" if uncertainty.value is not None else ""
-    unit = " nats" if uncertainty.unit == "nats" else ""
-    outcome = artifact.outcome
-    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.NOT_CALIBRATED:
-        fault = "" if uncertainty.value is not None else f" Not measured: {uncertainty.reason}: {uncertainty.detail}."
-        return f"Held back: {outcome.detail}{fault}"
-    if isinstance(outcome, Infeasible) and outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
-        return f"Held back: {outcome.detail}"
-    if isinstance(outcome, Infeasible):
+def next_step(verdict: Verdict) -> str:
+    """The next step after a verdict, in one sentence."""
+    if (reason := verdict.uncertainty.reason) in WAY_OUT:
+        return WAY_OUT[reason]
+    if verdict.record is not None:
+        return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
+    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
         return (
-            f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
-            f"nothing is accepted ({outcome.reason.value}: {outcome.detail}) Route these questions elsewhere, or "
-            "calibrate with a larger alpha, more questions, or a better model."
+            "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
         )
-    if reason is Reason.UNMEASURED:
+    return _NEXT[verdict.reason]
+
+
+def reason_in_words(verdict: Verdict) -> str:
+    """The reason of a verdict, with its numbers, its notes and the way out."""
+    outcome = verdict.outcome
+    stage = f"Stage {verdict.stage} of {len(outcome.stages)}: " if isinstance(outcome, CascadeOutcome) else ""
+    return " ".join((stage + _why(verdict), *_remarks(verdict)))
+
+
+def _why(verdict: Verdict) -> str:
+    notes, score = {note.kind: " ".join(note.about) for note in verdict.notes}, verdict.uncertainty
+    unmeasured = f"({score.reason}: {score.detail})"
+    if NoteKind.ALARM in notes:
+        return f"Held back although the gate accepts, because of an alarm. {notes[NoteKind.ALARM]}"
+    if NoteKind.NOT_RECORDED in notes:
+        return (
+            f"Held back although the gate accepts: the verdict could not be recorded ({notes[NoteKind.NOT_RECORDED]}). "
+            "Answers that cannot be recorded are not given. Fix the observer (on_verdict)."
+        )
+    if NoteKind.ANOTHER_MODEL in notes:
+        fault = notes[NoteKind.ANOTHER_MODEL]
+        return (
+            "Held back: the message did not come from the guarded model, so its score could not be measured. Hand it "
+            f"to a person.{f' It cannot be given out either: {fault}.' if fault else ''}"
+        )
+    if NoteKind.NO_LABEL in notes:
+        way_out = "`guardrail doctor --model MODEL` shows what the endpoint honours."
+        if score.reason is Unmeasured.CUT_OFF:
+            way_out = "Give plan= a larger max_tokens."
+        return (
+            f"Held back, and nobody is asked: it could not be measured {unmeasured}, so no decision about it could "
+            f"become a label. {_looked_after(score, way_out)}"
+        )
+    if verdict.reason is Reason.PARTLY_HELD_BACK:
+        return _in_part(verdict)
+    if verdict.reason is Reason.INFEASIBLE:
+        return _without_threshold(verdict)
+    if verdict.reason is Reason.UNMEASURED:
         way_out = "The answer itself may be fine. Fix the cause and retry, or hand the question to a person."
-        if uncertainty.reason is not None and uncertainty.reason.depends_on_question:
+        if score.reason is not None and score.reason.depends_on_question:
             way_out = "Hand the question to a person; nothing draws it again."
-        elif uncertainty.reason in WAY_OUT:
-            way_out = WAY_OUT[uncertainty.reason]
-        return (
-            f"Held back: the {_noun(estimator)} could not be measured ({uncertainty.reason}: {uncertainty.detail}). "
-            + way_out
-        )
-    target = target_text(outcome.alpha, certifies=outcome.certifies)
-    own = _as_scored(uncertainty, artifact.threshold, estimator)
-    if reason is Reason.WITHIN_THRESHOLD:
-        return f"Accepted: {name} <= {outcome.threshold:.4g}{unit}{own}, calibrated for {target}."
+        return f"Held back: the score could not be measured {unmeasured}. {_looked_after(score, way_out)}"
+    return _compared(verdict)
+
+
+def _looked_after(score: Uncertainty, otherwise: str) -> str:
+    """The way out of a cause that is not the question's; otherwise the text given."""
+    return otherwise if score.reason is None else WAY_OUT.get(score.reason, otherwise)
+
+
+def _compared(verdict: Verdict) -> str:
+    """Score and threshold, in the direction of the user's own score where that is the other one."""
+    score, outcome, threshold = verdict.uncertainty, verdict.outcome, verdict.threshold
+    assert score.value is not None, "it was measured"
+    assert threshold is not None, "it was compared"
+    unit, own = " nats" if score.unit == "nats" else "", ""
+    if verdict.basis is Basis.CONFIDENCE:
+        top = 1.0 if score.unit == "probability" else 0.0
+        own = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
+    target = target_text(verdict.alpha, certifies=_certifies(outcome))
+    sign = ">" if verdict.reason is Reason.ABOVE_THRESHOLD else "<="
+    limit = f"{score.estimator} {score.value:.4g} {sign} {threshold:.4g}{unit}{own}"
+    if verdict.reason is not Reason.ABOVE_THRESHOLD:
+        return f"Accepted: {limit}, calibrated for {target}."
     return (
-        f"Held back: {name} > {outcome.threshold:.4g}{unit}{own}, the threshold calibrated for {target} among answers "
-        f"that are given. {_sign(estimator)}; hand the question to a person, a stronger model, or ask it "
-        "more precisely."
+        f"Held back: {limit}, the threshold calibrated for {target} among answers that are given. "
+        f"{_HIGH[verdict.basis]}; hand the question to a person, a stronger model, or ask it more precisely."
     )
 
 
-def why_in_part(items: Sequence[ItemVerdict], threshold: float | None, *, without: str = "") -> str:
-    """The reason of a verdict on items of which some are kept, with the places of the others.
+def _without_threshold(verdict: Verdict) -> str:
+    outcome = verdict.outcome
+    assert isinstance(outcome, Infeasible | CascadeOutcome), "it has no threshold"
+    why = why_infeasible(outcome)
+    if outcome.reason is InfeasibleReason.NOT_CALIBRATED:
+        score = verdict.uncertainty
+        fault = "" if score.measured else f" Not measured: {score.reason}: {score.detail}."
+        return f"Held back: {why[0].lower()}{why[1:]}{fault}"
+    if outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
+        return f"Held back: {why[0].lower()}{why[1:]}"
+    reason = "stage_not_used" if outcome.reason is None else outcome.reason.value
+    return (
+        f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
+        f"nothing is accepted ({reason}: {why}) Route these questions elsewhere, or calibrate with a larger alpha, "
+        "more questions, or a better model."
+    )
 
-    Args:
-        items: All items of the answer.
-        threshold: The threshold of the items.
-        without: Why the kept items are not given out without the others; "" if they are.
-    """
-    held = [item for item in items if not item.kept]
+
+def _in_part(verdict: Verdict) -> str:
+    """The reason of a verdict on items of which some are kept, with the places of the others."""
+    held, n = verdict.held_back, len(verdict.items)
     places = ", ".join(item.shown_path or "(the whole value)" for item in held[:LISTED])
     places += f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
-    assert threshold is not None, "some item is kept"
-    counted, limit = f"{len(items) - len(held)} of {len(items)} items", f"(uncertainty <= {threshold:.4g})"
-    if without:
+    counted, limit = f"{n - len(held)} of {n} items", f"(uncertainty <= {verdict.threshold:.4g})"
+    if verdict.accepted:
         return (
-            f"Held back: {counted} are certain enough {limit}, but {without}: {places}. Have a person decide about "
-            "them."
+            f"Accepted in part: kept {counted} {limit}. Held back: {places}. Have a person decide about these, or do "
+            "without them."
         )
-    return (
-        f"Accepted in part: kept {counted} {limit}. Held back: {places}. Have a person decide about these, or do "
-        "without them."
-    )
+    answer = verdict.original
+    calls = answer is not None and answer.tool_calls
+    without = "a call must not run without the others" if calls else "the caller takes a whole answer only"
+    return f"Held back: {counted} are certain enough {limit}, but {without}: {places}. Have a person decide about them."
 
 
-def _noun(estimator: Estimator) -> str:
-    """The word for a measurement: a scorer gives a score, other estimators an uncertainty."""
-    return "score" if estimator.scorers else "uncertainty"
+def _remarks(verdict: Verdict) -> Iterator[str]:
+    """The sentences after the reason."""
+    score, notes = verdict.uncertainty, {note.kind: note.about for note in verdict.notes}
+    if score.is_bound:
+        yield f"The score itself was not needed: {settled_early(score)}."
+    if (about := notes.get(NoteKind.AGREES_WITH_NONE)) is not None:
+        unread = f", and {about[0]} compares the samples alone" if about else ""
+        yield f"The answer agrees with none of the {len(verdict.samples)} samples{unread}."
+    if NoteKind.NOT_COMPARED in notes:
+        listed = "; ".join(notes[NoteKind.NOT_COMPARED])
+        yield f"Not judged, because the artifact leaves it out of the comparison: {listed}. Check it."
+    if verdict.items and not verdict.held_back:
+        yield f"Kept: all {len(verdict.items)} items."
+    if verdict.turns is not None:
+        yield f"The promise does not cover it: no calibration prompt had the turns {verdict.turns[:200]}."
+    if NoteKind.ASKED_BEFORE in notes:
+        yield "The same prompt was asked before; this is its verdict, and nothing was drawn again."
+    if NoteKind.NEXT_STAGE_NOT_ASKED in notes:
+        stage, after = verdict.stage, notes[NoteKind.NEXT_STAGE_NOT_ASKED][0]
+        yield (
+            f"Stage {after} was not asked instead: its threshold was calibrated for questions that stage {stage} is "
+            f"not certain about, not for all of them. Until stage {stage} decides again, have a person answer, or a "
+            f"guard of its own around the model of stage {after} (`calibrate fit`)."
+        )
 
 
-def _as_scored(uncertainty: Uncertainty, threshold: float | None, estimator: Estimator) -> str:
-    """Number and limit as a scorer gives them, where a high number speaks for the answer; otherwise empty."""
-    if estimator.scorer is None or estimator.params.get("higher") != "certain":
-        return ""
-    value = uncertainty.value
-    if value is None or threshold is None:
-        return ""
-    sign = 1.0 if uncertainty.unit == "probability" else 0.0
-    return f" (the scorer gave {sign - value:.4g}, and {sign - threshold:.4g} is enough)"
-
-
-def _sign(estimator: Estimator) -> str:
-    """The meaning of a high uncertainty in words, by the evidence that the estimator reads."""
-    needs = estimator.needs
-    if estimator.after_first is not None:
-        return "The model gave its own answer too little probability, or its further answers contradict it"
-    if estimator.name == "ties":
-        return _sign(estimator.members[0])  # the second score only orders equal ones
-    if estimator.members:
-        return "Its scores together do not speak for the answer clearly enough"
-    if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
-        return "The score does not speak for the answer clearly enough"
-    if needs.follow_up is not None:
-        return "Asked about its own answer, the model did not stand by it clearly enough"
-    if needs.samples and needs.logprobs and not needs.judge:
-        return "The model gave its own answers too little probability"
-    if needs.samples:
-        return "The model's own answers disagree too much"
-    if needs.options:
-        return "No option stands out clearly enough"
-    return "The model gave its own answer too little probability"
+def settled_early(score: Uncertainty) -> str:
+    """How the first of two stages decided."""
+    return f"settled by the first call, whose score is {score.first:.4g}, whatever the samples say"

@@ -19,7 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from .describe import answer_if, asked, promises, target_text, warning
+from .describe import answer_if, asked, promises, target_text, warning, why_infeasible
 from .errors import GuardrailError, UsageError, server_words
 from .items.gate import gate_of
 from .judges import Judge, with_majority
@@ -280,7 +280,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
         return Finding(
             "threshold",
             "fail",
-            f"none keep the error at {outcome.alpha:g} ({outcome.detail}), so everything is held back",
+            f"none keep the error at {outcome.alpha:g} ({why_infeasible(outcome)}), so everything is held back",
             "calibrate with a larger alpha, more questions, or better models",
         )
     listed = ", then ".join(answer_if(stage) for stage in artifact.stages)

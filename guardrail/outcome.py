@@ -25,6 +25,7 @@ __all__ = [
     "Infeasible",
     "InfeasibleReason",
     "Outcome",
+    "TieBlock",
 ]
 
 
@@ -41,6 +42,8 @@ class InfeasibleReason(StrEnum):
     """The only admissible cuts fall inside a block of equal scores, which must be accepted or rejected whole."""
     UNKNOWN_GROUP = "unknown_group"
     """The artifact is that of a router for the questions of no other group, and none was fitted for them."""
+    STAGE_NOT_USED = "stage_not_used"
+    """A stage of a cascade, which as a whole answers more if this stage does not."""
     NOT_CALIBRATED = "not_calibrated"
     """There is no artifact yet ("collect"): a person decides about each call, and its samples are recorded."""
 
@@ -71,6 +74,21 @@ class Hint(Frozen):
     """Wrong answers among them."""
     bound: float
     """Exact upper bound of their error rate at level delta."""
+
+
+class TieBlock(Frozen):
+    """Equal scores that are accepted or held back together, where only a cut among them would do."""
+
+    score: float
+    """The score that they share."""
+    size: int
+    """Items with that score."""
+    distinct: int
+    """Distinct scores of all items."""
+    without: tuple[int, int]
+    """Items below the block, and wrong answers among them."""
+    within: tuple[int, int]
+    """The same with the block."""
 
 
 class _OutcomeBase(Frozen):
@@ -174,9 +192,15 @@ class Infeasible(_OutcomeBase):
 
     status: Literal["infeasible"] = "infeasible"
     reason: InfeasibleReason
-    """The reason."""
-    detail: str
-    """The reason in words, with the numbers and what to do next."""
+    """The reason; `guardrail.describe.why_infeasible` has it in words, with the numbers and the next step."""
+    n_measured: int = 0
+    """Items with a score."""
+    needed: int | None = None
+    """Of too few items: how many, accepted and without a single error, would do; None where it is not known."""
+    closest: tuple[int, int] | None = None
+    """Items accepted, and wrong answers among them, where the rule came closest; None where there is a hint."""
+    ties: TieBlock | None = None
+    """The block of equal scores that is too large; None for other reasons."""
     hint: Hint | None = None
     """What can be certified on these items; None for other rules than certified, and where nothing can."""
 
@@ -210,7 +234,7 @@ class Infeasible(_OutcomeBase):
         yield "reason", self.reason.value
 
     def _repr_html_(self) -> str:
-        facts = [("rule", self._target()), ("why", self.detail), self._without_gate()]
+        facts = [("rule", self._target()), ("why", self.reason.value.replace("_", " ")), self._without_gate()]
         return as_html("Infeasible: answers nothing", facts, good=False)
 
     def plot(self, ax: Any = None) -> Any:

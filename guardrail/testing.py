@@ -160,7 +160,7 @@ def make_artifact(
     }
     outcome: Feasible | Infeasible
     if threshold is None:
-        outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, detail="made so for a test.", **common)
+        outcome = Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, **common)
     else:
         outcome = Feasible(threshold=threshold, n_accepted=1, n_errors=0, interval=(0.0, 0.975), tie_block=1, **common)
     scores: CalibrationScores | ItemScores = CalibrationScores(uncertainty=(threshold or 0.0,), error=(0,))

@@ -28,12 +28,16 @@ from .plain_json import canonical_json, has_visible, sha256_hex
 __all__ = [
     "LEAST_LOGPROB",
     "MAX_TOKENS",
+    "Basis",
     "Bindings",
     "Cost",
     "Fingerprint",
     "Frozen",
     "Missing",
+    "Note",
+    "NoteKind",
     "OptionScores",
+    "Reason",
     "Sample",
     "SampleSet",
     "SamplingPlan",
@@ -462,6 +466,80 @@ class Uncertainty(Frozen):
     def measured(self) -> bool:
         """Whether there is a value."""
         return self.value is not None
+
+
+class Reason(StrEnum):
+    """The reason of a verdict."""
+
+    WITHIN_THRESHOLD = "within_threshold"
+    """Accepted: uncertainty <= threshold."""
+    ABOVE_THRESHOLD = "above_threshold"
+    """Abstained: measured, and too uncertain."""
+    UNMEASURED = "unmeasured"
+    """Abstained: the uncertainty could not be measured; see ``Verdict.uncertainty.reason``."""
+    INFEASIBLE = "infeasible"
+    """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
+    SUSPENDED = "suspended"
+    """Abstained: the gate accepts, but a switch holds answers back after an alarm, or recording the verdict failed."""
+    PARTLY_HELD_BACK = "partly_held_back"
+    """Some items are kept and others held back; see ``Verdict.items``. Accepted: the candidate has the kept items only.
+    Abstained for a tool call, which must not run without an argument."""
+    OTHER_TURNS = "other_turns"
+    """Given out, and not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns,
+    so that the promise does not cover the answer (``turns="mark"``)."""
+
+
+class Basis(StrEnum):
+    """What a score reads; `guardrail.describe` says what a high one means."""
+
+    SAMPLES = "samples"
+    """How far the samples agree."""
+    SAMPLE_LIKELIHOOD = "sample_likelihood"
+    """The probability of the samples."""
+    ANSWER_LIKELIHOOD = "answer_likelihood"
+    """The probability of the answer."""
+    OPTIONS = "options"
+    """The probabilities of the options."""
+    QUESTION_ABOUT_ANSWER = "question_about_answer"
+    """The model's reply to a question about its own answer."""
+    SCORER = "scorer"
+    """The number of a user's scorer, where a high one speaks against the answer."""
+    CONFIDENCE = "confidence"
+    """The number of a user's scorer, where a high one speaks for the answer."""
+    TWO_STAGES = "two_stages"
+    """A first call, and samples where it is not sure enough."""
+    SEVERAL = "several"
+    """Several scores together."""
+
+
+class NoteKind(StrEnum):
+    """A fact about a verdict beside its reason and its numbers."""
+
+    AGREES_WITH_NONE = "agrees_with_none"
+    """The answer means the same as none of the samples. ``about``: the score, if it compares the samples alone."""
+    NOT_COMPARED = "not_compared"
+    """The artifact leaves arguments of the call out of the comparison. ``about``: their names."""
+    ASKED_BEFORE = "asked_before"
+    """The same prompt was asked before; this is its verdict."""
+    ALARM = "alarm"
+    """The switch holds the answer back. ``about``: its reason."""
+    NOT_RECORDED = "not_recorded"
+    """An observer failed, so the answer is held back. ``about``: the error."""
+    ANOTHER_MODEL = "another_model"
+    """The message did not come from the guarded model. ``about``: why it cannot be given out, if it cannot."""
+    NO_LABEL = "no_label"
+    """Collecting for a calibration: nobody is asked, because what was not measured gives no label."""
+    NEXT_STAGE_NOT_ASKED = "next_stage_not_asked"
+    """A stage of a cascade could not decide, so that the next one was not asked. ``about``: its number."""
+
+
+class Note(Frozen):
+    """A fact about a verdict; `guardrail.describe` has its sentence."""
+
+    kind: NoteKind
+    """The fact."""
+    about: tuple[str, ...] = ()
+    """What it is about: names, or an error in its own words."""
 
 
 @dataclass(frozen=True, slots=True)

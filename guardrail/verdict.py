@@ -9,38 +9,19 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Sequence
-from enum import StrEnum
 from html import escape
 from typing import Any
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer
+from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
+from .artifact import CascadeOutcome
+from .describe import guarantee, next_step, reason_in_words, settled_early
 from .items.item import ItemVerdict
+from .outcome import Outcome
 from .plain_json import visible
-from .types import Cost, Frozen, Sample, Uncertainty, Unmeasured
+from .types import Basis, Cost, Frozen, Note, Reason, Sample, Uncertainty, Unmeasured
 
-__all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "next_step"]
-
-
-class Reason(StrEnum):
-    """The reason of a verdict."""
-
-    WITHIN_THRESHOLD = "within_threshold"
-    """Accepted: uncertainty <= threshold."""
-    ABOVE_THRESHOLD = "above_threshold"
-    """Abstained: measured, and too uncertain."""
-    UNMEASURED = "unmeasured"
-    """Abstained: the uncertainty could not be measured; see ``Verdict.uncertainty.reason``."""
-    INFEASIBLE = "infeasible"
-    """Abstained: calibration found no threshold that keeps its promise, so nothing is accepted."""
-    SUSPENDED = "suspended"
-    """Abstained: the gate accepts, but a switch holds answers back after an alarm, or recording the verdict failed."""
-    PARTLY_HELD_BACK = "partly_held_back"
-    """Some items are kept and others held back; see ``Verdict.items``. Accepted: the candidate has the kept items only.
-    Abstained for a tool call, which must not run without an argument."""
-    OTHER_TURNS = "other_turns"
-    """Given out, and not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns,
-    so that the promise does not cover the answer (``turns="mark"``)."""
+__all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", "score_bar"]
 
 
 class Meaning(Frozen):
@@ -61,16 +42,16 @@ class Verdict(Frozen):
     """Whether the gate accepts the candidate, so that it is returned and the promise covers it."""
     reason: Reason
     """The reason of the decision."""
-    detail: str
-    """The reason in words, with the numbers and what to do about it."""
     uncertainty: Uncertainty
     """The measured uncertainty, or why there is none."""
     threshold: float | None
     """Accept iff uncertainty <= threshold; None when calibration was infeasible."""
     alpha: float
     """Target error rate among accepted answers."""
-    guarantee: str
-    """The promise of the artifact's rule, in one sentence."""
+    outcome: Outcome | CascadeOutcome
+    """The fit behind the threshold: its rule and counts, or why it found none."""
+    basis: Basis
+    """What the score reads."""
     artifact: str
     """Digest of the artifact that decided."""
     candidate: Sample | None
@@ -93,15 +74,37 @@ class Verdict(Frozen):
     whole answers, or the answer could not be split."""
     whole: Sample | None = None
     """The original answer, if ``candidate`` has only the items of it that are kept; None otherwise."""
+    notes: tuple[Note, ...] = ()
+    """Further facts, for `detail`."""
+    stage: int | None = None
+    """Of a cascade: the number of the stage that was asked last, from 1. It gave the answer if the verdict accepts."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _data_only(cls, content: Any) -> Any:
+        # The sentences of `shown` are made from the data again.
+        if isinstance(content, dict) and not content.keys().isdisjoint(_SENTENCES):
+            return {name: value for name, value in content.items() if name not in _SENTENCES}
+        return content
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         content: dict[str, Any] = write(self)
-        for name in ("turns", "record", "items", "whole"):
+        for name in ("turns", "record", "items", "whole", "notes", "stage"):
             if getattr(self, name) in (None, ()):
                 content.pop(name, None)
         return content
+
+    @property
+    def detail(self) -> str:
+        """The reason in words, with the numbers and what to do about it."""
+        return reason_in_words(self)
+
+    @property
+    def guarantee(self) -> str:
+        """The promise of the artifact's rule, in one sentence."""
+        return guarantee(self.outcome)
 
     @property
     def held_back(self) -> tuple[ItemVerdict, ...]:
@@ -165,12 +168,20 @@ class Verdict(Frozen):
             "guardrail_artifact": self.artifact,
             "guardrail_calls": self.cost.calls,
             "guardrail_turns": self.turns,
-            "guardrail_stage": getattr(self, "stage", None),  # of a cascade
+            "guardrail_stage": self.stage,
         }
 
+    def shown(self, **options: Any) -> dict[str, Any]:
+        """Plain JSON for other programs: the data, with reason and promise in words ("detail", "guarantee").
+
+        Args:
+            **options: As `pydantic.BaseModel.model_dump`, such as ``exclude``.
+        """
+        return {**self.model_dump(mode="json", **options), **{name: getattr(self, name) for name in _SENTENCES}}
+
     def without_answers(self) -> dict[str, Any]:
-        """Plain JSON without the fields that quote what the model said; items keep their places."""
-        content = self.model_dump(mode="json", exclude=_ANSWERS)
+        """`shown` without the fields that quote what the model said; items keep their places."""
+        content = self.shown(exclude=_ANSWERS)
         if self.items:
             content["items"] = [item.shown(text=False) for item in self.items]
             content["held_back"] = [item.shown_path for item in self.held_back]
@@ -179,47 +190,12 @@ class Verdict(Frozen):
 
 _ANSWERS = {"candidate", "alternatives", "meanings", "samples", "items", "whole"}
 """Fields of a verdict that quote the model. A new field that does so belongs here."""
+_SENTENCES = ("detail", "guarantee")
+"""Properties that `Verdict.shown` writes beside the data."""
 WIDTH = 32
 """Characters of a bar."""
 LONGEST = 160
 """Most characters of an answer that a line shows."""
-_NEXT = {
-    Reason.WITHIN_THRESHOLD: "Nothing: the answer was given.",
-    Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
-    Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
-    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
-    Reason.PARTLY_HELD_BACK: "Have a person decide about the items that were held back.",
-    Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
-    Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
-}
-WAY_OUT = {
-    Unmeasured.MISCONFIGURED: (
-        "Check the endpoint's key, model name and address, and that its server runs; until then every question is held "
-        "back."
-    ),
-    Unmeasured.DEGENERATE_SAMPLES: (
-        "`guardrail doctor --model MODEL` shows what the endpoint honours. If its answers differ although a probe got "
-        'equal ones (a model of rules, a few possible answers), draw without the probe: probe="off", or the class '
-        "attribute guardrail_trusted = True."
-    ),
-    Unmeasured.MODEL_CHANGED: (
-        "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
-    ),
-}
-"""The next step where something other than the question must be looked after."""
-
-
-def next_step(verdict: Verdict) -> str:
-    """The next step after this verdict, in one sentence."""
-    if (reason := verdict.uncertainty.reason) in WAY_OUT:
-        return WAY_OUT[reason]
-    if verdict.record is not None:
-        return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
-    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
-        return (
-            "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
-        )
-    return _NEXT[verdict.reason]
 
 
 def as_text(verdict: Verdict) -> str:
@@ -328,7 +304,9 @@ def _score(verdict: Verdict) -> list[str]:
     lines = [f"{uncertainty.estimator} {uncertainty.value:.4g}{unit}, {limit} (higher is less certain)"]
     if threshold is not None:
         lines.append(score_bar(uncertainty.value, threshold))
-    if uncertainty.detail:
+    if uncertainty.is_bound:
+        lines.append(_line(settled_early(uncertainty)))
+    elif uncertainty.detail:
         lines.append(_line(uncertainty.detail))
     return lines
 

@@ -194,7 +194,6 @@ def _storable(verdict: Verdict) -> Verdict:
             update={
                 "accepted": False,
                 "reason": Reason.UNMEASURED,
-                "detail": f"Held back: {error}.",
                 "uncertainty": verdict.uncertainty.model_copy(update=why),
                 "candidate": None,
             }

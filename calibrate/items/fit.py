@@ -122,7 +122,11 @@ def _outcome(
         "diagnostics": Diagnostics(base_error=everything, auroc=None, max_acceptance=1.0),
     }
     if isinstance(found, rules.Infeasible):
-        return Infeasible(reason=InfeasibleReason(found.reason), detail=_why(rule, alpha, delta, found, data), **common)
+        kept = float(np.isfinite(data.items.uncertainty).sum()) / (data.items.n * data.spec.cap)
+        reason = InfeasibleReason(found.reason)
+        few = reason is InfeasibleReason.TOO_FEW_ITEMS
+        needed = answers_needed(rule, alpha, delta, kept) if few else None
+        return Infeasible(reason=reason, n_measured=data.items.n, needed=needed, **common)
     return Feasible(
         threshold=found.threshold,
         n_accepted=figures.shown,
@@ -130,22 +134,6 @@ def _outcome(
         interval=interval(figures.broken, figures.shown),
         tie_block=int((data.items.first_kept() == found.threshold).sum()),
         **common,
-    )
-
-
-def _why(rule: ItemRule, alpha: float, delta: float, found: rules.Infeasible, data: LabelledItems) -> str:
-    if found.reason != "too_few_items":
-        return (
-            f"At no threshold that can be tested is the risk of rule {rule} shown to be at most {alpha:g}: "
-            "too many of the most certain items are wrong. Use a score that ranks wrong items higher, label more "
-            "answers, or ask for a larger alpha."
-        )
-    kept = float(np.isfinite(data.items.uncertainty).sum()) / (data.items.n * data.spec.cap)
-    needed = answers_needed(rule, alpha, delta, kept)
-    smaller = ", or allow fewer items an answer (a smaller cap)" if rule == "wrong_share" else ""
-    return (
-        f"{data.items.n} answers are too few for rule {rule} at alpha = {alpha:g} and delta = "
-        f"{delta:g}: it takes about {needed}, even without a single wrong item. Label more answers{smaller}."
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import answer_if, promised_of_items
+from guardrail.describe import answer_if, promised_of_items, why_infeasible
 from guardrail.items.spec import ItemFigures, ItemsSpec
 from guardrail.notebook import percent
 from guardrail.outcome import Infeasible
@@ -22,7 +22,7 @@ def promise_line(artifact: CalibrationArtifact) -> str:
     outcome = artifact.outcome
     promised = promised_of_items(outcome.rule, outcome.alpha)
     if isinstance(outcome, Infeasible):
-        return f"No threshold was found for: {promised}. Every item is held back. {outcome.detail}"
+        return f"No threshold was found for: {promised}. Every item is held back. {why_infeasible(outcome)}"
     return f"{promised[0].upper()}{promised[1:]}, with {percent(1 - (outcome.delta or 0.0))} confidence."
 
 

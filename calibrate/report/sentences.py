@@ -8,7 +8,19 @@ from typing import Literal
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
-from guardrail.describe import answer_if, asked, guarantee, stops_nothing, summary, unguardable, warning
+from guardrail.describe import (
+    FRESH_LABELS,
+    USEFUL_AUROC,
+    answer_if,
+    asked,
+    guarantee,
+    remedy,
+    stops_nothing,
+    summary,
+    unguardable,
+    warning,
+    why_infeasible,
+)
 from guardrail.notebook import percent
 from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
@@ -18,7 +30,6 @@ from ..data.records import GIVEN
 from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..evaluation.planning import labels_needed
-from ..fitting import FRESH_LABELS, USEFUL_AUROC
 from ..items.words import item_facts, items_summary
 from ..pipeline import GateCounts
 from ..rules import certifies
@@ -241,7 +252,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
             ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
         ]  # fmt: skip
     else:
-        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {outcome.detail}")]
+        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome)}")]
     rows += [
         ("promise", guarantee(artifact.outcome) if artifact.outcome.n_accepted else "nothing, so nothing is answered"),
         ("error without gate", percent(diagnostics.base_error)),
@@ -326,9 +337,7 @@ def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
     steps = []
     ranked = ranking(artifact)
     if isinstance(outcome, Infeasible):
-        detail = outcome.detail.removesuffix(f" {FRESH_LABELS}")
-        step = detail.rsplit(". ", 1)[-1]  # each reason ends with the one step that helps most
-        steps.append(step if detail == outcome.detail else f"{step} {FRESH_LABELS}")
+        steps.append(remedy(outcome))
     elif ranked is not None:
         steps.append(ranked)
     elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:

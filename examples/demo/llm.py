@@ -26,7 +26,7 @@ from examples.demo import smollm2
 from examples.demo.screen import CONSOLE, share, title
 from guardrail import CalibrationArtifact, Feasible, Guardrail, Verdict
 from guardrail.decision import ThresholdGate
-from guardrail.describe import guarantee
+from guardrail.describe import guarantee, why_infeasible
 from guardrail.plain_json import visible
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import make_estimator
@@ -186,7 +186,7 @@ def _calibrate(file: RecordFile, calibration: Sequence[Record], out: Path) -> Ca
         CONSOLE.print(f"\nanswer if {ESTIMATOR} <= {outcome.threshold:.3f}")
         CONSOLE.print(f"promise: {guarantee(outcome)}", style="bold")
     else:
-        CONSOLE.print(f"\ninfeasible ({outcome.reason.value}): {outcome.detail}", style="bold red")
+        CONSOLE.print(f"\ninfeasible ({outcome.reason.value}): {why_infeasible(outcome)}", style="bold red")
     CONSOLE.print(
         f"A model of this size supports {ALPHA:.0%}: of the tenth of its answers that it is surest of, "
         f"{_surest_tenth(calibration):.0%} are wrong.",

@@ -14,7 +14,7 @@ from calibrate.cli.frame.terminal import VisibleConsole
 from calibrate.evaluation.evaluate import Evaluation
 from calibrate.pipeline import GateCounts
 from guardrail import CalibrationArtifact, Feasible
-from guardrail.describe import guarantee
+from guardrail.describe import guarantee, why_infeasible
 from guardrail.outcome import Outcome
 from guardrail.plain_json import visible
 
@@ -43,7 +43,7 @@ def outcome_line(outcome: Outcome) -> str:
             f"threshold {outcome.threshold:.4g}: {outcome.n_accepted:,} of {outcome.n:,} calibration questions "
             f"accepted, {outcome.n_errors} wrong"
         )
-    return f"infeasible ({outcome.reason.value}): {outcome.detail}"
+    return f"infeasible ({outcome.reason.value}): {why_infeasible(outcome)}"
 
 
 def verdict_panel(

@@ -17,12 +17,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from ..bindings import binding_settings
+from ..describe import next_step
 from ..errors import AbstainedError, UnmeasuredError, UsageError
 from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import take_slot
 from ..types import Bindings
-from ..verdict import Verdict, next_step
+from ..verdict import Verdict
 from .base import GuardedChatModel
 from .messages import HANDOFF
 

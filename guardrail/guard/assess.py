@@ -18,6 +18,7 @@ from pydantic import Field
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
+from ..describe import next_step
 from ..errors import UsageError
 from ..items.gate import undivided
 from ..judges import with_majority
@@ -29,8 +30,8 @@ from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler, joined
-from ..types import Cost, Frozen, Sample, SampleSet, Uncertainty, Unmeasured
-from ..verdict import Reason, Verdict, next_step
+from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
+from ..verdict import Verdict
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
@@ -91,8 +92,7 @@ class Remembered(Frozen):
 
 
 def _again(verdict: Verdict) -> Verdict:
-    why = "The same prompt was asked before; this is its verdict, and nothing was drawn again."
-    return verdict.model_copy(update={"cost": Cost(), "detail": f"{verdict.detail} {why}"})
+    return verdict.model_copy(update={"cost": Cost(), "notes": (*verdict.notes, Note(kind=NoteKind.ASKED_BEFORE))})
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,9 +396,7 @@ def unpromised(verdict: Verdict, turns: str) -> Verdict:
     What the gate accepts as a whole passes all the same, since ``turns="mark"`` asks for it; a part of an answer does
     not.
     """
-    why = f"The promise does not cover it: no calibration prompt had the turns {turns[:200]}."
-    whole = undivided(verdict)
-    marked = whole.model_copy(update={"turns": turns, "detail": f"{whole.detail} {why}"})
+    marked = undivided(verdict).model_copy(update={"turns": turns})
     if not marked.accepted:
         return marked
     return marked.model_copy(update={"accepted": False, "reason": Reason.OTHER_TURNS})

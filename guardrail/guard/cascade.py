@@ -15,14 +15,13 @@ from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CascadeArtifact
-from ..describe import guarantee
 from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
-from ..types import Unmeasured
-from ..verdict import Reason, Verdict
+from ..types import Note, NoteKind, Reason, Unmeasured
+from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
 from .base import GuardedChatModel
 from .chat_model import Guardrail
@@ -44,7 +43,7 @@ class CascadeVerdict(Verdict):
     """The verdict of the last stage that was asked, with the cost and the promise of the whole cascade."""
 
     stage: int
-    """Number of that stage, from 1. It gave the answer if the verdict accepts."""
+    """Number of the stage that was asked last, from 1. It gave the answer if the verdict accepts."""
     stages: tuple[Verdict, ...]
     """Verdicts of the stages that were asked, in order."""
 
@@ -58,7 +57,6 @@ class CascadeVerdict(Verdict):
         whole = {name: getattr(self, name) for name in Verdict.model_fields}
         return {
             **Verdict(**whole).to_metadata(),
-            "stage": self.stage,
             "stages": [verdict.to_metadata() for verdict in self.stages],
         }
 
@@ -214,25 +212,19 @@ class Cascade(GuardedChatModel):
         cost = verdicts[0][1].cost
         for _, verdict in verdicts[1:]:
             cost = cost + verdict.cost
+        notes = last.notes
+        after = next((other for other, _ in self._asked if other > number), None)
+        if not last.passes and after is not None:
+            notes = (*notes, Note(kind=NoteKind.NEXT_STAGE_NOT_ASKED, about=(str(after),)))
         system = {
-            "guarantee": guarantee(self.artifact.outcome),
+            "outcome": self.artifact.outcome,
             "artifact": self.artifact.digest,
             "cost": cost,
-            "detail": f"Stage {number} of {len(self._guards)}: {last.detail}{self._left_out(number, last)}",
+            "notes": notes,
+            "stage": number,
         }
         whole = {name: getattr(last, name) for name in Verdict.model_fields} | system
-        return CascadeVerdict(**whole, stage=number, stages=tuple(verdict for _, verdict in verdicts))
-
-    def _left_out(self, number: int, last: Verdict) -> str:
-        """The reason why the next stage was not asked, and the next step; empty after an answer or the last stage."""
-        after = next((other for other, _ in self._asked if other > number), None)
-        if last.passes or after is None:
-            return ""
-        return (
-            f" Stage {after} was not asked instead: its threshold was calibrated for questions that stage {number} is "
-            f"not certain about, not for all of them. Until stage {number} decides again, have a person answer, or a "
-            f"guard of its own around the model of stage {after} (`calibrate fit`)."
-        )
+        return CascadeVerdict(**whole, stages=tuple(verdict for _, verdict in verdicts))
 
     def _memory(self) -> dict[str, Any]:
         own = self.stage_settings or [{} for _ in self._guards]
@@ -258,7 +250,7 @@ class Cascade(GuardedChatModel):
         self._refuse_overrides(stop, arguments)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
-        note_verdict(run_manager, verdict)
+        note_verdict(run_manager, verdict.trace_fields())
         if verdict.passes:
             message = accepted_answer(verdict, self._named(verdict))
             return chat_result(message, verdict)

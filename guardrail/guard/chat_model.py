@@ -268,7 +268,7 @@ class Guardrail(GuardedChatModel):
         form = form_of(self.artifact.plan, stop, arguments)
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
-        note_verdict(run_manager, verdict)
+        note_verdict(run_manager, verdict.trace_fields())
         bound = self.artifact.plan.bindings
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
         if verdict.passes:

@@ -25,6 +25,7 @@ from ..errors import UsageError, describe_error
 from ..monitor import SafetySwitch
 from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps
+from ..types import Note, NoteKind
 from ..verdict import Reason, Verdict
 
 __all__ = ["Observer", "Observers", "as_observers", "chosen", "hold_if_suspended"]
@@ -44,7 +45,7 @@ def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
     why = switch.objection(value)
     if why is None:
         return verdict
-    return _held(verdict, f"Held back although the gate accepts, because of an alarm. {why}")
+    return _held(verdict, NoteKind.ALARM, why)
 
 
 def as_observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
@@ -151,16 +152,13 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
     log.error("guardrail: on_verdict failed with %s, so no answer is given", described)
     if not verdict.passes:
         return verdict
-    return _held(
-        verdict,
-        f"Held back although the gate accepts: the verdict could not be recorded ({described}). "
-        "Answers that cannot be recorded are not given. Fix the observer (on_verdict).",
-    )
+    return _held(verdict, NoteKind.NOT_RECORDED, described)
 
 
-def _held(verdict: Verdict, detail: str) -> Verdict:
+def _held(verdict: Verdict, kind: NoteKind, cause: str) -> Verdict:
     held = {"candidate": verdict.original, "whole": None, "items": tuple(item.held() for item in verdict.items)}
-    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "detail": detail, **held})
+    notes = (Note(kind=kind, about=(cause,)),)
+    return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "notes": notes, **held})
 
 
 def chosen(key: str, rate: float, *, salt: str = "audit") -> bool:

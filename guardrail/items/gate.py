@@ -9,7 +9,6 @@ from typing import Any
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, ThresholdGate, unmeasurable, verdict_by
-from ..describe import why_in_part
 from ..errors import ArtifactMismatchError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge
@@ -133,16 +132,11 @@ def _by_items(
         return verdict.model_copy(update={"items": judged})
     held = [item for item in judged if not item.kept]
     if not held:
-        whole = {"candidate": release(answer, judged), "detail": f"{verdict.detail} Kept: all {len(judged)} items."}
-        return verdict.model_copy(update={"items": judged, **whole})
+        return verdict.model_copy(update={"items": judged, "candidate": release(answer, judged)})
     partly = {"items": judged, "reason": Reason.PARTLY_HELD_BACK}
     if answer.tool_calls:
-        detail = why_in_part(judged, verdict.threshold, without="a call must not run without the others")
-        return verdict.model_copy(update={**partly, "accepted": False, "detail": detail})
-    detail = why_in_part(judged, verdict.threshold)
-    return verdict.model_copy(
-        update={**partly, "candidate": release(answer, judged), "whole": answer, "detail": detail}
-    )
+        return verdict.model_copy(update={**partly, "accepted": False})
+    return verdict.model_copy(update={**partly, "candidate": release(answer, judged), "whole": answer})
 
 
 def _named(item: Item, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> str | None:
@@ -155,10 +149,7 @@ def undivided(verdict: Verdict) -> Verdict:
     """For callers that can use no item of an answer: an abstention unless everything is kept."""
     if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
-    detail = why_in_part(verdict.items, verdict.threshold, without="the caller takes a whole answer only")
-    return verdict.model_copy(
-        update={"accepted": False, "candidate": verdict.original, "whole": None, "detail": detail}
-    )
+    return verdict.model_copy(update={"accepted": False, "candidate": verdict.original, "whole": None})
 
 
 def released_call(verdict: Verdict) -> Verdict:
@@ -167,8 +158,7 @@ def released_call(verdict: Verdict) -> Verdict:
     if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK or answer is None:
         return verdict
     left = release(answer, verdict.items)
-    detail = why_in_part(verdict.items, verdict.threshold)
-    return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer, "detail": detail})
+    return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer})
 
 
 # -- What is left of the answer ----------------------------------------------------------------------------------------

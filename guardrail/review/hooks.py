@@ -143,7 +143,7 @@ def content_of(
         UnstorableError: The verdict is nested too deeply to be written.
     """
     try:
-        verdict_fields = verdict.model_dump(mode="json")
+        verdict_fields = verdict.shown()
     except ValueError as error:
         cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
         raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error

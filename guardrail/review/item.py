@@ -79,7 +79,7 @@ class Content(Frozen):
     candidate: Candidate | None = None
     """The judged candidate; None if the model failed, so that it cannot be approved."""
     verdict: dict[str, Any] | None = None
-    """``Verdict.model_dump(mode="json")``."""
+    """``Verdict.shown()``: the verdict as data, with its reason and promise in words."""
     alternatives: tuple[tuple[str, float], ...] = ()
     """Other answers of the model with their share among its samples, most frequent first."""
     candidate_set: CandidateSet | None = None

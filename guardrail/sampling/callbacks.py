@@ -12,7 +12,7 @@ have they one to keep a graph that runs inside, such as a judge, out of the call
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import wraps
 from inspect import signature
@@ -30,8 +30,6 @@ from langchain_core.callbacks import (
 from langchain_core.runnables import RunnableConfig
 from langchain_core.runnables.config import var_child_runnable_config
 from langchain_core.tracers import BaseTracer
-
-from ..verdict import Verdict
 
 __all__ = ["child_callbacks", "drop_streaming_handlers", "note_verdict", "streaming_disabled", "without_tokens"]
 
@@ -134,16 +132,16 @@ def without_tokens(generate: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def note_verdict(
-    run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None, verdict: Verdict
+    run_manager: CallbackManagerForLLMRun | AsyncCallbackManagerForLLMRun | None, fields: Mapping[str, Any]
 ) -> None:
-    """Write the verdict into the metadata of the guard's run, for every tracer that keeps runs.
+    """Write ``Verdict.trace_fields()`` into the metadata of the guard's run, for every tracer that keeps runs.
 
     LangSmith shows it as run metadata, and exporters that read LangChain's runs (OpenTelemetry) as attributes; so it is
     flat and holds no text of an answer. It is there even when the abstention raises.
     """
     if run_manager is None:
         return
-    metadata = {name: value for name, value in verdict.trace_fields().items() if value is not None}
+    metadata = {name: value for name, value in fields.items() if value is not None}
     for handler in run_manager.handlers:
         run = getattr(handler, "run_map", {}).get(str(run_manager.run_id))
         if run is not None:

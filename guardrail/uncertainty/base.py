@@ -12,9 +12,9 @@ from numpy.typing import NDArray
 
 from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
-from ..sampling.follow_ups import AnswerScorer, FollowUp
+from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
 from ..specs import Clustering, EstimatorSpec
-from ..types import Missing, SampleSet, Uncertainty, Unit, Unmeasured
+from ..types import Basis, Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
 __all__ = ["Estimator", "Evidence", "Formula", "Level", "Needs", "Piece"]
@@ -178,6 +178,25 @@ class Estimator:
         needs = self.needs
         compared = needs.primary or needs.answer or needs.likeness or needs.entailment or needs.follow_up is not None
         return not needs.samples or compared or any(member.reads_answer for member in self.members)
+
+    @property
+    def basis(self) -> Basis:
+        """What the score reads, for the words of a verdict."""
+        needs = self.needs
+        if self.after_first is not None:
+            return Basis.TWO_STAGES
+        if self.name == "ties":  # the second score only orders equal ones, and the sum is not the first one's number
+            first = self.members[0].basis
+            return Basis.SCORER if first is Basis.CONFIDENCE else first
+        if self.members:
+            return Basis.SEVERAL
+        if needs.follow_up is not None and needs.follow_up.name.startswith(SCORE):
+            return Basis.CONFIDENCE if self.params.get("higher") == "certain" else Basis.SCORER
+        if needs.follow_up is not None:
+            return Basis.QUESTION_ABOUT_ANSWER
+        if needs.samples:
+            return Basis.SAMPLE_LIKELIHOOD if needs.logprobs and not needs.judge else Basis.SAMPLES
+        return Basis.OPTIONS if needs.options else Basis.ANSWER_LIKELIHOOD
 
     @property
     def scorers(self) -> tuple[AnswerScorer, ...]:

@@ -121,7 +121,6 @@ def collecting(
     """A stand-in for an artifact: it accepts nothing."""
     outcome = Infeasible(
         reason=InfeasibleReason.NOT_CALIBRATED,
-        detail="there is no artifact yet, so a person decides about each one.",
         rule="none",
         alpha=0.0,
         delta=None,

@@ -20,8 +20,8 @@ from guardrail.guard.assess import Assessment
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import conversation_text, turns_of
 from guardrail.sampling.effects import Steps, computation
-from guardrail.types import Bindings, SamplingPlan, Unmeasured
-from guardrail.verdict import WAY_OUT, Reason, Verdict
+from guardrail.types import Bindings, Note, NoteKind, SamplingPlan, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import ANY_TOOL, is_collecting
 
@@ -71,10 +71,6 @@ def _compares_some(gate: CalibrationArtifact, tool: str) -> bool:
     """Whether somebody chose the arguments of a tool that are compared."""
     chosen = None if gate.estimator.judge is None else gate.estimator.judge.params.get("arguments")
     return chosen is not None and (not isinstance(chosen, Mapping) or not chosen.keys().isdisjoint((tool, "*")))
-
-
-_DOCTOR = "`guardrail doctor --model MODEL` shows what the endpoint honours."
-_WAYS_OUT = {**WAY_OUT, Unmeasured.CUT_OFF: "Give plan= a larger max_tokens."}
 
 
 class StepRecords:
@@ -136,12 +132,10 @@ class StepRecords:
     def _without_label(self, verdict: Verdict) -> Verdict:
         """The verdict on a message that cannot be measured, after a word in the log: once for each cause."""
         reason = verdict.uncertainty.reason
-        way_out = _WAYS_OUT.get(reason, _DOCTOR) if reason is not None else _DOCTOR
-        detail = (
-            f"Held back, and nobody is asked: it could not be measured ({reason}: {verdict.uncertainty.detail}), so no "
-            f"decision about it could become a label. {way_out}"
+        held = verdict.model_copy(
+            update={"reason": Reason.UNMEASURED, "notes": (*verdict.notes, Note(kind=NoteKind.NO_LABEL))}
         )
         if reason not in self._logged:
             self._logged.add(reason)
-            log.warning("guardrail: collecting is interrupted. %s", detail)
-        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
+            log.warning("guardrail: collecting is interrupted. %s", held.detail)
+        return held

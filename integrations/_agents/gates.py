@@ -39,7 +39,7 @@ from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import ModelIdentity, identify
-from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Scorer
 from guardrail.verdict import Reason, Verdict
 
@@ -283,17 +283,14 @@ class AgentGate:
         return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:
-        detail = (
-            "Held back: the message did not come from the guarded model, so its uncertainty could not be measured. "
-            "Hand it to a person."
-        )
         sample: Sample | None = None
+        fault: tuple[str, ...] = ()
         try:
             reply = read_reply(message)
             refuse_unstorable(reply)
             sample = reply
         except UnreadableReplyError as error:
-            detail = f"{detail} It cannot be given out either: {error}."
+            fault = (str(error),)
         drawn = SampleSet(
             question="",
             primary=sample,
@@ -302,7 +299,8 @@ class AgentGate:
         )
         verdict = self.gates[self.artifacts.artifacts[0].digest].decide(drawn)
         # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
-        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "detail": detail})
+        notes = (Note(kind=NoteKind.ANOTHER_MODEL, about=fault),)
+        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "notes": notes})
 
     def fall_back(
         self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"
@@ -373,7 +371,7 @@ class ModelGate:
         callbacks = child_callbacks(run_manager)
         assessment = yield from self._assess(step, callbacks, storable=storable, whole=form == "format")
         if assessment.verdict is not None:
-            note_verdict(run_manager, assessment.verdict)
+            note_verdict(run_manager, assessment.verdict.trace_fields())
         if assessment.accepted and assessment.drawn.primary is not None:
             return Judgement(assessment)
         # A message that cannot wait takes the abstention path: not being holdable must not let it out.

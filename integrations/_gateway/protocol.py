@@ -15,6 +15,7 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail.bindings import bindings_for, check_bindings
+from guardrail.describe import next_step
 from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
@@ -22,7 +23,7 @@ from guardrail.plain_json import json_fault
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.replies import end_of, is_refusal, is_whole
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
-from guardrail.verdict import Reason, Verdict, next_step
+from guardrail.verdict import Reason, Verdict
 
 from .._openai.requests import CHAT_COMPLETIONS
 from .config import Alias
@@ -299,7 +300,7 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
 # -- replies ----------------------------------------------------------------------------------------------------------
 
 
-_NEEDED = ("accepted", "reason", "uncertainty", "threshold", "alpha", "guarantee", "artifact")
+_NEEDED = ("accepted", "reason", "uncertainty", "threshold", "alpha", "outcome", "basis", "artifact")
 _WHY = {
     Reason.WITHIN_THRESHOLD: "The answer is certain enough",
     Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
@@ -325,7 +326,7 @@ def explanation(verdict: Mapping[str, Any]) -> str:
 
 
 def _read(verdict: Mapping[str, Any]) -> Verdict:
-    return Verdict.model_validate({"detail": "", "candidate": None, **{name: verdict[name] for name in _NEEDED}})
+    return Verdict.from_stored({"candidate": None, **{name: verdict[name] for name in _NEEDED}})
 
 
 def passes(verdict: Mapping[str, Any]) -> bool:

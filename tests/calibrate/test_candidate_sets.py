@@ -20,7 +20,7 @@ from guardrail.errors import ArtifactTamperedError, UsageError
 from guardrail.review import CandidateRule
 from guardrail.review.candidates import ranked
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, SampleSet, Uncertainty
+from guardrail.types import Basis, Sample, SampleSet, Uncertainty
 from guardrail.verdict import Reason, Verdict
 
 
@@ -33,11 +33,11 @@ def judged(shares: list[float], acceptable: list[bool], *, accepted: bool = Fals
     verdict = Verdict(
         accepted=accepted,
         reason=Reason.ABOVE_THRESHOLD,
-        detail="",
         uncertainty=Uncertainty(value=1.0, unit="nats", estimator="x"),
         threshold=0.5,
         alpha=0.1,
-        guarantee="",
+        outcome=artifact().outcome,
+        basis=Basis.SAMPLES,
         artifact=digest or artifact().digest,
         candidate=None,
         alternatives=tuple((f"a{i}", share) for i, share in enumerate(shares)),

@@ -18,7 +18,7 @@ from calibrate.rules.certificate import certified
 from calibrate.rules.counts import Feasible
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import CascadeArtifact
-from guardrail.describe import promises
+from guardrail.describe import promises, why_infeasible
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
 from guardrail.guard.cascade import GOES_ON, Cascade
 from guardrail.outcome import InfeasibleReason
@@ -191,7 +191,7 @@ def test_the_last_model_alone_is_asked_what_the_first_stage_ended(labelled: Reco
 def test_infeasible_says_why(labelled: RecordFile) -> None:
     few = fit_cascade([labelled] * 2, alpha=0.15, scores=[NAME] * 2, part=[f"p{i}" for i in range(10)]).outcome
     assert (few.reason, few.n_accepted, few.interval) == (InfeasibleReason.TOO_FEW_ITEMS, 0, None)
-    assert "It takes 15 questions without a single error at alpha = 0.15; there are 10." in few.detail
+    assert "It takes 15 questions without an error at alpha = 0.15; there are 10." in why_infeasible(few)
     bad = fit_cascade([labelled] * 2, alpha=0.01, scores=[NAME] * 2).outcome
     assert bad.reason in (InfeasibleReason.RISK_NEVER_LOW_ENOUGH, InfeasibleReason.TOO_FEW_ITEMS)
     assert not bad.feasible

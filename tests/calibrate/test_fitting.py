@@ -10,6 +10,7 @@ from scipy import stats
 
 from calibrate.fitting import fit
 from calibrate.rules import RULES
+from guardrail.describe import why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible
 
@@ -51,8 +52,8 @@ def test_an_unmeasured_item_counts_among_all_and_is_never_accepted() -> None:
     assert outcome.diagnostics.base_error == pytest.approx(1 / 60)
     few = fit([*range(30), *[np.inf] * 70], [0] * 100, alpha=0.1)
     assert isinstance(few, Infeasible)
-    assert "Even without a single error 30 items are too few" in few.detail
-    assert "one threshold alone takes 38" in few.detail
+    assert "Even without a single error 30 items are too few" in why_infeasible(few)
+    assert "one threshold alone takes 38" in why_infeasible(few)
     assert isinstance(fit(range(30), [0] * 30, alpha=0.1), Feasible)
 
 
@@ -129,10 +130,10 @@ def test_a_confidence_passed_as_an_uncertainty_is_named(rule: str) -> None:
     wrong = (confidence < 0.4).astype(int)
     outcome = fit(confidence, wrong, alpha=0.1, rule=rule)
     assert isinstance(outcome, Infeasible)
-    assert outcome.detail.startswith("Wrong answers have the lower scores. If they are confidences, pass")
+    assert why_infeasible(outcome).startswith("Wrong answers have the lower scores. If they are confidences, pass")
     noise = fit(np.arange(200) % 10, np.arange(200) % 2, alpha=0.1, rule=rule)
     assert isinstance(noise, Infeasible)
-    assert "confidences" not in noise.detail
+    assert "confidences" not in why_infeasible(noise)
 
 
 def test_an_infeasible_certificate_says_what_can_be_certified_and_smallest_takes_it() -> None:

@@ -16,7 +16,7 @@ from calibrate.data.records import RecordFile, read_records
 from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered
 from calibrate.report import write_report
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import guarantee
+from guardrail.describe import guarantee, why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
@@ -35,11 +35,12 @@ def test_outcomes() -> None:
     few = fit_prediction_powered(u, judge.astype(int), [0] * 20 + [None] * 980, alpha=0.1)
     assert isinstance(few, Infeasible)
     assert few.reason is InfeasibleReason.TOO_FEW_ITEMS
-    assert "needs 44 accepted ones" in few.detail  # twice the zero-error floor of 22
+    assert "needs 44 accepted ones" in why_infeasible(few)  # twice the zero-error floor of 22
     bad = fit_prediction_powered(u, np.ones(1000), [1] * 500 + [None] * 500, alpha=0.1)
     assert isinstance(bad, Infeasible)
     assert bad.reason is InfeasibleReason.RISK_NEVER_LOW_ENOUGH
-    assert "50 of the 50 accepted answers that people labelled are wrong" in bad.detail  # the first 1/20 of 1,000
+    # The first 1/20 of 1,000.
+    assert "50 of the 50 accepted answers that people labelled are wrong" in why_infeasible(bad)
     # 100 of 1,100 were not measured: half of them belong to the half that people labelled.
     scores, judged = [*u, *[math.inf] * 100], [*judge.astype(int), *[0] * 100]
     missing = fit_prediction_powered(scores, judged, [*people, *[None] * 100], alpha=0.1)

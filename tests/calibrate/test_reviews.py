@@ -44,7 +44,7 @@ from guardrail.review import Content, Decision, ReviewStore, ticket
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, content_of
 from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, Uncertainty, Unmeasured
+from guardrail.types import Basis, Sample, Uncertainty, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 MODEL = ScriptedChat()
@@ -73,11 +73,11 @@ def verdict_of(name: str, u: float | None, artifact: CalibrationArtifact = ARTIF
     return Verdict(
         accepted=reason is Reason.WITHIN_THRESHOLD,
         reason=reason,
-        detail="",
         uncertainty=score,
         threshold=artifact.threshold,
         alpha=artifact.alpha,
-        guarantee="",
+        outcome=artifact.outcome,
+        basis=Basis.SAMPLES,
         artifact=artifact.digest,
         candidate=Sample(text=f"answer {name}"),
     )

@@ -7,7 +7,8 @@ import math
 import pytest
 from pydantic import ValidationError
 
-from guardrail.types import OptionScores, Sample, SamplingPlan, Uncertainty, Unmeasured
+from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Basis, OptionScores, Sample, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 
@@ -89,11 +90,11 @@ def _verdict(accepted: bool) -> Verdict:
     return Verdict(
         accepted=accepted,
         reason=Reason.WITHIN_THRESHOLD if accepted else Reason.ABOVE_THRESHOLD,
-        detail="",
         uncertainty=Uncertainty(value=0.1, unit="nats", estimator="e"),
         threshold=0.2,
         alpha=0.1,
-        guarantee="",
+        outcome=make_artifact(ScriptedChat(), threshold=0.2).outcome,
+        basis=Basis.SAMPLES,
         artifact="",
         candidate=Sample(text="the secret answer"),
         alternatives=(("another secret", 1.0),),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from calibrate.fitting import fit
 from calibrate.rules import RULES
+from guardrail.describe import why_infeasible
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, InfeasibleReason
 
@@ -54,7 +55,7 @@ def test_the_gate_recounts_what_the_fit_reports(rule: str, data: tuple[Scores, L
     outcome = fit(u, e, alpha=alpha, rule=rule)
     if not isinstance(outcome, Feasible):
         assert outcome.reason in InfeasibleReason
-        assert outcome.detail
+        assert why_infeasible(outcome)
         return
     accepted = accepts(u, outcome.threshold)
     assert outcome.threshold in u[np.isfinite(u)]

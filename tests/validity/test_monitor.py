@@ -22,7 +22,7 @@ from guardrail.monitor.base import STAKES, parse_state
 from guardrail.monitor.drift import SLOPES, Grid, gains_of
 from guardrail.monitor.risk import RiskState
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Uncertainty
+from guardrail.types import Basis, Uncertainty
 from guardrail.verdict import Reason, Verdict
 
 DATA = Path(__file__).resolve().parents[3] / "shared" / "data"
@@ -285,11 +285,11 @@ def verdict_of(artifact: CalibrationArtifact, score: float, detail: str = "") ->
     return Verdict(
         accepted=True,
         reason=Reason.WITHIN_THRESHOLD,
-        detail="",
         uncertainty=Uncertainty(value=score, unit="nats", estimator="e", detail=detail),
         threshold=0.5,
         alpha=0.1,
-        guarantee="",
+        outcome=artifact.outcome,
+        basis=Basis.SAMPLES,
         artifact=artifact.digest,
         candidate=None,
     )

@@ -12,7 +12,7 @@ from calibrate.data.records import Record, RecordFile
 from calibrate.pipeline import fit_artifact, split
 from calibrate.report import compare_rules, parts_of, sentences, write_report
 from calibrate.report.page import sweep
-from guardrail.describe import guarantee, summary
+from guardrail.describe import guarantee, summary, why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
 from guardrail.types import SampleSet
@@ -159,7 +159,7 @@ def test_infeasible_page_explains(labelled: RecordFile, tmp_path: Path) -> None:
     assert "Must not answer by itself" in text
     assert "Wrong, and the model was most certain" in text
     assert isinstance(artifact.outcome, Infeasible)
-    step = artifact.outcome.detail.rsplit(". ", 1)[-1]
+    step = why_infeasible(artifact.outcome).rsplit(". ", 1)[-1]
     assert sentences.next_steps(artifact)[0] == step  # one next step, the same wherever it is shown
     assert step in text
     assert "threshold in use" not in text

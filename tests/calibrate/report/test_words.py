@@ -15,7 +15,7 @@ from calibrate.report.sentences import (
     standing,
 )
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import caveats, summary, unguardable
+from guardrail.describe import caveats, summary, unguardable, why_infeasible
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
 
@@ -60,7 +60,7 @@ def test_infeasible_says_why_and_what_next(labelled: RecordFile) -> None:
     assert summary(artifact)[1] == "1 % wrong answers cannot be promised on these 240 labels by rule acrc"
     assert "no threshold" in dict(facts(artifact))
     assert isinstance(artifact.outcome, Infeasible)
-    assert artifact.outcome.detail.endswith(next_steps(artifact)[0])  # one next step, the same in all places
+    assert why_infeasible(artifact.outcome).endswith(next_steps(artifact)[0])  # one next step, the same in all places
     assert "Guardrail(" not in " ".join(next_steps(artifact))
 
 
