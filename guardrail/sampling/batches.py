@@ -13,7 +13,7 @@ from ..bindings import native_settings
 from ..errors import UsageError
 from ..types import SampleSet, SamplingPlan
 from .native import request_seed
-from .replies import only_ended, only_measured, only_offered, only_readable
+from .replies import only_ended, only_offered, only_readable
 
 if TYPE_CHECKING:
     from typing_extensions import TypeIs
@@ -135,8 +135,7 @@ def batch_sample_sets(
     """The sample set of each prompt from the replies to its requests, by the names of `batch_requests`."""
     common = _common(model, model.batch_sample_sets, prompts, plan)
     sets = model.batch_sample_sets(prompts, plan, replies=replies, **common)
-    readable = map(only_measured, map(only_readable, sets))
-    return [only_offered(only_ended(drawn, plan), plan.bindings) for drawn in readable]
+    return [only_offered(only_ended(only_readable(drawn), plan), plan.bindings) for drawn in sets]
 
 
 def _common(model: Any, method: Any, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan) -> dict[str, Any]:

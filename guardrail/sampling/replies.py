@@ -29,7 +29,6 @@ __all__ = [
     "is_refusal",
     "is_whole",
     "only_ended",
-    "only_measured",
     "only_offered",
     "only_readable",
     "only_storable",
@@ -247,22 +246,6 @@ def only_ended(drawn: SampleSet, plan: SamplingPlan) -> SampleSet:
     ):
         return drawn
     return drawn.model_copy(update={"problem": Unmeasured.UNREADABLE, "problem_detail": _NO_END})
-
-
-def only_measured(drawn: SampleSet) -> SampleSet:
-    """The set without log-probabilities that cannot be: an answer of probability 1 although another one was drawn.
-
-    Servers write 0 for "not computed", or for the only token that a temperature of 0 leaves; every answer would look
-    certain. An answer that begins another one may have this probability: the end, which has one too, is not listed.
-    """
-    answers = [sample for sample in (drawn.primary, *drawn.samples) if sample is not None and not sample.refusal]
-    certain = {sample.text for sample in answers if sample.logprobs and not any(sample.logprobs)}
-    if all(sample.text.startswith(text) for text in certain for sample in answers):
-        return drawn
-    unmeasured = {"tokens": None, "logprobs": None, "token_bytes": None}
-    primary = drawn.primary and drawn.primary.model_copy(update=unmeasured)
-    samples = tuple(sample.model_copy(update=unmeasured) for sample in drawn.samples)
-    return drawn.model_copy(update={"primary": primary, "samples": samples})
 
 
 _NO_END = (

@@ -31,7 +31,7 @@ from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import cause_of, failed_calls, only_ended, only_measured, only_offered, only_readable
+from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable
 
 __all__ = ["Sampler", "adraw", "draw", "joined", "refuse_majority"]
 
@@ -124,7 +124,7 @@ class Sampler:
 
     def _sound(self, drawn: SampleSet) -> SampleSet:
         """The set; its problem says if its answer calls what was not offered, or may not be whole."""
-        return only_offered(only_ended(only_measured(drawn), self.plan), self.plan.bindings)
+        return only_offered(only_ended(drawn, self.plan), self.plan.bindings)
 
     def _asked(self, prompts: Sequence[Sequence[BaseMessage]], drawn: list[SampleSet]) -> Steps[list[SampleSet]]:
         """The sets with the replies of the model and of the scorers."""

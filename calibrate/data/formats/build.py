@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 from guardrail.judges import majority
 from guardrail.plain_json import canonical_json, has_visible
-from guardrail.sampling.replies import is_cut, is_refusal, only_measured, only_readable, stated
+from guardrail.sampling.replies import is_cut, is_refusal, only_readable, stated
 from guardrail.types import (
     LEAST_LOGPROB,
     Missing,
@@ -168,7 +168,6 @@ class Builder:
             problem=None if problem is None else problem.reason,
             problem_detail="" if problem is None else problem.detail,
         )
-        drawn = only_measured(drawn)
         read = only_readable(drawn)  # it leaves faulty samples out, which here stay to be looked at
         return drawn.model_copy(update={"problem": read.problem, "problem_detail": read.problem_detail})
 

@@ -15,7 +15,7 @@ from langchain_core.outputs import ChatGeneration, ChatResult
 from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
 from guardrail.plain_json import DEEPEST, json_fault, spelled, text_fault
-from guardrail.sampling.replies import cause_of, only_ended, only_measured, only_readable, only_storable, read_reply
+from guardrail.sampling.replies import cause_of, only_ended, only_readable, only_storable, read_reply
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.verdict import Reason, Verdict
@@ -244,28 +244,6 @@ def test_the_vote_of_samples_without_an_end_is_not_given_out() -> None:
     assert only_ended(SampleSet(question="q", primary=None, samples=(whole, whole)), plan).problem is None
     drawn = only_ended(SampleSet(question="q", primary=None, samples=(whole, unknown)), plan)
     assert drawn.problem is Unmeasured.UNREADABLE
-
-
-@pytest.mark.parametrize(
-    ("others", "measured"),
-    [
-        ([("Rome", -2.0)], False),  # temperature 0 leaves one token, which then has log-probability 0
-        ([("Rome", 0.0)], False),  # written for "not computed"
-        ([("Paris", 0.0)], True),
-        ([("Paris, France", -2.0)], True),  # what follows the first answer is the end, whose probability is not listed
-        ([], True),  # one answer alone contradicts nothing
-    ],
-)
-def test_an_answer_of_probability_one_excludes_others(others: list[tuple[str, float]], measured: bool) -> None:
-    """Without a probe (``probe="off"``) and in imported files, zeros would make every answer look certain."""
-    first, *rest = (
-        Sample(text=text, tokens=(text,), logprobs=(logprob,), finish_reason="stop")
-        for text, logprob in [("Paris", 0.0), *others]
-    )
-    drawn = only_measured(SampleSet(question="q", primary=first, samples=tuple(rest)))
-    assert [sample.logprobs is not None for sample in (drawn.primary, *drawn.samples) if sample] == [measured] * (
-        1 + len(rest)
-    )
 
 
 def test_zeros_for_log_probabilities_are_held_back_without_a_probe() -> None:
