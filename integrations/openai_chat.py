@@ -31,8 +31,8 @@ from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
-from guardrail.sampling.probe import ProbeCall, ProbeReply
-from guardrail.sampling.prober import known_report, note_refused_n, refuses_n
+from guardrail.sampling.probe import PROMPT, ProbeCall, ProbeReply
+from guardrail.sampling.prober import known_report
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
@@ -238,7 +238,7 @@ class OpenAICompatibleChat(NativeChat):
             tried = after(outcome, await alone(first))
             if tried.error:  # the server refused the request for another reason than n
                 return [(ask, replace(outcome, cost=tried.cost))]
-            note_refused_n(self, ask.count)
+            self._state.refused_n = min(self._state.refused_n, ask.count)
             return [(first, tried), *zip(others, await _all(map(alone, others)), strict=True)]
 
         pairs = await _all(answered(ask, body) for ask, body in zip(asks, bodies, strict=True))
@@ -318,7 +318,7 @@ class OpenAICompatibleChat(NativeChat):
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
-        body = self._body([HumanMessage(call.prompt)], ask.settings)
+        body = self._body([HumanMessage(PROMPT)], ask.settings)
         attempted, endpoint = await self._sent(body), self._endpoint()
         # A pin is checked where answers are measured: a failed probe would hide the reason.
         outcome = outcome_of(ask, attempted, started, describe_error=endpoint.describe_error)
@@ -345,7 +345,7 @@ class OpenAICompatibleChat(NativeChat):
         if together is None:
             report = known_report(self)
             together = report is not None and report.n is True
-        together = together and not refuses_n(self, plan.n)
+        together = together and plan.n < self._state.refused_n
         return [
             ask
             for place, seed in enumerate(seeds)

@@ -56,24 +56,20 @@ replies do not tell."""
 
 @dataclass(frozen=True, slots=True)
 class ProbeCall:
-    """One call of the probe.
+    """One call of the probe, which asks `PROMPT`.
 
     Attributes:
-        name: Its purpose.
         temperature: 1 for samples, 0 for a greedy answer.
         n: Answers asked for at once.
         seed: Seed to send.
         logprobs: Whether to ask for log-probabilities.
-        prompt: The question.
         max_tokens: Longest answer.
     """
 
-    name: str
     temperature: float
     n: int
     seed: int
     logprobs: bool
-    prompt: str = PROMPT
     max_tokens: int = MAX_TOKENS
 
 
@@ -85,7 +81,6 @@ class ProbeReply:
         texts: One text an answer.
         unfinished: Whether an answer is empty because the model spent the longest answer on thought.
         logprobs: Log-probabilities of the first answer's tokens, or None.
-        with_bytes: Whether its tokens came with their bytes.
         first: Alternatives of its first token, token to log-probability.
         tokens: Its tokens, if they have log-probabilities.
         argmax: Whether each of its tokens is the likeliest listed; None if no alternatives are listed.
@@ -99,7 +94,6 @@ class ProbeReply:
     texts: tuple[str, ...] = ()
     unfinished: bool = False
     logprobs: tuple[float, ...] | None = None
-    with_bytes: bool = False
     first: tuple[tuple[str, float], ...] = ()
     tokens: tuple[str, ...] = ()
     argmax: bool | None = None
@@ -146,8 +140,6 @@ class ProbeReport(Frozen):
     """Whether the same seed gave the same answer twice. Needed for nothing but repeating a run."""
     logprobs: bool | None = None
     """Whether finite log-probabilities came back. None where they were not asked for."""
-    token_bytes: bool | None = None
-    """Whether tokens came with their bytes."""
     basis: Basis | None = None
     """The distribution that log-probabilities describe. None if they were not asked for."""
     fingerprint: str | None = None
@@ -235,19 +227,18 @@ def wants_probe(plan: SamplingPlan) -> bool:
     return plan.n > 0 or plan.logprobs
 
 
-def probe_calls(*, logprobs: bool, seed: int = 1) -> tuple[ProbeCall, ...]:
-    """The first four calls: two answers at once, another seed, that seed again, and greedy. All ask the same question.
+def probe_calls(plan: SamplingPlan, seed: int = 1) -> tuple[ProbeCall, ...]:
+    """The first four calls: two answers at once, another seed, that seed again, and greedy.
 
     Args:
-        logprobs: Whether to ask for log-probabilities.
+        plan: Says whether log-probabilities are asked for. A model whose primary answer is sampled may take no other
+            temperature than 1, so it is not asked at 0, and it gets room for its thoughts.
         seed: The first seed; the other is the next. A fresh one at each probe, or a cache would answer the later ones.
     """
-    return (
-        ProbeCall("two at once", 1.0, 2, seed, logprobs),
-        ProbeCall("another seed", 1.0, 1, seed + 1, logprobs),
-        ProbeCall("the same seed", 1.0, 1, seed + 1, logprobs),
-        ProbeCall("greedy", 0.0, 1, seed, logprobs),
-    )
+    sampled = plan.primary == "sampled"
+    call = ProbeCall(1.0, 1, seed + 1, plan.logprobs, max(MAX_TOKENS, plan.max_tokens) if sampled else MAX_TOKENS)
+    greedy = replace(call, seed=seed, temperature=1.0 if sampled else 0.0)
+    return (replace(call, n=2, seed=seed), call, call, greedy)
 
 
 def later_call(calls: Sequence[ProbeCall], number: int = 0) -> ProbeCall:
@@ -259,7 +250,7 @@ def later_call(calls: Sequence[ProbeCall], number: int = 0) -> ProbeCall:
         calls: The calls before it.
         number: 0, and then 1 to 3 for the calls that confirm it.
     """
-    return replace(calls[1], name="later", seed=max(call.seed for call in calls) + 1 + number)
+    return replace(calls[1], seed=max(call.seed for call in calls) + 1 + number)
 
 
 def repeats(replies: Sequence[ProbeReply], later: ProbeReply) -> bool:
@@ -324,7 +315,6 @@ def conclude(
         # Where all answers are equal, equal ones for one seed show nothing.
         seed=None if distinct == 1 else seed,
         logprobs=logprobs,
-        token_bytes=all(reply.with_bytes for reply in replies) if logprobs else None,
         basis=(_basis(greedy, [pair, other, again]) if calls[-1].temperature == 0 else "unknown") if logprobs else None,
         fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), None),
         greedy=tuple(zip(greedy.tokens, greedy.logprobs or (), strict=True))

@@ -22,11 +22,12 @@ from ..errors import UsageError, describe_error, reply_facts, server_words
 from ..types import Cost, Sample, SamplingPlan, Unmeasured, is_logprob
 from .call_settings import carried
 from .calls import as_sample, at_once, with_settings
-from .effects import Effect, Steps, arun, run
+from .effects import Effect, Steps, run
 from .limits import take_slot
 from .native import is_native
 from .probe import (
     LATER_CALLS,
+    PROMPT,
     Probeable,
     ProbeCall,
     ProbeReply,
@@ -43,12 +44,9 @@ from .replies import cause_of, is_cut, read_reply
 
 __all__ = [
     "TRUSTED",
-    "aprobe",
     "known_report",
     "needs_probe",
-    "note_refused_n",
     "probe",
-    "refuses_n",
     "reply_of",
     "seeded",
     "takes_seeds",
@@ -65,17 +63,14 @@ TIE = 1e-3
 
 
 class _Known:
-    """The reports on one model, and the probes that are under way.
-
-    Reports go by whether log-probabilities were asked for; ``refused_n`` is the fewest answers at once it refused.
+    """The report on one model, and the probes that are under way.
 
     Probes under way go by event loop (None for threads) as well. Threads wait for threads and tasks for tasks of the
     same loop only, so that a sync call inside a running loop cannot wait for a task that it keeps from running.
     """
 
     def __init__(self) -> None:
-        self.reports: dict[bool, ProbeReport] = {}
-        self.refused_n: int | None = None
+        self.report: ProbeReport | None = None
         self.refuses_seeds = False
         self.lock = threading.Lock()
         self.asking: dict[tuple[int | None, bool], Future[ProbeReport | None]] = {}
@@ -125,34 +120,23 @@ def needs_probe(model: BaseChatModel) -> bool:
     return hasattr(model, "answer_probe") or not is_native(model)  # as `isinstance` with `Probeable`, which is slow
 
 
-def known_report(model: BaseChatModel, *, logprobs: bool | None = None) -> ProbeReport | None:
+def known_report(model: BaseChatModel) -> ProbeReport | None:
     """The report of an earlier probe of this very object; None if it was not probed. Asks nothing."""
     with _table:
         entry = _known.get(id(model))
-    if entry is None or entry[0]() is not model:
-        return None
-    reports = entry[1].reports
-    if logprobs is None:
-        return reports.get(True) or reports.get(False)
-    # A probe with log-probabilities shows all that one without shows, not the other way round.
-    return reports.get(True) or (None if logprobs else reports.get(False))
+    return None if entry is None or entry[0]() is not model else entry[1].report
 
 
-def refuses_n(model: BaseChatModel, n: int) -> bool:
-    """Whether a model's server has refused so many answers at once, or fewer."""
-    with _table:
-        entry = _known.get(id(model))
-    if entry is None or entry[0]() is not model:
-        return False
-    refused = entry[1].refused_n
-    return refused is not None and n >= refused
+def _report_for(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
+    report = known_report(model)
+    return report if report is not None and _serves(report, plan) else None
 
 
-def note_refused_n(model: BaseChatModel, n: int) -> None:
-    """Remember that a model's server refused so many answers at once, and gave a single one."""
-    entry = _of(model)
-    with entry.lock:
-        entry.refused_n = n if entry.refused_n is None else min(n, entry.refused_n)
+def _serves(report: ProbeReport, plan: SamplingPlan) -> bool:
+    """Whether a probe for this plan would show no more: log-probabilities, or an answer after a longer thought."""
+    if report.silent_at is not None:
+        return report.silent_at >= plan.max_tokens
+    return bool(report.failed) or report.logprobs is not None or not plan.logprobs
 
 
 def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> tuple[ProbeReport | None, Cost]:
@@ -169,16 +153,11 @@ def probe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> t
     return run(probe_steps(model, plan, again=again))
 
 
-async def aprobe(model: BaseChatModel, plan: SamplingPlan, *, again: bool = False) -> tuple[ProbeReport | None, Cost]:
-    """`probe` on the event loop. Calls that arrive meanwhile share its result and pay nothing."""
-    return await arun(probe_steps(model, plan, again=again))
-
-
 def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Steps[tuple[ProbeReport | None, Cost]]:
     """`probe` as steps of a larger computation."""
     if not needs_probe(model) or not wants_probe(plan):
         return None, Cost()
-    if not again and (report := _settled(known_report(model, logprobs=plan.logprobs), plan)) is not None:
+    if not again and (report := _report_for(model, plan)) is not None:
         return report, Cost()
     with ExitStack() as slots:
         # The probe runs within one slot, taken first: a guard inside a call may wait for this probe and hold the last
@@ -187,7 +166,7 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
         entry, key = _of(model), ((yield _LOOP), plan.logprobs)
         while True:
             with entry.lock:
-                report = None if again else _settled(known_report(model, logprobs=plan.logprobs), plan)
+                report = None if again else _report_for(model, plan)
                 asking = entry.asking.get(key)
                 if report is None and asking is None:
                     answer = entry.asking[key] = Future()
@@ -195,12 +174,13 @@ def probe_steps(model: BaseChatModel, plan: SamplingPlan, *, again: bool) -> Ste
                 return report, Cost()
             if asking is None:
                 break
-            if (report := _settled((yield _result_of(asking)), plan)) is not None:
+            if (report := (yield _result_of(asking))) is not None and _serves(report, plan):
                 return report, Cost()
         report = None
         try:
             report = yield from _asked(model, plan)
-            _remember(entry, plan.logprobs, report)
+            if not report.failed:  # a failure may pass; what is remembered holds for the life of the model
+                entry.report = report
             return report, report.cost
         finally:  # also when cancelled: callers that wait then find no report and ask themselves
             entry.asking.pop(key, None)  # a process forked meanwhile has none
@@ -222,7 +202,8 @@ def _result_of(asking: Future[ProbeReport | None]) -> Effect:
 
 def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
     """The calls of one probe, and the report that follows from them."""
-    calls: Sequence[ProbeCall] = _calls(plan)
+    # A fresh seed each time: a cache would answer a repeated one from an earlier probe.
+    calls: Sequence[ProbeCall] = probe_calls(plan, secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
     before = Cost()
     replies: list[ProbeReply] = yield _together(model, calls)
     if longer := longer_calls(calls, replies, plan):
@@ -247,29 +228,6 @@ def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
 
 def _together(model: BaseChatModel, calls: Sequence[ProbeCall]) -> Effect:
     return at_once(partial(_ask, model), calls, len(calls))
-
-
-def _calls(plan: SamplingPlan) -> tuple[ProbeCall, ...]:
-    # A fresh seed each time: a cache would answer a repeated one from an earlier probe.
-    calls = probe_calls(logprobs=plan.logprobs, seed=secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
-    if plan.primary != "sampled":
-        return calls
-    # A model that takes no other temperature than 1 is not asked at 0, and needs room for its thoughts.
-    longest = max(plan.max_tokens, calls[0].max_tokens)
-    return tuple(replace(call, temperature=1.0, max_tokens=longest) for call in calls)
-
-
-def _settled(report: ProbeReport | None, plan: SamplingPlan) -> ProbeReport | None:
-    """The report, unless the model gave no text within fewer tokens than the plan allows: it may answer given more."""
-    if report is not None and report.silent_at is not None and report.silent_at < plan.max_tokens:
-        return None
-    return report
-
-
-def _remember(entry: _Known, logprobs: bool, report: ProbeReport) -> None:
-    # A failure may pass; what is remembered would hold for the life of the model.
-    if not report.failed:
-        entry.reports[logprobs] = report
 
 
 def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
@@ -305,7 +263,7 @@ def _answer(model: Probeable, call: ProbeCall) -> Effect:
 
 def _invocation(model: BaseChatModel, call: ProbeCall, params: Mapping[str, Any]) -> Effect:
     quiet, settings = with_settings(model, params)
-    bound, prompt, config = quiet.bind(**settings), [HumanMessage(call.prompt)], RunnableConfig(callbacks=[])
+    bound, prompt, config = quiet.bind(**settings), [HumanMessage(PROMPT)], RunnableConfig(callbacks=[])
     return Effect(partial(bound.invoke, prompt, config), partial(bound.ainvoke, prompt, config))
 
 
@@ -380,7 +338,6 @@ def reply_of(call: ProbeCall, samples: Sequence[Sample], logprobs: Any, *, finge
         texts=tuple(sample.text for sample in samples),
         unfinished=any(_unfinished(sample) for sample in samples),
         logprobs=sample.logprobs,
-        with_bytes=bool(items) and all(item.get("bytes") is not None for item in items),
         first=first,
         tokens=sample.tokens or (),
         argmax=argmax if call.temperature == 0 else None,

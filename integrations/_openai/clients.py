@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import ssl
 import threading
 import time
@@ -96,6 +97,8 @@ class EndpointState:
     def __init__(self) -> None:
         self._replied: float | None = None
         self._limits: dict[int, Limit] = {}
+        self.refused_n = math.inf
+        """The fewest answers at once that its server refused, and gave a single one instead."""
         self.down_since: str | None = None
         """Time from which an endpoint that had replied no longer does (ISO 8601); None if it does, or never did."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import functools
+import math
 import operator
 import pickle
 import signal
@@ -23,7 +24,6 @@ from langchain_core.tracers.schemas import Run
 
 from guardrail import Guardrail, SamplingPlan, Unmeasured
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.sampling.prober import refuses_n
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
@@ -227,8 +227,7 @@ def test_a_server_that_refuses_so_many_at_once_is_asked_one_by_one(
     assert [verdict.cost.calls for verdict in verdicts] == [5 + 1 + 1 + 6, 1 + 6]
     assert endpoint.requests == 20
     assert len({body["seed"] for body in endpoint.bodies[5:] if "n" not in body}) == 7
-    assert refuses_n(model, 6)
-    assert not refuses_n(model, 5)
+    assert model._state.refused_n == 6
 
 
 def test_a_request_that_is_refused_for_another_reason_stays_refused(endpoint: Endpoint) -> None:
@@ -238,7 +237,7 @@ def test_a_request_that_is_refused_for_another_reason_stays_refused(endpoint: En
     assert drawn.problem is Unmeasured.REJECTED
     assert "2 of 2 calls failed, the first with ReplyError (HTTP status 400" in drawn.problem_detail
     assert drawn.cost.calls == endpoint.requests == 3  # greedy, six at once, one alone
-    assert not refuses_n(model, 6)
+    assert model._state.refused_n == math.inf
 
 
 # -- a model that thinks
