@@ -114,8 +114,8 @@ def collect(
     )
     if batches is not None and collected.n_resumed + collected.n_drawn < collected.n_questions:
         print_line(
-            f"The requests without replies are in {batches.folder} (NNNN-N.requests.jsonl). Run those that have no "
-            "NNNN-N.results.jsonl beside them, e.g. with `vllm run-batch -i IN -o OUT --model NAME`, and give each OUT "
+            f"The requests without replies are in {batches.folder} (NNNN.requests.jsonl). Run those that have no "
+            "NNNN.results.jsonl beside them, e.g. with `vllm run-batch -i IN -o OUT --model NAME`, and give each OUT "
             "with --results to the same command."
         )
         return

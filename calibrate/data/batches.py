@@ -1,9 +1,9 @@
 """Collection through a batch service: request files in a folder beside the records, replies in any order.
 
-Questions are dealt into groups. Group 7 has ``0007-1.requests.jsonl`` (OpenAI's form, one line for each model call),
-``0007-1.json`` (the batch that runs it) and ``0007-1.results.jsonl`` (its replies); requests without an answer are sent
-again as ``0007-2``. All of it survives a kill: no request is submitted twice, and a reply is paid for once, however
-often the records are made from it.
+``0007.requests.jsonl`` (OpenAI's form, one line for each model call) has the requests of some questions, ``0007.json``
+the batch that runs them, ``0007.results.jsonl`` its replies. All of it survives a kill: no request is submitted twice,
+and a reply is paid for once, however often the records are made from it. Requests that get no answer are sent again, in
+a file of their own.
 """
 
 from __future__ import annotations
@@ -11,7 +11,8 @@ from __future__ import annotations
 import json
 import time
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +33,13 @@ MOST_REQUESTS = 50_000
 MOST_BYTES = 190_000_000
 """Size of one request file (OpenAI's limit is 200 MB)."""
 ATTEMPTS = 3
-"""Batches in which a request is sent before its question fails."""
+"""Times that a request is sent before its question fails; the next collection begins again."""
 AT_ONCE = 256
 """Sample sets that are made at once."""
+Asked = dict[str, dict[str, set[str]]]
+"""The numbers of the files that have each request, by question and by name of the request."""
+Replies = dict[str, dict[str, BatchReply]]
+"""The reply to each request, by question and by name of the request."""
 
 
 class Batches:
@@ -46,24 +51,13 @@ class Batches:
             another tool such as ``vllm run-batch``.
         results: Files with replies that such a tool wrote.
         wait: Seconds between two looks at the batches that run.
-        most_requests: Most requests of a file.
     """
 
     def __init__(
-        self,
-        records: str | Path,
-        *,
-        submit: bool = True,
-        results: Sequence[Path] = (),
-        wait: float = 30.0,
-        most_requests: int = MOST_REQUESTS,
+        self, records: str | Path, *, submit: bool = True, results: Sequence[Path] = (), wait: float = 30.0
     ) -> None:
-        self.folder = Path(f"{records}.batches")
-        self.submits = submit
-        self._results = tuple(results)
-        self._wait = wait
-        self._most = most_requests
-        self._digest = ""
+        self.folder, self.submits = Path(f"{records}.batches"), submit
+        self._results, self._wait, self._digest = tuple(results), wait, ""
 
     def bind(self, collection: Mapping[str, Any]) -> None:
         """Refuse a folder that belongs to another collection.
@@ -89,8 +83,6 @@ class Batches:
     ) -> Iterator[list[tuple[str, SampleSet]]]:
         """The sample sets of prompts by id, as their replies come in; none for those that wait for another tool.
 
-        Requests that failed in all their batches are sent once more.
-
         Args:
             prompts: The messages of each question.
             model: The model.
@@ -102,147 +94,146 @@ class Batches:
             GuardrailError: The service did not run a batch.
         """
         ids = {_key(name): name for name in prompts}
-        written = {key for names in self._asked().values() for key in names}
-        self._start({name: prompts[name] for key, name in ids.items() if key not in written}, model, plan)
-        asked = self._asked()
-        self._import(asked)
-        left = {group: names.keys() & ids.keys() for group, names in asked.items() if names.keys() & ids.keys()}
-        changed, again = sorted(left), True
-        while left:
-            for group in changed:
-                replies = self._replies(group)
-                final = len(self._attempts(group)) >= ATTEMPTS and self._open(group) is None and not again
-                ready = []
-                for key, names in asked[group].items():
-                    by_name = {name: replies.get(f"{key}.{name}", _NEVER) for name in names}
-                    if key in left[group] and (final or not any(reply.may_pass for reply in by_name.values())):
-                        ready.append((ids[key], by_name))
-                for start in range(0, len(ready), AT_ONCE):
-                    part = dict(ready[start : start + AT_ONCE])
-                    drawn = batch_sample_sets(model, [prompts[name] for name in part], plan, [*part.values()])
-                    yield list(zip(part, drawn, strict=True))
-                left[group] -= {_key(name) for name, _ in ready}
-                if not left[group]:
-                    del left[group]
-                elif self._open(group) is None:
-                    self._send_again(group, left[group], replies)
-            again = False
-            if not self.submits:
+
+        def drawn(replies: Replies) -> Iterator[list[tuple[str, SampleSet]]]:
+            for start in range(0, len(replies), AT_ONCE):
+                keys = list(replies)[start : start + AT_ONCE]
+                asked = [prompts[ids[key]] for key in keys]
+                sets = batch_sample_sets(model, asked, plan, [replies[key] for key in keys])
+                yield [(ids[key], made) for key, made in zip(keys, sets, strict=True)]
+
+        left = set(ids)
+        self._import()
+        for attempt in range(1 + ATTEMPTS):
+            asked, again = self._asked(), list[str]()
+            for replies in self._replied(asked, left):
+                unanswered = {
+                    # Another tool is asked once in a call, so the files of a request count its attempts.
+                    key: [
+                        f"{key}.{name}"
+                        for name, reply in own.items()
+                        if reply.may_pass and attempt < ATTEMPTS and (self.submits or len(asked[key][name]) < ATTEMPTS)
+                    ]
+                    for key, own in replies.items()
+                }
+                yield from drawn({key: replies[key] for key, customs in unanswered.items() if not customs})
+                left -= {key for key, customs in unanswered.items() if not customs}
+                again += chain.from_iterable(unanswered.values())
+            new = (_requests_of(key, model, prompts[name], plan) for key, name in ids.items() if key not in asked)
+            self._send(chain(self._lines(again), new))
+            if not self.submits or not left:
                 return
-            changed = self._run(sorted(left), model, progress) if left else []
+            self._run(model, progress)
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _path(self, attempt: str, kind: str) -> Path:
-        return self.folder / f"{attempt}.{kind}"
+    def _path(self, file: str, kind: str) -> Path:
+        return self.folder / f"{file}.{kind}"
 
-    def _attempts(self, group: int) -> list[str]:
-        """Names of the attempts of a group, the first one first."""
-        written = len(list(self.folder.glob(f"{group:04}-*.requests.jsonl")))
-        return [f"{group:04}-{place}" for place in range(1, 1 + written)]
+    def _files(self) -> list[str]:
+        """The numbers of the request files."""
+        return sorted(path.name.partition(".")[0] for path in self.folder.glob("*.requests.jsonl"))
 
-    def _open(self, group: int) -> str | None:
-        """The attempt whose replies are not there yet."""
-        last = self._attempts(group)[-1]
-        return None if self._path(last, "results.jsonl").exists() else last
+    def _requests(self, file: str) -> Iterator[tuple[str, str, bytes]]:
+        """Question, name and line of each request of a file."""
+        with self._path(file, "requests.jsonl").open("rb") as lines:
+            for line in lines:
+                key, _, name = str(json.loads(line)["custom_id"]).partition(".")
+                yield key, name, line
 
-    def _lines(self, group: int) -> list[bytes]:
-        """The requests of a group, in the form in which they were first written."""
-        return self._path(f"{group:04}-1", "requests.jsonl").read_bytes().splitlines(keepends=True)
-
-    def _asked(self) -> dict[int, dict[str, list[str]]]:
-        """Names of the requests of each question, by group."""
-        asked: dict[int, dict[str, list[str]]] = {}
-        for path in sorted(self.folder.glob("*-1.requests.jsonl")):
-            own = asked.setdefault(int(path.name[:4]), {})
-            for line in self._lines(int(path.name[:4])):
-                key, name = _custom(line)
-                own.setdefault(key, []).append(name)
+    def _asked(self) -> Asked:
+        asked: Asked = {}
+        for file in self._files():
+            for key, name, _ in self._requests(file):
+                asked.setdefault(key, {}).setdefault(name, set()).add(file)
         return asked
 
-    def _replies(self, group: int) -> dict[str, BatchReply]:
-        """The reply to each request of a group: the first final reply, else the last."""
-        reply_of: dict[str, BatchReply] = {}
-        for attempt in self._attempts(group):
-            path = self._path(attempt, "results.jsonl")
-            for custom, _, reply in _read_results(path) if path.exists() else ():
-                if custom not in reply_of or reply_of[custom].may_pass:
-                    reply_of[custom] = reply
-        return reply_of
+    def _replied(self, asked: Asked, left: Collection[str]) -> Iterator[Replies]:
+        """Replies to the questions that wait for none, file by file; of several to a request the first final one."""
+        by_files: dict[frozenset[str], Replies] = defaultdict(dict)
+        for key in sorted(asked.keys() & left):
+            files = frozenset(chain.from_iterable(asked[key].values()))
+            if all(self._path(file, "results.jsonl").exists() for file in files):
+                by_files[files][key] = dict.fromkeys(asked[key], _NEVER)
+        for files, replies in by_files.items():
+            for file in sorted(files):
+                for custom, _, reply in _read_results(self._path(file, "results.jsonl")):
+                    key, _, name = custom.partition(".")
+                    if key in replies and replies[key].get(name, reply).may_pass:
+                        replies[key][name] = reply
+            yield replies
 
-    def _start(self, prompts: Mapping[str, Sequence[BaseMessage]], model: BatchSampler, plan: SamplingPlan) -> None:
-        """Write the requests of questions that have none, in as many groups as the limits demand."""
-        group, lines, size = 1 + max(self._asked(), default=0), list[bytes](), 0
-        for name, messages in prompts.items():
-            (bodies,) = batch_requests(model, [messages], plan)  # refuses a plan before the folder is bound to it
-            if not lines:
-                self.folder.mkdir(parents=True, exist_ok=True)
-                atomic_write(self.folder / "collection.json", json.dumps({"format": 1, "sha256": self._digest}))
-            own = [_request(f"{_key(name)}.{request}", body) for request, body in bodies.items()]
+    def _lines(self, customs: Collection[str]) -> Iterator[list[bytes]]:
+        """The lines of requests with these ids, each once."""
+        left = set(customs)
+        for file in self._files() if left else ():
+            for key, name, line in self._requests(file):
+                if (custom := f"{key}.{name}") in left:
+                    left.remove(custom)
+                    yield [line]
+
+    def _send(self, requests: Iterable[list[bytes]]) -> None:
+        """Write requests, those of a question together, in as many files as the limits demand."""
+        lines, size = list[bytes](), 0
+        for own in requests:
             added = sum(map(len, own))
-            if lines and (len(lines) + len(own) > self._most or size + added > MOST_BYTES):
-                atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
-                lines, size, group = [], 0, group + 1
+            if lines and (len(lines) + len(own) > MOST_REQUESTS or size + added > MOST_BYTES):
+                self._write(lines)
+                lines, size = [], 0
             lines += own
             size += added
         if lines:
-            atomic_write(self._path(f"{group:04}-1", "requests.jsonl"), lines, private=True)
+            self._write(lines)
 
-    def _send_again(self, group: int, keys: Set[str], replies: Mapping[str, BatchReply]) -> None:
-        """Write the next attempt: the requests of these questions that have no final reply."""
-        unanswered = [
-            line
-            for line in self._lines(group)
-            if _custom(line)[0] in keys and replies.get(".".join(_custom(line)), _NEVER).may_pass
-        ]
-        attempt = f"{group:04}-{1 + len(self._attempts(group))}"
-        atomic_write(self._path(attempt, "requests.jsonl"), unanswered, private=True)
+    def _write(self, lines: Sequence[bytes]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(self.folder / "collection.json", json.dumps({"format": 1, "sha256": self._digest}))
+        number = 1 + max(map(int, self._files()), default=0)
+        atomic_write(self._path(f"{number:04}", "requests.jsonl"), lines, private=True)
 
-    def _import(self, asked: Mapping[int, Mapping[str, Any]]) -> None:
-        """Copy the lines of results files of other tools to the groups that they answer."""
-        group_of = {key: group for group, names in asked.items() for key in names}
+    def _import(self) -> None:
+        """Copy the lines of results files of other tools to the last files that asked for them."""
+        asked = self._asked() if self._results else {}
         for path in self._results:
-            by_group: dict[int, list[bytes]] = defaultdict(list)
+            by_file: dict[str, list[bytes]] = defaultdict(list)
             for custom, line, _ in _read_results(path):
-                if (group := group_of.get(custom.split(".")[0])) is not None:
-                    by_group[group].append(line)
-            if not by_group:
+                key, _, name = custom.partition(".")
+                if files := asked.get(key, {}).get(name):
+                    by_file[max(files)].append(line)
+            if not by_file:
                 raise UsageError(f"{path} answers no request of {self.folder}. Give the results of the files there.")
-            for group, lines in by_group.items():
-                target = self._path(self._attempts(group)[-1], "results.jsonl")
+            for file, lines in by_file.items():
+                target = self._path(file, "results.jsonl")
                 there = target.read_bytes().splitlines(keepends=True) if target.exists() else []
                 atomic_write(target, dict.fromkeys([*there, *lines]), private=True)
 
     # -- the service ---------------------------------------------------------------------------------------------------
 
-    def _run(self, groups: Sequence[int], model: BatchSampler, progress: Progress) -> list[int]:
-        """Submit what is not submitted, and wait until a batch is done; the groups with new replies."""
-        attempts = {group: attempt for group in groups if (attempt := self._open(group)) is not None}
-        batches = {group: self._submitted(attempt, model) for group, attempt in attempts.items()}
-        while True:
-            states = {group: model.batch_state(batch) for group, batch in batches.items()}
+    def _run(self, model: BatchSampler, progress: Progress) -> None:
+        """Submit what is not submitted, and wait until all replies are on file."""
+        waiting = [file for file in self._files() if not self._path(file, "results.jsonl").exists()]
+        batches = {file: self._submitted(file, model) for file in waiting}
+        while batches:
+            states = {file: model.batch_state(batch) for file, batch in batches.items()}
             answered, total = (sum(getattr(s, name) for s in states.values()) for name in ("answered", "total"))
-            waiting = sum(not state.done for state in states.values())
-            progress(answered, total, f"{waiting} batches at the service")
-            done = [group for group, state in states.items() if state.done]
-            for group in done:
-                state, attempt = states[group], attempts[group]
+            progress(answered, total, f"{sum(not s.done for s in states.values())} batches at the service")
+            for file in [file for file, state in states.items() if state.done]:
+                state, batch = states[file], batches.pop(file)
                 if state.status == "failed":
-                    self._path(attempt, "json").unlink()
+                    self._path(file, "json").unlink()
                     raise GuardrailError(
-                        f"the service did not run batch {batches[group]} ({self._path(attempt, 'requests.jsonl')}): "
+                        f"the service did not run batch {batch} ({self._path(file, 'requests.jsonl')}): "
                         f"{state.error or 'it gives no reason'}. Nothing is lost. Fix the cause and run the same "
                         "command again; it submits the file again."
                     )
-                content = b"".join(model.batch_file(file).rstrip(b"\n") + b"\n" for file in state.files)
-                atomic_write(self._path(attempt, "results.jsonl"), content, private=True)
-            if done:
-                return done
-            time.sleep(self._wait)
+                content = b"".join(model.batch_file(reply).rstrip(b"\n") + b"\n" for reply in state.files)
+                atomic_write(self._path(file, "results.jsonl"), content, private=True)
+            if batches:
+                time.sleep(self._wait)
 
-    def _submitted(self, attempt: str, model: BatchSampler) -> str:
-        """The batch that runs an attempt; a kill right after the submission does not submit it twice."""
-        note, requests = self._path(attempt, "json"), self._path(attempt, "requests.jsonl")
+    def _submitted(self, file: str, model: BatchSampler) -> str:
+        """The batch that runs a file; a kill right after the submission does not submit it twice."""
+        note, requests = self._path(file, "json"), self._path(file, "requests.jsonl")
         batch = json.loads(note.read_bytes()).get("batch") if note.exists() else None
         if batch is None:
             again = note.exists()
@@ -260,15 +251,12 @@ def _key(name: str) -> str:
     return sha256_hex(name, 24)
 
 
-def _request(custom: str, body: Mapping[str, Any]) -> bytes:
-    line = {"custom_id": custom, "method": "POST", "url": "/v1/chat/completions", "body": body}
-    return json.dumps(line, ensure_ascii=False).encode() + b"\n"
-
-
-def _custom(line: bytes) -> tuple[str, str]:
-    """Key of the question and name of the request."""
-    key, _, name = str(json.loads(line)["custom_id"]).partition(".")
-    return key, name
+def _requests_of(key: str, model: BatchSampler, messages: Sequence[BaseMessage], plan: SamplingPlan) -> list[bytes]:
+    """The lines of a question's requests."""
+    (bodies,) = batch_requests(model, [messages], plan)
+    common = {"method": "POST", "url": "/v1/chat/completions"}
+    lines = ({"custom_id": f"{key}.{name}", **common, "body": body} for name, body in bodies.items())
+    return [json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines]
 
 
 def _read_results(path: Path) -> Iterable[tuple[str, bytes, BatchReply]]:

@@ -174,11 +174,14 @@ def contents(path: Path) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("together", [True, False])
-def test_records_equal_those_of_live_collection(service: Service, tmp_path: Path, together: bool) -> None:
+def test_records_equal_those_of_live_collection(
+    service: Service, tmp_path: Path, together: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("calibrate.data.batches.MOST_REQUESTS", 20)
     live = live_records(service, tmp_path / "live.jsonl", several_per_call=together)
     live_calls = service.live
     model = model_of(service, several_per_call=together, max_reply=4000)
-    done = collected(service, tmp_path / "b.jsonl", model=model, most_requests=20)
+    done = collected(service, tmp_path / "b.jsonl", model=model)
     assert max(map(len, service.files.values())) > 4000  # the limit is that of a reply, not of a file with many
     assert (done.n_drawn, done.n_failed) == (12, 0)
     assert contents(tmp_path / "b.jsonl") == live
@@ -252,11 +255,24 @@ def test_requests_can_be_exported_and_their_results_imported_in_parts(service: S
     lines = [result_line(json.loads(line)) for line in exported.read_bytes().splitlines()]
     results.write_bytes(b"".join(reversed(lines[:33])))
     assert collected(service, path, submit=False, results=[results]).n_drawn == 6
-    [again] = (tmp_path / "b.jsonl.batches").glob("*-2.requests.jsonl")
+    [again] = (tmp_path / "b.jsonl.batches").glob("0002.requests.jsonl")
     assert len(again.read_bytes().splitlines()) == len(lines) - 33
     results.write_bytes(b"".join(lines))
     assert collected(service, path, submit=False, results=[results]).n_drawn == 6
     assert contents(path) == live_records(service, tmp_path / "live.jsonl", several_per_call=False)
+
+
+def test_a_request_that_another_tool_never_answers_fails_in_the_end(service: Service, tmp_path: Path) -> None:
+    """Otherwise the collection would never be complete, and the same command would write its request for ever."""
+    path, results, drawn = tmp_path / "b.jsonl", tmp_path / "results.jsonl", list[int]()
+    collected(service, path, submit=False)
+    for number in (1, 2, 3):
+        exported = (tmp_path / "b.jsonl.batches" / f"000{number}.requests.jsonl").read_bytes().splitlines()
+        lines = [result_line(json.loads(line), 500 if place == 0 else 200) for place, line in enumerate(exported)]
+        results.write_bytes(b"".join(lines))
+        done = collected(service, path, submit=False, results=[results])
+        drawn.append(done.n_drawn)
+    assert (drawn, done.n_failed) == ([11, 0, 1], 1)
 
 
 @pytest.mark.parametrize(
