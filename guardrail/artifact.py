@@ -50,6 +50,7 @@ __all__ = [
     "RouterArtifact",
     "Spent",
     "StageShare",
+    "kind_of",
     "load_artifact",
     "uncalibrated",
 ]
@@ -494,6 +495,19 @@ Artifact = CalibrationArtifact | RouterArtifact | CascadeArtifact
 """What a guard, a `Router` or a `Cascade` is made of."""
 
 
+def kind_of(path: str | os.PathLike[str]) -> str | None:
+    """The kind that a file says it has; None if it says none.
+
+    Raises:
+        ArtifactError: It cannot be read.
+    """
+    return _kind(Persisted._read(path))
+
+
+def _kind(content: Any) -> str | None:
+    return content.get("kind") if isinstance(content, dict) else None
+
+
 def load_artifact(path: str | os.PathLike[str]) -> Artifact:
     """Read an artifact of any kind; the file says which.
 
@@ -501,7 +515,7 @@ def load_artifact(path: str | os.PathLike[str]) -> Artifact:
         ArtifactError: As `CalibrationArtifact.load`.
     """
     content = Persisted._read(path)
-    kind = content.get("kind") if isinstance(content, dict) else None
+    kind = _kind(content)
     if kind == "router":
         return RouterArtifact._from_content(content, str(path))
     if kind == "cascade":

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
@@ -28,7 +28,7 @@ from ..verdict import Verdict
 from .base import GuardedChatModel
 from .chat_model import Guardrail
 
-__all__ = ["CONFIG_KEY", "Router"]
+__all__ = ["CONFIG_KEY", "Router", "check_key", "route_by"]
 
 CONFIG_KEY = "guardrail_route"
 """Name of the route in a call's ``config["configurable"]``, for a router without a key function."""
@@ -111,9 +111,7 @@ class Router(GuardedChatModel):
     @field_validator("key")
     @classmethod
     def _function_of_messages(cls, value: Any) -> Any:
-        if value is None or (callable(value) and not iscoroutinefunction(value)):
-            return value
-        raise ValueError(f"key must be a function of messages that is not async, got {value!r}")
+        return None if value is None else check_key(value)
 
     @property
     def prompt(self) -> ChatPromptTemplate:
@@ -139,32 +137,16 @@ class Router(GuardedChatModel):
             ArtifactMismatchError: Neither the key nor "all others" has a guard; or nothing names a key.
             UsageError: The key function failed, or a key is not a string.
         """
-        source = f'config["configurable"][{CONFIG_KEY!r}]'
-        if self.key is None:
-            name = _named.get()
-            if name is None:
-                raise ArtifactMismatchError(
-                    "this router has a guard for each group, and the call names none. Give "
-                    f'config={{"configurable": {{"{CONFIG_KEY}": NAME}}}}, or make the router with '
-                    "key=function_of_messages."
-                )
-        else:
-            source = "key(messages)"
-            try:
-                name = self.key(copies_of(messages))
-            except Exception as error:  # the user's code
-                raise UsageError(
-                    f"{source} failed: {describe_error(error)}. Nothing was drawn; fix the function."
-                ) from error
-        if name is not None and not isinstance(name, str):
-            raise UsageError(f"{source} must be the name of a group or None, got {type(name).__name__}: {name!r}.")
-        route = name if name in self.guards else ALL_OTHERS
-        if route not in self.guards:
+        if self.key is not None:
+            return route_by(self.key, messages, self.guards)
+        name = _named.get()
+        if name is None:
             raise ArtifactMismatchError(
-                f"{source} is {name!r}, and this router has guards for {', '.join(map(repr, self.guards))} only. "
-                f'Calibrate this group, or add a guard "{ALL_OTHERS}".'
+                "this router has a guard for each group, and the call names none. Give "
+                f'config={{"configurable": {{"{CONFIG_KEY}": NAME}}}}, or make the router with '
+                "key=function_of_messages."
             )
-        return route
+        return _route(name, self.guards, f'config["configurable"][{CONFIG_KEY!r}]')
 
     def invoke(
         self,
@@ -278,6 +260,50 @@ class Router(GuardedChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {"guards": {name: guard._identifying_params for name, guard in self.guards.items()}}
+
+
+def check_key(key: Any) -> Any:
+    """A function that names the group of a prompt.
+
+    Raises:
+        ValueError: It is not a function, or it is async.
+    """
+    if callable(key) and not iscoroutinefunction(key):
+        return key
+    raise ValueError(f"key must be a function of messages that is not async, got {key!r}")
+
+
+def route_by(key: Callable[[Any], str | None], messages: Sequence[BaseMessage], names: Collection[str]) -> str:
+    """The group that a key function names for a prompt, as `Router.route`.
+
+    Args:
+        key: The function of the prompt's messages.
+        messages: The prompt.
+        names: The groups that have a guard.
+
+    Raises:
+        ArtifactMismatchError: Neither the group nor "all others" has a guard.
+        UsageError: The function failed, or returned something else than a string or None.
+    """
+    try:
+        name = key(copies_of(messages))
+    except Exception as error:  # the user's code
+        raise UsageError(
+            f"key(messages) failed: {describe_error(error)}. Nothing was drawn; fix the function."
+        ) from error
+    return _route(name, names, "key(messages)")
+
+
+def _route(name: Any, names: Collection[str], source: str) -> str:
+    if name is not None and not isinstance(name, str):
+        raise UsageError(f"{source} must be the name of a group or None, got {type(name).__name__}: {name!r}.")
+    route = name if isinstance(name, str) and name in names else ALL_OTHERS
+    if route not in names:
+        raise ArtifactMismatchError(
+            f"{source} is {name!r}, and this router has guards for {', '.join(map(repr, names))} only. "
+            f'Calibrate this group, or add a guard "{ALL_OTHERS}".'
+        )
+    return route
 
 
 @contextmanager
