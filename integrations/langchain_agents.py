@@ -26,14 +26,16 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain, worded
+from guardrail.guard.router import route_by
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import SamplingPlan
 from guardrail.verdict import Verdict
 
 from ._agents.agent_model import AgentModel, HeldBack, Outcome, has_checkpointer, replaying, step_of
+from ._agents.artifact_set import routes
 from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
@@ -102,11 +104,14 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     stand before or after it, and both are asked; in ``per_call`` mode list it after this one, or its edits are not run.
 
     Args:
-        artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass.
+        artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass. With
+            ``key`` the artifact of a router (`calibrate fit --by group`).
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" in
             place of an artifact, here or for answers: a person decides about each, and its samples are recorded for
             `calibrate learn`.
         exempt: Tools whose calls pass: those that only read.
+        key: Of a router: a function of the conversation's messages that names its group, or None for "all others". It
+            chooses the threshold, so it must not take the name from what a client wrote.
         on_abstain: "review": a person decides (needs a checkpointer). "message": the agent ends with
             ``abstain_message``. "raise": `AbstainedError`, which ``ModelFallbackMiddleware`` takes for a failure;
             a retry of the same step gets it again, without another draw, unless nothing could be measured.
@@ -135,10 +140,11 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(
         self,
-        artifact: CalibrationArtifact | str | Path | None = None,
+        artifact: CalibrationArtifact | RouterArtifact | str | Path | None = None,
         *,
         tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,  # a path, or "collect"
         exempt: Sequence[str] = (),
+        key: Callable[[Any], str | None] | None = None,
         on_abstain: Literal["review"] | OnAbstain = "review",
         unjudged: Literal["hold", "pass"] = "hold",
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
@@ -149,16 +155,22 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
-        self._gate = AgentGate(
-            artifact,
-            tools,
-            exempt,
-            on_abstain=on_abstain,
-            settings=GateSettings.of(settings),
-            calibrated_settings=calibrated_settings,
-            records=records,
-            plan=plan,
-        )
+        own = GateSettings.of(settings)
+        self._key = key
+        self._gates = {
+            name: AgentGate(
+                part,
+                tools,
+                exempt,
+                on_abstain=on_abstain,
+                settings=own,
+                calibrated_settings=calibrated_settings,
+                records=records,
+                plan=plan,
+            )
+            for name, part in routes(artifact, key).items()
+        }
+        self._gate = next(iter(self._gates.values()))  # they differ in the artifact of answers alone
         self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged
 
@@ -198,7 +210,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
         step = step_of(request, collects=self._gate.artifacts.stand_ins is not None)
-        gates = self._gate.admit(step, pass_others=self._unjudged == "pass")
+        gate = self._gate if self._key is None else self._gates[route_by(self._key, step.messages, self._gates)]
+        gates = gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome()
         if gates is not None:
             model = AgentModel(gates=gates, step=step, outcome=outcome, profile=step.model.profile)
@@ -211,7 +224,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             assert outcome.held is not None, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
         if outcome.held is None and message is not None and not outcome.judged(message) and self._unjudged == "hold":
-            other = yield from self._gate.unjudged_steps(step, message)
+            other = yield from gate.unjudged_steps(step, message)
             if isinstance(other, AIMessage):
                 response = ModelResponse(result=[other])
             else:

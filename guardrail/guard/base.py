@@ -107,6 +107,9 @@ class SteppedChatModel(BaseChatModel):
 class GuardedChatModel(SteppedChatModel):
     """Base of the chat models that answer only behind a gate."""
 
+    guardrail_judges: ClassVar[bool] = True
+    """Its answers are judged already, and remembered: drawn as samples they would agree, whatever the model thinks."""
+
     # -- settings ----------------------------------------------------------------------------------------------------
 
     @model_validator(mode="before")
@@ -192,6 +195,10 @@ class GuardedChatModel(SteppedChatModel):
         for fallback in fallbacks:
             self._refuse_itself(*self._artifacts(), path=fallback, place="with_fallbacks")
         return super().with_fallbacks(fallbacks, **settings)
+
+    def _paths(self) -> tuple[Any, ...]:
+        """Where an abstention of this guard may lead."""
+        return (getattr(self, "on_abstain", None),)
 
     def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
         """This guard's artifacts."""
@@ -377,7 +384,8 @@ def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
     """The guards that an abstention path leads to, except those that only a function refers to."""
     if isinstance(path, GuardedChatModel):
         yield path
-        yield from _guards_in(getattr(path, "on_abstain", None))
+        for held_path in path._paths():
+            yield from _guards_in(held_path)
     elif isinstance(path, Runnable):
         inner = [getattr(path, name, None) for name in ("bound", "runnable", "default", "mapper")]
         lists = [getattr(path, name, ()) for name in ("steps", "fallbacks")]

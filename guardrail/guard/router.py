@@ -240,8 +240,11 @@ class Router(GuardedChatModel):
     @property
     def on_abstain(self) -> Any:
         """The abstention path of the guards, if all of them give a text or raise; otherwise the first other one."""
-        paths = [getattr(guard, "on_abstain", None) for guard in self.guards.values()]
+        paths = self._paths()
         return next((path for path in paths if not isinstance(path, str)), paths[0])
+
+    def _paths(self) -> tuple[Any, ...]:
+        return tuple(path for guard in self.guards.values() for path in guard._paths())
 
     def _artifacts(self) -> tuple[CalibrationArtifact, ...]:
         return tuple(artifact for guard in self.guards.values() for artifact in guard._artifacts())

@@ -83,6 +83,13 @@ class Sampler:
     scoring: Scoring = NO_SCORERS
     memory: Draw = NOTHING
 
+    def __post_init__(self) -> None:
+        if getattr(self.model, "guardrail_judges", False):
+            raise UsageError(
+                f"this model is a {type(self.model).__name__}, which judges its answers itself. Give the model that it "
+                "guards; to ask one after the other, give this one as on_abstain of the other."
+            )
+
     def draw(self, prompts: Sequence[Sequence[BaseMessage]]) -> list[SampleSet]:
         """Draw one sample set for each prompt, and ask the plan's follow-ups about it.
 

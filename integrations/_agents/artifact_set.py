@@ -9,8 +9,9 @@ from typing import Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
-from guardrail.artifact import CalibrationArtifact, uncalibrated
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, kind_of, uncalibrated
 from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
+from guardrail.guard.router import check_key
 from guardrail.judges import ToolCallJudge
 from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
 from guardrail.prompting import PromptWrapping
@@ -20,6 +21,7 @@ from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 
 __all__ = ["ANSWER", "ANY_TOOL", "COLLECT", "ArtifactSet", "Given", "collecting", "is_collecting", "load"]
+__all__ += ["routes"]
 
 ANY_TOOL = "*"
 ANSWER = "answer"
@@ -43,6 +45,32 @@ def load(given: Given) -> CalibrationArtifact | None:
     if isinstance(given, str) and (near := did_you_mean(given, [COLLECT])) and not Path(given).exists():
         raise UsageError(f"no artifact at {given}. {near}Otherwise give the path of an artifact.")
     return CalibrationArtifact.load(given)
+
+
+def routes(given: Given | RouterArtifact | None, key: object) -> Mapping[str, Given | None]:
+    """What judges the answers of each group of conversations; without groups, those of all others.
+
+    Args:
+        given: What the caller gave as ``artifact=``; may be a router of several artifacts, or its file.
+        key: What the caller gave as ``key=``: the function that names the group of a conversation.
+
+    Raises:
+        UsageError: A router without a key function, or a key function without a router.
+        ValueError: The key is not a function of messages.
+    """
+    if isinstance(given, str | Path) and given != COLLECT and Path(given).exists() and kind_of(given) == "router":
+        given = RouterArtifact.load(given)
+    if not isinstance(given, RouterArtifact):
+        if key is not None:
+            raise UsageError("key= names the group of a router's artifact (`calibrate fit --by group`). Leave it out.")
+        return {ALL_OTHERS: given}
+    if key is None:
+        raise UsageError(
+            "this artifact has a threshold for each group of questions. Give key=, a function of the messages that "
+            f"names the group of a conversation: {', '.join(map(repr, given.artifacts))}."
+        )
+    check_key(key)
+    return given.artifacts
 
 
 def common_plan(artifacts: Sequence[CalibrationArtifact]) -> SamplingPlan:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -27,6 +28,7 @@ from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
+from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.monitor import SafetySwitch
@@ -56,6 +58,41 @@ def agent_of(model: AgentChat, middleware: GuardrailMiddleware | Sequence[Any], 
     return create_agent(
         model, tools=tools, system_prompt=SYSTEM, middleware=listed, checkpointer=InMemorySaver(), **more
     )
+
+
+def router_of(model: AgentChat) -> RouterArtifact:
+    """ "lax" accepts what half of the samples say, all others do not."""
+    parts = {"lax": artifact_of(model, threshold=0.8), ALL_OTHERS: artifact_of(model, threshold=0.1)}
+    return RouterArtifact(created="2026-11-28T00:00:00+00:00", artifacts=parts, packages={})
+
+
+def test_a_router_judges_each_conversation_by_the_artifact_of_its_group() -> None:
+    """One agent for all tenants would otherwise answer all of them by the threshold of one."""
+    model = AgentChat(steps={(f"{name}: open?", 0): ["yes", "yes", "yes", "no", "no"] for name in ("lax", "strict")})
+    tools = [tool.name for tool in TOOLS]
+    middleware = GuardrailMiddleware(
+        router_of(model), exempt=tools, on_abstain="message", key=lambda messages: messages[-1].text.split(":")[0]
+    )
+    agent = agent_of(model, middleware)
+    said = {
+        name: texts(agent.invoke({"messages": f"{name}: open?"}, {"configurable": {"thread_id": name}}))[-1]
+        for name in ("lax", "strict")
+    }
+    assert said == {"lax": "yes", "strict": ABSTENTION}
+    assert model.made == 2 * (1 + 4)
+
+
+def test_a_router_without_a_function_of_the_operator_is_refused_when_the_gate_is_made(tmp_path: Path) -> None:
+    """The first conversation would otherwise show it, or some group's threshold would judge them all."""
+    model = AgentChat()
+    router = router_of(model)
+    for given in (router, router.save(tmp_path / "router.json")):
+        with pytest.raises(UsageError, match=r"a threshold for each group of questions\. Give key="):
+            GuardrailMiddleware(given, exempt=["balance"])
+    with pytest.raises(ValueError, match="key must be a function of messages"):
+        GuardrailMiddleware(router, key="lax")  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match="key= names the group of a router's artifact"):
+        gate(model, key=lambda messages: "lax")
 
 
 def gate(model: AgentChat, **more: Any) -> GuardrailMiddleware:
