@@ -6,6 +6,7 @@ import json
 import re
 import shlex
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -362,7 +363,12 @@ def _ask(
     key: str | None,
     enough: Callable[[], bool] | None = None,
 ) -> bool:
-    """Have people label the answers in this terminal or on the page; whether all have a label, or it is enough."""
+    """Have people label the answers in this terminal or on the page; whether all have a label, or it is enough.
+
+    Raises:
+        UsageError: The file has scores, and not one answer of it could be measured.
+    """
+    _refuse_unmeasured(file)
     queue = _queue(file, options, key)
     with open_session(labels, queue) as session:
         if session.outdated:
@@ -386,6 +392,18 @@ def _ask(
     goes_on = f"calibrate label {file.typed}{options.again if options.undecided else ''} --interactive"
     finish([], f"{goes_on} goes on; {command} --labels {listed([labels])} stops here")
     return False
+
+
+def _refuse_unmeasured(file: RecordFile) -> None:
+    """Refuse to have people label answers of which none has a score: their labels could never make a threshold."""
+    scores = [score for record in file.records for score in record.scores.values()]
+    if not scores or any(score.measured for score in scores):
+        return
+    counts = ", ".join(f"{count} {reason}" for reason, count in Counter(score.reason for score in scores).most_common())
+    raise UsageError(
+        f"none of the {len(file.records)} answers in {file.path} could be measured ({counts}), so no label of theirs "
+        "could make a threshold, and nobody is asked. Remove the cause, collect and score again."
+    )
 
 
 def _queue(file: RecordFile, options: _Options, key: str | None) -> list[Record]:

@@ -31,6 +31,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.judges.cache import PairCache
 from guardrail.review import Decision, ReviewStore
 from guardrail.testing import ScriptedChat
+from guardrail.types import Uncertainty, Unmeasured
 from tests.calibrate import fakes
 
 KEY = "semantic_entropy"
@@ -123,6 +124,19 @@ def test_the_review_page_labels_a_drawn_file(unlabelled: Path, labelled: RecordF
     assert [record.correct for record in file.records[:20]] == [right[name] for name in names[:20]]
     assert file.header.scope.is_drawn
     assert "exclude each other" in run("label", path, "--review-store", store, "--interactive", code=2)
+
+
+def test_people_are_not_asked_where_no_answer_could_be_measured(labelled: RecordFile, tmp_path: Path) -> None:
+    """Sixty decisions of theirs were worth nothing, which the fit said afterwards."""
+    missing = Uncertainty(value=None, unit="nats", estimator=KEY, reason=Unmeasured.NO_LOGPROBS)
+    records = [record.model_copy(update={"correct": None, "scores": {KEY: missing}}) for record in labelled.records[:9]]
+    path = tmp_path / "scored.jsonl"
+    write_records(path, labelled.header.model_copy(update={"correctness": None}), records)
+    for way in (["--interactive"], ["--review-store", f"sqlite:///{tmp_path}/reviews.db"]):
+        shown = run("label", path, *way, code=2)
+        assert "none of the 9 answers in" in shown
+        assert "could be measured (9 no_logprobs)" in shown
+    assert not (tmp_path / "reviews.db").exists()
 
 
 def test_fitting_again_on_more_labels_counts(unlabelled: Path, labelled: RecordFile, tmp_path: Path) -> None:
