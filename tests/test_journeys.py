@@ -174,30 +174,6 @@ def test_every_page_is_in_the_navigation_and_journeys_begin_with_one_screen() ->
         assert len((DOCS / first).read_text(encoding="utf-8").splitlines()) <= 45 * screens, first
 
 
-MEASURED_ON = {
-    "TriviaQA": "triviaqa",
-    "GSM8K, Codex": "gsm8k",
-    "InterCode SQL": "intercode-observation",
-    "embedded model": "orrin-open",
-    "MMBench, LLaVA-v1.6-34B": "mmbench-v1.6-34b",
-}
-"""Files of docs/estimators.json, by the name that the first table gives them."""
-
-
-def test_the_first_table_is_of_the_measured_figures() -> None:
-    """That of the README is compared with docs/calls.json in tests/benchmarks/test_cost.py."""
-    files = json.loads((DOCS / "estimators.json").read_text(encoding="utf-8"))["files"]
-    measured = {file["name"]: file["rows"] for file in files}
-    text = (DOCS / "index.md").read_text(encoding="utf-8")
-    row = r"^\|`(\S+)`\|\d+\|[^|]+\|([^|]+)\|(\S+) % / (\d+) %\|$"
-    table = re.findall(row, text, flags=re.MULTILINE)
-    assert len(table) == 7
-    for score, data, wrong, answered in table:
-        figures = measured[MEASURED_ON[data]][score]
-        assert f"{100 * figures['test_error']['0.1']:.1f}" == wrong
-        assert f"{100 * figures['acceptance']['0.1']['value']:.0f}" == answered
-
-
 def test_the_index_leads_to_every_page_and_example() -> None:
     index = (DOCS / "index.md").read_text(encoding="utf-8")
     pages = re.findall(r"^ +- (\S+\.md)$", (ROOT / "mkdocs.yml").read_text(encoding="utf-8"), flags=re.MULTILINE)

@@ -16,7 +16,6 @@ from guardrail.errors import UsageError
 from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
-from ..evaluation.label_checks import judge_to_look_at
 from ..items.words import caveats
 from ..pipeline import require_same
 from ..report import compare_rules, parts_of, sentences, write_report
@@ -24,7 +23,7 @@ from ..rules import RULES
 from ..scoring.names import stored_key
 from .frame.app import command
 from .frame.cascade import is_cascade, say_cascade
-from .frame.files import keep_inputs, open_pool, pair_cache
+from .frame.files import keep_inputs, open_pool
 from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
@@ -117,7 +116,6 @@ def report(
         evaluation=evaluation,
         commands=commands,
         alone=alone,
-        judge=judge_to_look_at(loaded.estimator.judge, pair_cache(file.path)),
     )
     text = sentences.verdict_text(loaded, audited, alone, files)
     if audited is not None:

@@ -12,7 +12,7 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.errors import UsageError
-from guardrail.judges import Judge, default_judge
+from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings, SamplingPlan
@@ -27,7 +27,7 @@ from ..data.records import RecordFile, read_records, rewrite_records
 from ..data.split import Groups, Repeats, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
-from ..evaluation.label_checks import judge_to_look_at, merged_pairs, unread_answers
+from ..evaluation.label_checks import judge_to_look_at, merged, unread_answers
 from ..fitting import Target
 from ..items.rules import rule_named
 from ..ledger import Ledger, counted
@@ -173,8 +173,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
         print_choice(chosen)
         key, choice = chosen.estimator, chosen.choice
         records = RecordFile(records.path, records.header, chosen.rest, records.torn)
-    judge = judge_to_look_at(records.header.estimators[key].judge, pair_cache(records.path))
-    print_merged(None if judge is None else merged_pairs(records.records, judge))
+    print_merged(merged(records.records, judge_to_look_at(records.header.estimators[key].judge)))
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
@@ -190,7 +189,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     )
     print_ranked(artifact.estimator)
     print_verdict(text)
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone, judge)
+    pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
@@ -402,7 +401,6 @@ def _report(
     test: RecordFile | None,
     commands: Sequence[str],
     alone: str,
-    judge: Judge | None,
 ) -> list[Path]:
     tested = test.records if test is not None else ()
     evaluation = None
@@ -418,7 +416,6 @@ def _report(
         evaluation=evaluation,
         commands=commands,
         alone=alone,
-        judge=judge,
     )
 
 

@@ -6,24 +6,18 @@ import heapq
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import islice
-from pathlib import Path
 from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
-from guardrail.judges import Judge, JudgeSpec, default_judge, is_canonical_call, make_judge, normalise
+from guardrail.judges import Judge, JudgeSpec, default_judge, make_judge
 from guardrail.judges.base import Item
-from guardrail.judges.cache import PairCache, cached
 from guardrail.judges.registry import JUDGES
-from guardrail.judges.similarity import jaccard
-from guardrail.judges.text import read
 from guardrail.plain_json import sha256_hex
 from guardrail.types import Frozen
 from guardrail.uncertainty import list_estimators, make_estimator
-from guardrail.uncertainty.clustering import fold, unordered_pairs
 
 from ..correctness import Contains, Numeric
 from ..data.records import Record, RecordFile
@@ -43,7 +37,7 @@ __all__ = [
     "judge_to_look_at",
     "labelled_answers",
     "lowest",
-    "merged_pairs",
+    "merged",
     "missed",
     "suspicious",
     "unread_answers",
@@ -284,7 +278,7 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     table = table_of(records)
     called_wrong = table.take(np.flatnonzero(table.labels() == 0)[:_MOST_READ])
     wrong = [record for record in called_wrong if record.answer and not record.options]
-    found = tuple(one for one in wrong if Contains().label(one.answer or "", one.to_question()).correct)
+    found = tuple(filter(_contains, wrong))
     if not found:
         return None
     numbers = all(Numeric().label(one.answer or "", one.to_question()).correct for one in found)
@@ -305,96 +299,54 @@ def broken_labels(records: Sequence[Record], rule: str) -> Missed | None:
     return misses if misses is not None and len(misses.records) >= _MANY * misses.n_wrong else None
 
 
-# -- Merges to read: short answers that differ, and that the judge took for the same -----------------------------------
+# -- Wrong answers that the judge of a score takes for right ones ------------------------------------------------------
 
-_SHORT = 5
-"""Most words of a short answer."""
+_MOST_JUDGED = 1_000
+"""Wrong answers that are compared with their references, the first of the file."""
 
 
 @dataclass(frozen=True, slots=True)
 class Merged:
-    """Pairs of short sampled answers that differ and that a judge takes for the same.
+    """Wrong answers that a judge takes for a right one: to a score that it serves they agree with right ones.
 
     Attributes:
         judge: Name of the judge.
-        pairs: (id of the record, one answer, the other): those first of which neither contains the other, then those
-            with the fewest words in common.
-        n: How many pairs there are in all; the same two answers count once for each question.
-        n_records: Questions that were looked at.
+        pairs: (id of the record, the answer, the reference), in file order.
+        n_wrong: Wrong answers that were compared.
     """
 
     judge: str
     pairs: tuple[tuple[str, str, str], ...]
-    n: int
-    n_records: int
+    n_wrong: int
 
 
-class _Unasked(Judge):
-    """A judge that is not loaded: behind a pair cache it knows the stored verdicts only."""
-
-    def __init__(self, spec: JudgeSpec) -> None:
-        self._spec = spec
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """The spec of the judge that gave the verdicts."""
-        return self._spec
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """No verdict."""
-        return [None] * len(pairs)
+def judge_to_look_at(spec: JudgeSpec | None) -> Judge | None:
+    """The judge of a score if it asks no model; otherwise None."""
+    return make_judge(spec.name, **spec.params) if spec is not None and spec.name in JUDGES else None
 
 
-def judge_to_look_at(spec: JudgeSpec | None, pair_cache: Path | None = None) -> Judge | None:
-    """The judge of a spec, to read its verdicts without asking a model; None if it has none.
+def merged(records: Sequence[Record], judge: Judge | None) -> Merged | None:
+    """Wrong answers that a judge takes for a reference; None without any, or without a judge.
 
-    Args:
-        spec: Of the estimator's judge.
-        pair_cache: File with the verdicts of a judge that is a model, as `calibrate score` keeps it.
+    Answers that contain their reference are left out, because there the label may be wrong (`missed`).
     """
-    if spec is None:
+    table = table_of(records)
+    called_wrong = table.take(np.flatnonzero(table.labels() == 0)[:_MOST_JUDGED])
+    wrong = [
+        record
+        for record in called_wrong
+        if record.answer and record.references and not record.options and not _contains(record)
+    ]
+    items: list[Item] = [
+        (record.question, record.answer or "", reference) for record in wrong for reference in record.references
+    ]
+    if judge is None or not items:
         return None
-    if spec.name in JUDGES:
-        return make_judge(spec.name, **spec.params)
-    if pair_cache is None or not pair_cache.is_file():
-        return None
-    return cached(_Unasked(spec), PairCache(pair_cache))
+    verdicts = iter(judge.equivalent_batch(items))
+    same = [(record, [ref for ref in record.references if next(verdicts)]) for record in wrong]
+    pairs = tuple((record.id, record.answer or "", found[0]) for record, found in same if found)
+    return Merged(judge.spec.name, pairs, len(wrong)) if pairs else None
 
 
-def merged_pairs(records: Sequence[Record], judge: Judge, k: int = 8, most: int = 1_000) -> Merged | None:
-    """Pairs of short answers that differ although the judge counts them as the same; None without such pairs.
-
-    An answer is short if it has at most five words; answers differ if their normalised texts do. Refusals and tool
-    calls are left out.
-
-    Args:
-        records: Records with samples.
-        judge: Is asked about each two different short samples of a question.
-        k: Most pairs to return.
-        most: Most records to look at, the first of the file: a look takes as long as scoring them.
-    """
-    record_of: dict[Item, str] = {}
-    sampled = ((record.id, record.drawn) for record in records if record.drawn is not None and record.drawn.samples)
-    looked_at = list(islice(sampled, most))
-    for name, drawn in looked_at:
-        folded = fold([sample.comparable for sample in drawn.samples if sample.comparable], judge)
-        short = {normalise(text): text for key in folded.judged if _is_short(text := folded.text_of[key])}
-        for a, b in unordered_pairs(sorted(short.values())):
-            record_of[drawn.question, a, b] = name
-    verdicts = judge.equivalent_batch(list(record_of))
-    same = [item for item, verdict in zip(record_of, verdicts, strict=True) if verdict]
-    if not same:
-        return None
-    shown = sorted(dict.fromkeys((a, b) for _, a, b in same), key=_doubtful)[:k]
-    # Reversed, because the last entry of a dict wins: the first question is to stay.
-    first = {(a, b): record_of[question, a, b] for question, a, b in reversed(same)}
-    return Merged(judge.spec.name, tuple((first[pair], *pair) for pair in shown), len(same), len(looked_at))
-
-
-def _is_short(text: str) -> bool:
-    return not is_canonical_call(text) and len(read(text).words) <= _SHORT
-
-
-def _doubtful(pair: tuple[str, str]) -> tuple[bool, float, tuple[str, str]]:
-    ours, theirs = (frozenset(read(text).words) for text in pair)
-    return ours <= theirs or theirs <= ours, jaccard(*pair), pair
+def _contains(record: Record) -> bool:
+    return bool(Contains().label(record.answer or "", record.to_question()).correct)

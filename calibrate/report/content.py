@@ -24,8 +24,8 @@ from ..rules import RULES
 from ..scoring.scores import labels_of, values_of
 
 __all__ = [
-    *("Card", "Part", "Table", "categories", "contradictions", "headline", "merged", "missed_labels", "reading"),
-    *("rule_table", "score_table"),
+    *("Card", "Part", "Table", "categories", "contradictions", "headline", "merged_answers"),
+    *("missed_labels", "reading", "rule_table", "score_table"),
 ]
 
 NO_RULE = "none"
@@ -196,10 +196,11 @@ def missed_labels(missed: Missed, estimator: str, most: int = 8) -> Table:
     return Table(_ANSWER, rows, texts=_ANSWER)
 
 
-def merged(pairs: Merged) -> Table:
-    """Short answers that differ and that the judge counts as the same."""
-    heads = ("one answer", "another", "id")
-    return Table(heads, tuple((one, other, name) for name, one, other in pairs.pairs), texts=heads)
+def merged_answers(merges: Merged, most: int = 8) -> Table:
+    """Wrong answers that the judge takes for right ones."""
+    heads = ("wrong answer", "reference", "id")
+    rows = tuple((_cut(answer), _cut(reference), name) for name, answer, reference in merges.pairs[:most])
+    return Table(heads, rows, texts=heads)
 
 
 _ANSWER = ("question", "answer", "reference", "score", "id")

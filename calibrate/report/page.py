@@ -14,7 +14,6 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import caveats, guarantee, summary, unguardable, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
-from guardrail.judges import Judge
 from guardrail.outcome import CERTIFIED
 
 from ..data.progress import Progress, silent
@@ -24,7 +23,7 @@ from ..data.table import table_of
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import FEW_NOTE, Evaluation, RuleSpec, evaluate, few
-from ..evaluation.label_checks import judge_to_look_at, merged_pairs, missed, suspicious
+from ..evaluation.label_checks import judge_to_look_at, merged, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
 from ..rules import RULES, compared_rules
 from ..scoring.scores import arrays, labels_of, taken, units_of, values_of
@@ -35,7 +34,7 @@ from .content import (
     categories,
     contradictions,
     headline,
-    merged,
+    merged_answers,
     missed_labels,
     reading,
     rule_table,
@@ -111,7 +110,6 @@ def write_report(
     evaluation: Evaluation | None = None,
     commands: Sequence[str] = (),
     alone: str = sentences.ALONE,
-    judge: Judge | None = None,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
 
@@ -127,8 +125,6 @@ def write_report(
             With it the report also shows other alphas, on the same splits.
         commands: Commands that reproduce the artifact, in order.
         alone: The command that calibrates on the test records alone, for a test that refutes the promise.
-        judge: Shows which short answers the artifact's judge took for the same; default: that judge, if it asks no
-            model (`calibrate.evaluation.label_checks.judge_to_look_at`).
 
     Returns:
         The files written, the HTML first.
@@ -155,7 +151,7 @@ def write_report(
         written.append(target)
     context = {
         **_verdict(artifact, audited, alone),
-        **_tables(artifact, parts, estimator, evaluation, judge or judge_to_look_at(artifact.estimator.judge)),
+        **_tables(artifact, parts, estimator, evaluation),
         "figures": figures,
         "commands": commands,
         "extra": sentences.not_fitted_on(split.n_left_out, 0 if test else len(split.test)),
@@ -190,13 +186,12 @@ def _tables(
     parts: Sequence[Part],
     estimator: str,
     evaluation: Evaluation | None,
-    judge: Judge | None,
 ) -> dict[str, Any]:
     """The tables of the page, and the answers to read."""
     fitted = parts[0].records
     looked = {part.name: suspicious(part.records, estimator) for part in parts}
     misses = missed(fitted, artifact.correctness.name)
-    pairs = None if judge is None else merged_pairs(fitted, judge)
+    merges = merged(fitted, judge_to_look_at(artifact.estimator.judge))
     ranking = _ranking(artifact, fitted)
     return {
         "headline": headline(parts),
@@ -216,8 +211,8 @@ def _tables(
         "looked": contradictions(looked, estimator),
         "missed": misses,
         "missed_labels": None if misses is None else missed_labels(misses, estimator),
-        "pairs": pairs,
-        "merged": None if pairs is None else merged(pairs),
+        "merges": merges,
+        "merged": None if merges is None else merged_answers(merges),
     }
 
 

@@ -87,3 +87,21 @@ def test_the_notebook_runs_and_shows_tables_and_figures() -> None:
     nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120, resources=where).execute()
     shown = [kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})]
     assert (shown.count("text/html"), shown.count("image/png")) == (3, 3)
+
+
+def test_the_page_of_a_chat_app_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A system prompt, a slot and second turns, calibrated and answered as the page says."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(tmp_path)
+    try:
+        run_page("chat.md")
+        assert CalibrationArtifact.load("chat/artifact.json").data.turns == ("human", "human,ai,human")
+        capsys.readouterr()
+        for language, title, text in BLOCK.findall((ROOT / "docs" / "chat.md").read_text(encoding="utf-8")):
+            if language == "python" and not title:
+                exec(compile(text, "chat.md", "exec"), {})
+        assert capsys.readouterr().out == "Yes.\n"
+    finally:
+        sys.modules.pop("shop", None)

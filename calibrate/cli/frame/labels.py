@@ -165,17 +165,17 @@ def refuse_broken(file: RecordFile) -> None:
         )
 
 
-def print_merged(merged: Merged | None) -> None:
-    """Print short answers that differ and that the judge counts as the same."""
-    if merged is None:
+def print_merged(merges: Merged | None) -> None:
+    """Print that the judge of the score takes wrong answers for right ones, with the flag of one that asks a model."""
+    if merges is None:
         return
+    _, answer, reference = merges.pairs[0]
     print_line(
-        f"Judge {merged.judge} counts {merged.n} pairs of short answers that differ as the same, in {merged.n_records} "
-        "questions. Read these; if they mean different things, use another judge (docs/judges.md):",
+        f"Judge {merges.judge} takes {len(merges.pairs)} of {merges.n_wrong} wrong answers for right ones, e.g. "
+        f"{shortened(answer)} for {shortened(reference)}. A judge that asks a model: `calibrate score RECORDS --judge "
+        "'chat(model=MODEL)'`, one call for each pair of different answers.",
         "yellow",
     )
-    for name, a, b in merged.pairs[:4]:
-        print_line(f"  {shortened(a)} = {shortened(b)} ({name})")
 
 
 def print_structured(file: RecordFile, estimator: str | None = None) -> None:

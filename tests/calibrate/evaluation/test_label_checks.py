@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from calibrate.evaluation.label_checks import (
     auroc_interval,
     judge_to_look_at,
     labelled_answers,
-    merged_pairs,
+    merged,
     missed,
     suspicious,
     unread_answers,
@@ -25,8 +24,7 @@ from calibrate.evaluation.planning import Binormal
 from calibrate.report.sentences import unread
 from calibrate.scoring.metrics import ks_two_sample
 from guardrail.errors import UsageError
-from guardrail.judges import ExactJudge, Judge, JudgeSpec, TextJudge
-from guardrail.judges.cache import PairCache, cached
+from guardrail.judges import ExactJudge, JudgeSpec, TextJudge
 from guardrail.types import Sample, SampleSet, Uncertainty
 
 
@@ -176,46 +174,20 @@ def test_labelled_answers_are_of_both_kinds(n_right: int, n_wrong: int, shown: t
     assert labelled_answers(records) == labelled_answers(records[::-1])
 
 
-SHORT = [
-    answered("p", "x", "x", samples=["Louis Armstrong", "Neil Armstrong", "Louis Armstrong", "Armstrong", "ARMSTRONG"]),
-    answered("q", "x", "x", samples=["It is a very long answer about Neil Armstrong", "Buzz Aldrin", "buzz aldrin"]),
-]
-
-
-def test_short_answers_that_a_judge_merged_are_shown_the_most_doubtful_first() -> None:
-    # "Armstrong" shares one of two words with either: token-F1 2/3. "Louis A." and "Neil A." share one of two: 1/2.
-    merged = merged_pairs(SHORT, TextJudge(threshold=0.5))
-    assert merged is not None
-    assert merged.pairs[0] == ("p", "Louis Armstrong", "Neil Armstrong")
-    assert [(a.casefold(), b) for _, a, b in merged.pairs[1:]] == [
-        ("armstrong", "Louis Armstrong"),
-        ("armstrong", "Neil Armstrong"),
+def test_wrong_answers_that_a_judge_takes_for_right_ones_are_named() -> None:
+    """To a score with such a judge a wrong answer agrees with right ones, so it is accepted."""
+    north, south = "Mexico is in North America", "Mexico is in South America"
+    records = [
+        answered("a", south, north, correct=False),
+        answered("b", "Peru", "Chile", correct=False),
+        answered("c", f"Well, {north.lower()}.", north, correct=False),  # contains it: the label may be wrong
+        answered("d", north, north, correct=True),
     ]
-    assert (merged.n, merged.n_records) == (3, 2)
-    first = merged_pairs(SHORT[::-1], TextJudge(threshold=0.5), most=1)
-    assert first is None  # "p" has the pairs, and only "q" is looked at
-    assert merged_pairs(SHORT, ExactJudge()) is None
-
-
-def test_the_verdicts_of_a_model_are_read_from_its_cache_and_no_model_is_asked(tmp_path: Path) -> None:
-    class Model(Judge):
-        spec = JudgeSpec(name="nli", version=4, params={"model": "m"})
-        asked = 0
-
-        def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-            self.asked += len(pairs)
-            return [True] * len(pairs)
-
-    model, path = Model(), tmp_path / "pairs.sqlite"
-    assert judge_to_look_at(model.spec, path) is None  # nothing was kept
-    whole = merged_pairs(SHORT[:1], cached(model, PairCache(path)))
-    calls_before = model.asked
-    looked = judge_to_look_at(model.spec, path)
-    assert looked is not None
-    assert merged_pairs(SHORT[:1], looked) == whole
-    assert whole is not None
-    assert merged_pairs(SHORT[1:], looked) is None  # these pairs are not in the cache: no verdict
-    assert model.asked == calls_before
+    found = merged(records, TextJudge())
+    assert found is not None
+    assert (found.judge, found.pairs, found.n_wrong) == ("text", (("a", south, north),), 2)
+    assert merged(records, ExactJudge()) is None
+    assert merged(records, judge_to_look_at(JudgeSpec(name="nli", version=4, params={"model": "m"}))) is None
     assert judge_to_look_at(TextJudge().spec) == TextJudge()
 
 
