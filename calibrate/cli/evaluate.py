@@ -18,12 +18,12 @@ from guardrail.notebook import percent
 from ..data.formats import is_table
 from ..data.progress import bar
 from ..evaluation.choice import AUTO, FEWEST, SHARE
-from ..evaluation.evaluate import FEW_NOTE, Estimate, csv_text, few
+from ..evaluation.evaluate import FEW_NOTE, FIGURES, MEANING, Estimate, cells, csv_text, few
 from ..evaluation.grid import Cell, EvaluationGrid, Source, evaluate_grid, sources
 from ..fitting import DEFAULT_DELTA
 from ..report.paper import DELTA, FIGURE, TABLES, paper_pool, paper_tables
 from ..rules import compared_rules
-from ..spec_syntax import parse_rule, rule_text
+from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
 from .frame.items import evaluate_by_items, refuse_with_items
@@ -200,19 +200,12 @@ def _print_result(cell: Cell, *, named: bool) -> None:
     """Print the table of one pool, estimator and size."""
     evaluation = cell.evaluation
     wide = _has_room()
-    columns = ("rule", "alpha", "SCER", "sd", "pooled", "AR", "power", "VR", "VR pool", "IF")
-    rows = [
-        [
-            rule_text(row.rule, row.options),
-            f"{row.alpha:g}",
-            _shown(row.scer, wide=wide) + few(row.n_feasible),
-            "-" if row.scer_sd is None else f"{100 * row.scer_sd:.1f}",
-            _shown(row.pooled, wide=wide) + few(row.n_feasible),
-            *(_shown(share, wide=wide) for share in (row.acceptance, row.power, row.violation_rate)),
-            *(_shown(share, wide=wide) for share in (row.pool_violation_rate, row.infeasible_rate)),
-        ]
-        for row in evaluation.rows
-    ]
+    columns = ("rule", "alpha", "wrong", "sd", *list(FIGURES)[1:])
+    rows = []
+    for row in evaluation.rows:
+        wrong, *others = cells(row, errors=wide)
+        spread = "-" if row.scer_sd is None else f"{100 * row.scer_sd:.1f}"
+        rows.append([row.name, f"{row.alpha:g}", wrong, spread, *others])
     source = f"{cell.dataset}, {cell.model}, " if named else ""
     sizes = f"fitted on {evaluation.n_calibration} of {evaluation.n}"
     title = f"{source}{cell.estimator}: {evaluation.splits} splits, {sizes}, %" + (" ± se" if wide else "")
@@ -224,13 +217,7 @@ def _print_result(cell: Cell, *, named: bool) -> None:
         f"excess AURC {evaluation.excess_aurc:.4f} ({_plain(evaluation.test_excess_aurc)}), "
         f"error without gate {percent(evaluation.base_error)}"
     )
-    print_line(
-        "SCER: wrong among answered, mean of splits; pooled: of all splits together; AR: answered; power: right "
-        "answers given; VR: splits above alpha on their test part (reads high: it errs in the opposite direction of "
-        "the part fitted on); VR pool: on all questions (reads low: those fitted on are among them); IF: splits that "
-        "answer nothing.",
-        "dim",
-    )
+    print_line(MEANING, "dim")
     if any(few(row.n_feasible) for row in evaluation.rows):
         print_line(FEW_NOTE, "yellow")
     console.print()
@@ -239,12 +226,6 @@ def _print_result(cell: Cell, *, named: bool) -> None:
 def _has_room() -> bool:
     """Whether standard errors fit: tables with them have 100 columns. The files always have them."""
     return not console.is_terminal or console.width >= 100
-
-
-def _shown(value: Estimate | None, *, wide: bool) -> str:
-    if value is None:
-        return "-"
-    return f"{100 * value.value:.1f}" + ("" if value.se is None or not wide else f"±{100 * value.se:.1f}")
 
 
 def _plain(value: Estimate) -> str:

@@ -27,6 +27,7 @@ from ..fitting import Target, rule_named
 from ..rules import Infeasible, Rule
 from ..rules.counts import Counts, counts, items
 from ..scoring.metrics import ranking_of
+from ..spec_syntax import rule_text
 
 __all__ = [
     *("FEW_NOTE", "FEW_SPLITS", "Estimate", "Evaluation", "EvaluationRow", "RuleSpec", "csv_text", "evaluate", "few"),
@@ -93,6 +94,11 @@ class EvaluationRow(Frozen):
     """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
 
     @property
+    def name(self) -> str:
+        """The rule with its options, as a command takes it."""
+        return rule_text(self.rule, self.options)
+
+    @property
     def n_feasible(self) -> int:
         """Splits that accepted something: those behind ``scer`` and ``pooled``."""
         return round(self.splits * (1.0 - self.infeasible_rate.value))
@@ -143,7 +149,8 @@ class Evaluation(Frozen):
 
     def __str__(self) -> str:
         """The rows as a table of at most 80 columns, for `print`."""
-        return text_table(PRINTED_HEADS, [printed(row) for row in self.rows])
+        rows = [(row.name, f"{row.alpha:g}", *cells(row, SHORT, errors=False)) for row in self.rows]
+        return text_table(("rule", "alpha", *SHORT), rows)
 
     def _repr_html_(self) -> str:
         area = "-" if self.auroc is None else f"{self.auroc:.3f}"
@@ -151,7 +158,8 @@ class Evaluation(Frozen):
             f"{self.splits} random splits, fitted on {self.n_calibration} of {self.n} questions: "
             f"{100 * self.base_error:.1f} % wrong without a gate, AUROC {area}"
         )
-        return as_html(title, [("read with care", CAVEAT)], HEADS, map(cells, self.rows))
+        rows = [(row.name, f"{row.alpha:g}", *cells(row)) for row in self.rows]
+        return as_html(title, [("in %", MEANING), ("*", FEW_NOTE)], ("rule", "alpha", *FIGURES), rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every rule with its spread over splits (one standard deviation), against the target.
@@ -403,38 +411,36 @@ def _check_protocol(
         )
 
 
-HEADS = (
-    *("rule", "alpha", "wrong among answered, %", "answered, %", "right answers given, %"),
-    *("splits above alpha: test part, %", "all questions, %", "splits without an answer, %"),
+FIGURES = {
+    "wrong": "scer",
+    "pooled": "pooled",
+    "given": "acceptance",
+    "right": "power",
+    "above": "violation_rate",
+    "all": "pool_violation_rate",
+    "none": "infeasible_rate",
+}
+"""Columns of a table of rules, in %, with the field that each shows."""
+MEANING = (
+    "wrong: share of the answers given, mean of splits; pooled: of all splits together; given: share of the questions "
+    "that are answered; right: share of the right answers that are given; above: splits above alpha on their test part "
+    "(reads high, as it errs in the opposite direction of the part fitted on); all: the same on all questions (reads "
+    "low, as those fitted on are among them); none: splits that answer nothing."
 )
-"""Columns of `cells`."""
-CAVEAT = (
-    f"Splits above alpha: the test part reads high, all questions read low. * mean over fewer than {FEW_SPLITS} splits."
-)
-"""Note for readers of `cells`."""
+"""Their meaning."""
+SHORT = ("wrong", "given", "right", "above", "none")
+"""The columns of a table for `print`."""
 
 
-def cells(row: EvaluationRow) -> list[str]:
-    """A row for people, standard errors behind the sign."""
-    shown = [row.rule + "".join(f", {name}={value}" for name, value in row.options.items()), f"{row.alpha:g}"]
-    violated = (row.violation_rate, row.pool_violation_rate)
-    for value in (row.scer, row.acceptance, row.power, *violated, row.infeasible_rate):
-        error = "" if value is None or value.se is None else f" \u00b1 {100 * value.se:.1f}"
-        shown.append("-" if value is None else f"{100 * value.value:.1f}{error}")
-    shown[2] += few(row.n_feasible)
+def cells(row: EvaluationRow, figures: Sequence[str] = tuple(FIGURES), *, errors: bool = True) -> list[str]:
+    """The figures of a row as texts, with standard errors behind the sign, and the mark of `few` at its means."""
+    shown = []
+    for name in figures:
+        value: Estimate | None = getattr(row, FIGURES[name])
+        error = "" if value is None or value.se is None or not errors else f"±{100 * value.se:.1f}"
+        mark = few(row.n_feasible) if name in ("wrong", "pooled") else ""
+        shown.append("-" if value is None else f"{100 * value.value:.1f}{error}{mark}")
     return shown
-
-
-PRINTED_HEADS = ("rule", "alpha", "wrong", "answered", "right", "above", "none")
-"""Columns of `printed`, in %: `HEADS` in one word each, "above" on the test part."""
-
-
-def printed(row: EvaluationRow) -> list[str]:
-    """A row for `print`, without standard errors."""
-    name, alpha, *_ = cells(row)
-    shares = (row.scer, row.acceptance, row.power, row.violation_rate, row.infeasible_rate)
-    wrong, *others = ("-" if share is None else f"{100 * share.value:.1f}" for share in shares)
-    return [name, alpha, wrong + few(row.n_feasible), *others]
 
 
 def rate_of(row: EvaluationRow, name: str) -> tuple[str, float | None, float, float]:

@@ -19,15 +19,15 @@ from ..scoring.names import stored_key
 from ..scoring.scores import Scored, Units, units_of
 from ..spec_syntax import estimator_flags
 from .evaluate import (
-    CAVEAT,
-    HEADS,
-    PRINTED_HEADS,
+    FEW_NOTE,
+    FIGURES,
+    MEANING,
+    SHORT,
     Evaluation,
     RuleSpec,
     cells,
     evaluate,
     flat,
-    printed,
     rate_of,
 )
 
@@ -86,20 +86,20 @@ class EvaluationGrid(Frozen):
     def __str__(self) -> str:
         """A table, best AUROC first, for `print`: a line an estimator and rule."""
         rows = [
-            (
-                cell.estimator,
-                _area(cell),
-                *printed(row)[:5],
-            )
+            (cell.estimator, _area(cell), row.name, f"{row.alpha:g}", *cells(row, SHORT[:3], errors=False))
             for cell in self.ranked
             for row in cell.evaluation.rows
         ]
-        return text_table(("score", "AUROC", *PRINTED_HEADS[:5]), rows)
+        return text_table(("score", "AUROC", "rule", "alpha", *SHORT[:3]), rows)
 
     def _repr_html_(self) -> str:
-        rows = [[cell.estimator, _area(cell), *cells(row)] for cell in self.ranked for row in cell.evaluation.rows]
-        title, heads = "Scores by AUROC, rules on the same splits", ("score", "AUROC", *HEADS)
-        return as_html(title, [("read with care", CAVEAT)], heads, rows)
+        rows = [
+            (cell.estimator, _area(cell), row.name, f"{row.alpha:g}", *cells(row))
+            for cell in self.ranked
+            for row in cell.evaluation.rows
+        ]
+        heads = ("score", "AUROC", "rule", "alpha", *FIGURES)
+        return as_html("Scores by AUROC, rules on the same splits", [("in %", MEANING), ("*", FEW_NOTE)], heads, rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.

@@ -17,7 +17,7 @@ from guardrail.outcome import CERTIFIED
 from ..data.records import Record
 from ..data.table import table_of
 from ..evaluation.choice import Ranked
-from ..evaluation.evaluate import Estimate, Evaluation, EvaluationRow, few
+from ..evaluation.evaluate import Evaluation, EvaluationRow, cells
 from ..evaluation.label_checks import Merged, Missed, Suspicious, lowest
 from ..pipeline import GateCounts, accepted_of
 from ..rules import RULES
@@ -116,26 +116,24 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
     above = "100" if base > artifact.alpha else "0"
     without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", "none: everything is answered")
     if all_rules:
-        cells = [without, *map(_rule, rows)]
+        listed = [without, *map(_rule, rows)]
     else:
         shown = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
-        cells = [*map(_rule, shown), without]
+        listed = [*map(_rule, shown), without]
     return Table(
         heads=(
             *("rule", "answered", "wrong among answered", "right answers given"),
             *("splits over target, test part (reads high)", "splits over target, all questions (reads low)"),
             *("splits without an answer", "promise"),
         ),
-        rows=tuple(cells),
+        rows=tuple(listed),
         texts=("promise",),
-        chosen=next((place for place, (name, *_) in enumerate(cells) if name == own), None),
+        chosen=next((place for place, (name, *_) in enumerate(listed) if name == own), None),
     )
 
 
 def _rule(row: EvaluationRow) -> tuple[str, ...]:
-    wrong = _estimate(row.pooled) + few(row.n_feasible)
-    shares = (row.power, row.violation_rate, row.pool_violation_rate, row.infeasible_rate)
-    return (row.rule, _estimate(row.acceptance), wrong, *map(_estimate, shares), _promise(row))
+    return (row.rule, *cells(row, ("given", "pooled", "right", "above", "all", "none")), _promise(row))
 
 
 def score_table(ranking: Sequence[Ranked], chosen: str) -> Table:
@@ -299,10 +297,3 @@ def _promise(row: EvaluationRow) -> str:
     rule = RULES[row.rule]
     sure = f", {percent(1 - row.delta)} sure" if rule.certifies and row.delta is not None else ""
     return rule.promise + sure
-
-
-def _estimate(value: Estimate | None) -> str:
-    if value is None:
-        return "-"
-    spread = "" if value.se is None else f" \u00b1 {100 * value.se:.1f}"
-    return f"{100 * value.value:.1f}{spread}"

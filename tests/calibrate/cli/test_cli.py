@@ -232,7 +232,7 @@ def test_run_uses_a_question_that_is_asked_several_times_once_unless_told(tmp_pa
         assert CalibrationArtifact.load(out / "artifact.json").data.n_used == used
 
 
-def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Path) -> None:
+def test_run_checks_labels_aloud_and_chooses_an_estimator(tmp_path: Path) -> None:
     questions, out = tmp_path / "q.jsonl", tmp_path / "out"
     questions.write_text("".join(json.dumps(row) + "\n" for row in fakes.faq_rows(110)), encoding="utf-8")
     common = (
@@ -262,14 +262,10 @@ def test_run_checks_labels_and_judge_aloud_and_chooses_an_estimator(tmp_path: Pa
     assert f"use rule contains: `calibrate label {out / 'records.jsonl'} --rule contains`" in shown
     read = re.findall(r"(right|wrong) (?:'[^']*'|\S+) reference '\d+ days', f\d+", shown)
     assert read == ["right"] * 3 + ["wrong"] * 3
-    assert re.search(
-        r"Judge text counts \d+ pairs of short answers that differ as the same.* '\d+ days' = 'It is", shown
-    )
     page = (out / "report.html").read_text(encoding="utf-8")
     assert "11 of 110 answers, at max_tokens" in page
     assert page.count("Allow longer answers: 11 of 110 were cut off at 256 tokens") == 1  # what to do next
     assert "Labelled wrong, although the answer contains the reference" in page
-    assert "Different answers that count as the same" in page
     assert "Which score ranks the errors best?" not in page  # one estimator only
     artifact = CalibrationArtifact.load(out / "artifact.json")
     assert (artifact.data.choice, artifact.plan.cut_off) == (None, "abstain")
