@@ -28,7 +28,7 @@ from .data.formats.field_map import read_list
 from .data.formats.graded import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.rows import RawRow
-from .data.split import Groups, split
+from .data.split import Groups, dependence, split
 from .data.table import RecordTable, table_of
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
@@ -302,11 +302,13 @@ class Records:
 
     def _warn(self, artifact: CalibrationArtifact, key: str) -> None:
         """Log what `calibrate fit` prints in yellow and red."""
-        text = verdict_text(artifact, unread=unread(key, unread_answers(self.file, key)))
+        text = verdict_text(
+            artifact, unread=unread(key, unread_answers(self.file, key)), dependent=dependence(self.file.records)
+        )
         nothing = () if artifact.outcome.n_accepted else text.lines
         for line in (*nothing, fits_line(artifact), *text.warnings[:MOST_WARNINGS]):
             if line is not None:
-                log.warning("calibrate: %s", line)
+                log.warning("calibrate: %s", _in_python(line))
 
     def report(
         self,
@@ -513,6 +515,7 @@ def _key_of(file: RecordFile, score: str | None) -> str:
 _IN_PYTHON = (
     (r"--score (\S+?)(?=[.]?(\s|$))", r'score="\1"'),
     (r"--few", "few=True"),
+    (r"--cluster-by-group", 'groups="cluster"'),
     (r"(?<=\w)(?<! as) --map (?=\w+=)", ", --map "),
     (r"--map certainty=([\w.]+):([\w.]+)", r'score=ScoreColumn("\1", "\2", certain=True)'),
     (r"--map certainty=([\w.]+)", r'score=ScoreColumn("\1", "\1", certain=True)'),

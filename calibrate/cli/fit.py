@@ -20,7 +20,7 @@ from ..data.columns import in_memory
 from ..data.formats import ImportSettings, is_table
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
-from ..data.split import Groups, Repeats, one_per_question, split
+from ..data.split import Groups, Repeats, dependence, one_per_question, split
 from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious, unread_answers
@@ -490,6 +490,7 @@ def _present(fitted: _Fitted, file: RecordFile, test_files: Sequence[Path], out:
         listed(fitted.sources),
         unread=unread(key, unread_answers(file, key)),
         # Of a reversed score every label looks suspicious.
+        dependent=dependence(fitted.part),
         doubtful=None if reversed_score else _doubtful(fitted, report),
     )
     print_verdict(text)

@@ -24,7 +24,7 @@ from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import RecordFile, read_records, rewrite_records
-from ..data.split import Groups, Repeats, split
+from ..data.split import Groups, Repeats, dependence, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import judge_to_look_at, merged, unread_answers
@@ -185,7 +185,12 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     tested = [] if test is None else [test.path]
     alone = fresh_command(artifact, key, tested, artifact_path)
     text = verdict_text(
-        artifact, audited, alone, listed([records.path]), unread=unread(key, unread_answers(records, key))
+        artifact,
+        audited,
+        alone,
+        listed([records.path]),
+        unread=unread(key, unread_answers(records, key)),
+        dependent=dependence(records.records),
     )
     print_ranked(artifact.estimator)
     print_verdict(text)

@@ -380,6 +380,8 @@ def get_name(row: RawRow, column: str) -> str | None:
     value = row.values.get(column)
     if value is None or value == "":
         return None
+    if isinstance(value, float) and value.is_integer():  # as pandas writes whole numbers beside missing ones
+        value = int(value)
     if isinstance(value, bool) or not isinstance(value, str | int):
         raise row.fail(column, value, "it must be a text or a whole number; leave it out if there is none")
     return str(value).strip() or None

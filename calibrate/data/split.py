@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, TypeVar, cast
 
 import numpy as np
@@ -14,7 +15,16 @@ from .questions import Question
 from .record import Record
 from .table import Places, RecordTable, table_of
 
-__all__ = ["Groups", "Repeats", "all_grouped", "one_per_cluster", "one_per_question", "split"]
+__all__ = [
+    "Dependence",
+    "Groups",
+    "Repeats",
+    "all_grouped",
+    "dependence",
+    "one_per_cluster",
+    "one_per_question",
+    "split",
+]
 
 T = TypeVar("T", Record, Question)
 
@@ -98,20 +108,90 @@ def _units(table: RecordTable, groups: Groups) -> tuple[Places, int]:
     shared = np.flatnonzero(count[code] > 1)
     if not shared.size:
         return unit_of, n_units
-    joined = list(range(n_units))  # a unit's first one with the same question, and so on; its own place ends the chain
-
-    def first_of(unit: int) -> int:
-        while joined[unit] != unit:
-            joined[unit] = joined[joined[unit]]  # shorter for the next search
-            unit = joined[unit]
-        return unit
-
+    joined = _Joined(n_units)
     asked_by: dict[int, int] = {}
     for question, unit in zip(code[shared].tolist(), unit_of[shared].tolist(), strict=True):
-        one, other = first_of(asked_by.setdefault(question, unit)), first_of(unit)
-        joined[max(one, other)] = min(one, other)
-    units, unit_of = np.unique([first_of(unit) for unit in unit_of.tolist()], return_inverse=True)
+        joined.join(asked_by.setdefault(question, unit), unit)
+    units, unit_of = np.unique([joined.first_of(unit) for unit in unit_of.tolist()], return_inverse=True)
     return unit_of, units.size
+
+
+@dataclass(frozen=True, slots=True)
+class Dependence:
+    """Questions that are hardly independent draws.
+
+    Attributes:
+        n: Questions that share a group, or are nearly equal to another one.
+        units: Groups, or kinds of nearly equal questions, that they form.
+        example: Ids of two nearly equal ones; None if only their groups are known.
+        grouped: Whether every question has a group.
+    """
+
+    n: int
+    units: int
+    example: tuple[str, str] | None = None
+    grouped: bool = True
+
+
+def dependence(records: Sequence[Record]) -> Dependence | None:
+    """Nearly equal questions if they are 5 % or more, else groups with several questions; None without either.
+
+    Two questions are nearly equal if they differ in at most one word of six or more and have the same answer.
+    """
+    table = table_of(records)
+    if len(table) <= _MOST_COMPARED and (found := _nearly_equal(table)) is not None:
+        return found
+    codes, names = table.coded("group")
+    counts = np.bincount(codes[np.array([name is not None for name in names], dtype=np.bool_)[codes]])
+    several = counts[counts > 1]
+    return Dependence(int(several.sum()), several.size) if several.size > 1 else None
+
+
+_MOST_COMPARED = 20_000
+"""Records up to which the texts of questions are compared."""
+_WORDS = range(6, 300)
+"""Lengths of the questions that are compared: in a shorter one a single word is the question."""
+
+
+def _nearly_equal(table: RecordTable) -> Dependence | None:
+    kinds = _Joined(len(table))
+    first: dict[Any, int] = {}
+    for place, record in enumerate(table):
+        words = record.question.casefold().split()
+        if len(words) not in _WORDS or not record.answer:
+            continue
+        said, hashes = record.answer.strip().casefold(), [hash(pair) for pair in enumerate(words)]
+        whole = sum(hashes)
+        for position, each in enumerate(hashes):  # equal for questions that differ at this position only
+            kinds.join(first.setdefault((len(words), position, whole - each, said), place), place)
+    of = np.array([kinds.first_of(place) for place in range(len(table))], dtype=np.int64)
+    firsts, counts = np.unique(of, return_counts=True)
+    several = counts > 1
+    n, units = int(counts[several].sum()), int(several.sum())
+    if n - units < max(1, 0.05 * len(table)):
+        return None
+    one = int(firsts[several][0])
+    other = int(np.flatnonzero(of == one)[1])
+    grouped = None not in table.coded("group")[1]
+    return Dependence(n, units, (table[one].id, table[other].id), grouped)
+
+
+class _Joined:
+    """Sets of places that are joined pair by pair; each is known by its first place."""
+
+    def __init__(self, n: int) -> None:
+        self._before = list(range(n))  # an earlier member of the set; the first is its own
+
+    def first_of(self, place: int) -> int:
+        before = self._before
+        while before[place] != place:
+            before[place] = before[before[place]]  # shorter for the next search
+            place = before[place]
+        return place
+
+    def join(self, a: int, b: int) -> None:
+        one, other = self.first_of(a), self.first_of(b)
+        self._before[max(one, other)] = min(one, other)
 
 
 def all_grouped(records: Sequence[Record]) -> RecordTable:

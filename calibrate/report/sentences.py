@@ -27,6 +27,7 @@ from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
 
 from ..data.records import GIVEN
+from ..data.split import Dependence
 from ..evaluation.audit import DIFFERENT, Audit
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..evaluation.planning import labels_needed
@@ -43,6 +44,7 @@ __all__ = [
     "audited",
     "auroc_of",
     "cut_off_answers",
+    "dependent_questions",
     "describe_auroc",
     "describe_spec",
     "facts",
@@ -141,6 +143,7 @@ def verdict_text(
     records: str = "RECORDS",
     unread: str | None = None,
     doubtful: str | None = None,
+    dependent: Dependence | None = None,
 ) -> VerdictText:
     """Put together all lines about an artifact; see `standing` and `next_steps`.
 
@@ -151,6 +154,7 @@ def verdict_text(
         records: The record files, as a shell takes them.
         unread: See `unread`.
         doubtful: See `second_look`.
+        dependent: Questions of the fit that are hardly independent.
     """
     tested = () if test is None else (held_out(artifact, test.held_out), *audited(test))
     return VerdictText(
@@ -158,14 +162,18 @@ def verdict_text(
         lines=items_summary(artifact) if artifact.kind == "items" else summary(artifact, labels_needed(artifact)),
         fits=fits_line(artifact),
         tested=tested,
-        warnings=tuple(warnings(artifact, records, unread, doubtful)),
+        warnings=tuple(warnings(artifact, records, unread, doubtful, dependent)),
         steps=tuple(next_steps(artifact, test, alone)),
         at_run_time=unguardable(artifact),
     )
 
 
 def warnings(
-    artifact: CalibrationArtifact, records: str = "RECORDS", unread: str | None = None, doubtful: str | None = None
+    artifact: CalibrationArtifact,
+    records: str = "RECORDS",
+    unread: str | None = None,
+    doubtful: str | None = None,
+    dependent: Dependence | None = None,
 ) -> list[str]:
     """Warnings about a fit, the gravest first, each with its remedy.
 
@@ -174,17 +182,21 @@ def warnings(
         records: The record files, as a shell takes them.
         unread: See `unread`.
         doubtful: See `second_look`.
+        dependent: Questions of the fit that are hardly independent.
     """
-    useless = warning(artifact)
+    useless, grouped = warning(artifact), dependent_questions(artifact, dependent)
+    nearly_equal = dependent is not None and dependent.example is not None
     found = (
         None if useless is None else f"{useless} Fit with a smaller --alpha, or use no gate.",
         ranking(artifact),
+        grouped if nearly_equal else None,
         asked(artifact).failures.strip() or None,
         unread,
         cut_off_answers(artifact),
         undecided_answers(artifact, records),
         unnamed_model(artifact, records),
         doubtful,
+        None if nearly_equal else grouped,
     )
     return [text for text in found if text is not None]
 
@@ -412,6 +424,29 @@ def unread(key: str, counts: tuple[int, int] | None) -> str | None:
         f"{alone} of {n} answers ({percent(alone / n)}) agree with none of their samples, and {key} compares the "
         "samples alone: it may accept such an answer. graded_disagreement and primary_disagreement compare them with "
         "the answer."
+    )
+
+
+def dependent_questions(artifact: CalibrationArtifact, found: Dependence | None) -> str | None:
+    """A warning about questions that count as independent and hardly are; None without any.
+
+    Args:
+        artifact: The artifact.
+        found: Such questions among those that were fitted on.
+    """
+    if found is None or artifact.calibration.group is not None:
+        return None
+    way = "fit with --cluster-by-group, which uses one question of each"
+    if found.example is None:
+        return (
+            f"{found.n} questions come in {found.units} groups and count as independent. If those of a group depend "
+            f"on each other (one document, one user), {way}."
+        )
+    first, second = found.example
+    way = f"{way.capitalize()}." if found.grouped else f"Give each kind a group (--map group=COLUMN), and {way}."
+    return (
+        f"{found.n} questions are of {found.units} kinds, as {first!r} and {second!r}, that differ in a word and have "
+        f"one answer, and they count as independent. {way}"
     )
 
 

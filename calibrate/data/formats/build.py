@@ -107,6 +107,7 @@ class Builder:
     _n_rows: int = 0
     _n_numbered: int = 0
     _n_system: int = 0
+    _n_null: int = 0
 
     def expect(self, row: RawRow) -> None:
         """Fix the fields that every row must have: those that were mapped, and those this row has."""
@@ -202,6 +203,8 @@ class Builder:
                 )
         if self._n_numbered:
             yield f"{self._n_numbered} rows have neither id nor question: the number of the row stands for both."
+        if self._n_null:
+            yield f"{self._n_null} samples are null; they are empty answers, as at run time."
         if self._n_system:
             yield f"{self._n_system} rows have a system message, which is not read; name it with --set system=TEXT."
         yield from self.labels.notes()
@@ -303,7 +306,7 @@ class Builder:
         if len(columns) > 1:
             values = {column: row.values.get(column) for column in columns}
         else:
-            labelled = get_object(row, name, textual=self.textual)
+            labelled = get_object(row, name, textual=self.textual, keep=self._labels or ())
             if labelled is None:
                 raise row.fail(name, None, "every row must have a score for each option")
             values = labelled
@@ -341,6 +344,8 @@ class Builder:
             items = get_list(row, columns[0], textual=self.textual)
         if not items:
             raise row.fail(columns[0], row.values.get(columns[0]), "every row must have its samples, a list of texts")
+        self._n_null += sum(item is None for item in items)
+        items = ["" if item is None else item for item in items]  # an empty answer, as at run time
         for item in items:
             if isinstance(item, dict):
                 self._unread.update(name for name, value in item.items() if name not in _READ and value is not None)
@@ -420,7 +425,8 @@ class Builder:
             row = replace(row, values={**row.values, score.column: None})
             self._n_unread["scores have values"] += 1
         read = _score(row, score)
-        if missing is None and read.value is not None and read.value < LEAST_LOGPROB:
+        least = None if read.value is None else -read.value if score.certain else read.value
+        if missing is None and least is not None and least < LEAST_LOGPROB:
             self._n_unread["scores have values"] += 1
             missing = Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
         if missing is None:
@@ -477,7 +483,7 @@ def _sample(row: RawRow, column: str, item: Any, logprobs: Any = None, tokens: A
         item = {**item, "content": _plain(item["content"])}
     calls = item.get("tool_calls") or []
     text = _first(item, "text", "content", "observation" if calls else "text")
-    if text is None and calls:
+    if text is None and (calls or {"text", "content"} & item.keys()):
         text = ""
     if not isinstance(text, str | int | float) or isinstance(text, bool):
         names = " or ".join(f"{column}.{name}" for name in list(item)[:4])

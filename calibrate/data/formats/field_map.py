@@ -272,8 +272,11 @@ def read_list(text: str) -> list[Any] | None:
     return value if isinstance(value, list) and ... not in value else None
 
 
-def get_object(row: RawRow, column: str, *, textual: bool) -> dict[str, Any] | None:
-    """An object from label to value, without labels whose value is null (Parquet pads with them); None if absent."""
+def get_object(row: RawRow, column: str, *, textual: bool, keep: Collection[str] = ()) -> dict[str, Any] | None:
+    """An object from label to value; None if absent.
+
+    Labels whose value is null are left out, because Parquet pads with them, except those to keep.
+    """
     value = row.values.get(column)
     if value is None:
         return None
@@ -282,7 +285,7 @@ def get_object(row: RawRow, column: str, *, textual: bool) -> dict[str, Any] | N
     if not isinstance(value, dict):
         written = row.values[column]
         raise row.fail(column, written, 'it must be an object from option label to value, e.g. {"A": 0.7, "B": 0.3}')
-    labelled = {str(label).strip(): item for label, item in value.items() if item is not None}
+    labelled = {str(label).strip(): item for label, item in value.items() if item is not None or label in keep}
     if len(labelled) < 2:
         raise row.fail(column, value, "there must be at least two options")
     return labelled

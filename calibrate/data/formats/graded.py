@@ -141,8 +141,9 @@ def _refuse_ungraded(path: Path, rows: Sequence[RawRow], names: Sequence[str], c
         )
     if columns.scores:
         raise UsageError(
-            f"{path} has no column that says which answers are right, among {listed}. Name it, --map correct=COLUMN; "
-            "or compare answers with references by a rule: `calibrate import`, then `calibrate label`."
+            f"{path} has no column that says which answers are right, among {listed}. Name it: --map correct=COLUMN; "
+            "compare answers with references by a rule: `calibrate import`, then `calibrate label`; or join labels of "
+            "another file by id: `calibrate import`, then `calibrate label --labels FILE`."
         )
     raise UsageError(
         f"{path} has no column with a score, among {listed}. Name it: --map confidence=COLUMN (in [0, 1]), --map "

@@ -62,8 +62,9 @@ class Labels:
 
     def _one(self, row: RawRow, column: str, value: Any, of_errors: bool) -> bool | None:
         if isinstance(value, dict | list):
+            paths = [f"{column}.{name}" for name in list(value)[:4]] if isinstance(value, dict) else [f"{column}[0]"]
             raise row.fail(
-                column, value, f"a label is a single value. Name the path to it: --map correct={column}.NAME"
+                column, value, f"a label is a single value. Name the path to it: --map correct={' or '.join(paths)}"
             )
         word = str(value).strip().lower()
         if self.cut is not None:

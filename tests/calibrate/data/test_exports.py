@@ -412,3 +412,101 @@ def test_graded_scores_without_any_text_are_numbered(tmp_path: Path) -> None:
     columns = parse_map(["score=u"])
     records = import_file(write(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns)).file.records
     assert [(record.id, record.correct) for record in records] == [("row-1", True), ("row-2", False)]
+
+
+# -- Remedies ----------------------------------------------------------------------------------------------------------
+
+QA = {"question": "Highest peak of Africa?", "answer": "Kilimanjaro"}
+
+
+@pytest.mark.parametrize(
+    ("rows", "given", "remedy"),
+    [
+        ([{**QA, "correct": "C"}, {"question": "b?", "answer": "x", "correct": "I"}], "", "--right C"),
+        ([{**QA, "correct": 0.25}], "", "--cut 0.5"),
+        (
+            [{"question": f"{i}?", "answer": "x", "correct": word} for i, word in enumerate("CIN")],
+            "--right C",
+            "--other-labels unlabelled",
+        ),
+        ([{**QA, "sure": 55}], "--map confidence=sure", "--map certainty=sure:sure"),
+        ([{**QA, "model": "a"}, {**QA, "model": "b"}], "", "--system NAME"),
+        ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "", "--option-scale logit"),
+        ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "--option-scale logprob", "--option-scale logit"),
+        ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "--option-scale probability", "--option-scale logit"),
+        ([{"question": "a?", "samples": ["x", "y"], "logprobs": [0.5]}], "", "--map logprobs=-"),
+        ([{**QA, "question": {"text": "a?", "lang": "en"}}], "", "--map question=question.text"),
+        ([{**QA, "answer": {"said": "a?", "lang": "en"}}], "", "--map answer=answer.said"),
+        ([{**QA, "correct": {"value": True, "by": "me"}}], "", "--map correct=correct.value"),
+        ([QA, {"question": " ", "answer": "x"}], "", "--skip-bad 0.1"),
+        ([{**QA, "run": "a"}, {**QA, "run": "b"}], "", "--map id=COLUMN"),
+        ([{"prompt": "a?", "output": "x"}], "", "--map question=prompt --map answer=output"),
+        ([{"prompt": "a?", "gen1": "x", "gen2": "y"}], "", "--map question=prompt --map samples=gen1,gen2"),
+        ([{**QA, "lp": -0.5}], "--map logprobs=lp", "--map certainty=NAME:COLUMN"),
+    ],
+)
+def test_the_way_out_of_an_error_is_one(rows: list[dict[str, Any]], given: str, remedy: str, tmp_path: Path) -> None:
+    """Somebody who follows a hint and meets the same wall gives up, or labels everything wrong."""
+    path, out = write(tmp_path / "rows.jsonl", rows), tmp_path / "records.jsonl"
+    start = ["import", str(path), "--out", str(out), "--replace"]
+    refused = CliRunner().invoke(app, [*start, *given.split()])
+    shown = " ".join(refused.output.replace("│", " ").split())
+    assert refused.exit_code in (1, 2)
+    words = remedy.replace("--map question=question", "question").replace("--map answer=answer", "answer")
+    assert words.replace("--map correct=correct", "correct") in shown
+    followed = {"--system NAME": "--system a", "--skip-bad 0.1": "--skip-bad 0.5", "--map id=COLUMN": "--map id=run"}
+    way = followed.get(remedy, remedy).replace("NAME:COLUMN", "lp").split()
+    kept = [] if way[-1].startswith(("certainty", "logit")) else given.split()
+    done = CliRunner().invoke(app, [*start, *kept, *way])
+    assert done.exit_code == 0, done.output
+
+
+def test_a_column_that_was_not_read_is_read_as_the_note_says(tmp_path: Path) -> None:
+    path = write(tmp_path / "r.jsonl", [{**QA, "Confidence": 0.5, "gold answer": "Kilimanjaro"}])
+    notes = import_file(path).notes
+    maps = [shlex.split(note.rpartition("--map ")[2])[0] for note in notes if "was not read" in note]
+    assert sorted(maps) == ["confidence=Confidence", "references=gold answer"]
+    (record,) = import_file(path, ImportSettings(columns=parse_map(maps))).file.records
+    assert record.references == ("Kilimanjaro",)
+    assert record.scores["imported:Confidence"].value == 0.5
+
+
+@pytest.mark.parametrize(
+    ("options", "scale"),
+    [
+        ({"A": -0.1, "B": float("-inf")}, "logprob"),
+        ({"A": -0.1, "B": None}, "logprob"),
+        ({"A": 1.0, "B": 0.0}, "probability"),
+        ({"A": 5.0, "B": -9999.0}, "logit"),
+    ],
+)
+def test_an_option_without_a_likelihood_leaves_the_question_unmeasured(
+    options: dict[str, Any], scale: str, tmp_path: Path
+) -> None:
+    """An entropy over the options that have one would rank the question as certain."""
+    usual = {"A": 0.5, "B": 0.25} if scale == "probability" else {"A": -0.5, "B": -1.5}
+    rows = [
+        {"question": "a?", "option_scores": usual, "option_scale": scale},
+        {"question": "b?", "option_scores": options, "option_scale": scale},
+    ]
+    imported = import_file(write(tmp_path / "o.jsonl", rows))
+    problems = [record.drawn and record.drawn.problem for record in imported.file.records]
+    assert problems == [None, Unmeasured.NO_OPTIONS]
+    assert any(note.startswith("1 rows have scores of options that were not measured") for note in imported.notes)
+
+
+def test_a_placeholder_in_a_certainty_is_not_a_number(tmp_path: Path) -> None:
+    rows = [{"id": i, "lp": lp} for i, lp in enumerate((-0.5, -9999.0, -1e30))]
+    imported = import_file(write(tmp_path / "s.jsonl", rows), ImportSettings(columns=parse_map(["certainty=lp"])))
+    assert [record.scores["imported:lp"].value for record in imported.file.records] == [0.5, None, None]
+    assert imported.notes[0].startswith("2 scores have values that were not measured")
+
+
+def test_percent_signs_whole_numbers_and_null_samples_are_read(tmp_path: Path) -> None:
+    path = write(tmp_path / "p.csv", [{"id": 7.0, "sure": "85 %"}, {"id": 8.0, "sure": "40%"}])
+    records = import_file(path, ImportSettings(columns=parse_map(["confidence=sure"]))).file.records
+    assert [record.scores["imported:sure"].value for record in records] == pytest.approx([0.15, 0.6])
+    path = write(tmp_path / "p.jsonl", [{"id": 7.0, "samples": ["x", None]}, {"id": 8, "samples": ["x", "y"]}])
+    imported = import_file(path)
+    assert [record.id for record in imported.file.records] == ["7", "8"]
+    assert "1 samples are null; they are empty answers, as at run time." in imported.notes
