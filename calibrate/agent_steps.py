@@ -252,7 +252,7 @@ def fit_action(
     key = estimator_key(estimator)
 
     artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
-    return counted(artifact, ledger or Ledger([Path(path)]), key)
+    return counted(artifact, ledger or Ledger([Path(path)]))
 
 
 def _step(row: Any, where: str) -> Step:

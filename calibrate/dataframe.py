@@ -296,7 +296,7 @@ class Records:
             part=part,
             settings=settings,
         )
-        self.artifact = counted(artifact, self.ledger, key)
+        self.artifact = counted(artifact, self.ledger)
         self._warn(self.artifact, key)
         return self.artifact
 

@@ -28,6 +28,7 @@ __all__ = [
     "answer_if",
     "asked",
     "caveats",
+    "certifies",
     "confidence",
     "describe",
     "guarantee",
@@ -165,7 +166,7 @@ def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
     outcome = artifact.outcome
     return Terms(
         outcome.rule,
-        _certifies(outcome),
+        certifies(outcome),
         confidence(artifact),
         outcome.acceptance if isinstance(artifact, CascadeArtifact) else artifact.acceptance,
         outcome.n_accepted,
@@ -174,7 +175,8 @@ def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
     )
 
 
-def _certifies(outcome: Outcome | CascadeOutcome) -> bool:
+def certifies(outcome: Outcome | CascadeOutcome) -> bool:
+    """Whether the rule of a fit is a certificate."""
     return outcome.rule == CERTIFIED if isinstance(outcome, CascadeOutcome) else outcome.certifies
 
 
@@ -718,7 +720,7 @@ def _compared(verdict: Verdict) -> str:
     if verdict.basis is Basis.CONFIDENCE:
         top = 1.0 if score.unit == "probability" else 0.0
         own = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
-    target = target_text(verdict.alpha, certifies=_certifies(outcome))
+    target = target_text(verdict.alpha, certifies=certifies(outcome))
     sign = ">" if verdict.reason is Reason.ABOVE_THRESHOLD else "<="
     limit = f"{score.estimator} {score.value:.4g} {sign} {threshold:.4g}{unit}{own}"
     if verdict.reason is not Reason.ABOVE_THRESHOLD:

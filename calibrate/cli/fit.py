@@ -25,7 +25,7 @@ from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious, unread_answers
 from ..fitting import DEFAULT_DELTA
-from ..ledger import Ledger, counted, counted_router
+from ..ledger import Ledger, counted
 from ..pipeline import FEWEST_LABELS, FitSettings, fit_artifact, part_header, refuse_few, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import auroc_of, second_look, unread, verdict_text
@@ -57,7 +57,6 @@ from .frame.verdicts import (
     print_choice,
     print_fits,
     print_ranked,
-    print_unwritten,
     print_verdict,
 )
 
@@ -213,8 +212,8 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
     )
     audits = {} if test is None else audit_router(router, test.records, key, repeats=repeats)
     ledger = Ledger(fitting.sources)
-    router = counted_router(router, ledger, key)
-    print_fits(next(iter(router.artifacts.values())), ledger)
+    router = counted(router, ledger)
+    print_fits(next(iter(router.artifacts.values())))
     fitting.out.parent.mkdir(parents=True, exist_ok=True)
     written = [router.save(fitting.out)]
     if test is not None and not fitting.testing.files:
@@ -234,8 +233,7 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
 def _counted(artifact: CalibrationArtifact, sources: Sequence[Path], key: str) -> CalibrationArtifact:
     """The artifact with the fits on these labels counted."""
     ledger = Ledger(sources)
-    artifact = counted(artifact, ledger, key)
-    print_unwritten(ledger)
+    artifact = counted(artifact, ledger)
     return artifact
 
 

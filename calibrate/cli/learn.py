@@ -43,7 +43,7 @@ from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
 from .frame.files import keep_inputs, opened_store
 from .frame.options import MissingOption, RespondOption
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_unwritten, print_verdict
+from .frame.verdicts import print_verdict
 
 __all__ = ["learn"]
 
@@ -190,7 +190,6 @@ def _learn_answers(
     ledger = Ledger([out.parent / "reviews.db" if database is None else database])
     learned = learn_from(pool, loaded, name=f"reviews of {artifact.name}", ledger=ledger, **options)
     _print_sample(learned)
-    print_unwritten(ledger)
     print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
     guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"

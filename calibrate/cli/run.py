@@ -80,7 +80,6 @@ from .frame.verdicts import (
     conclude,
     print_choice,
     print_ranked,
-    print_unwritten,
     print_verdict,
 )
 
@@ -264,8 +263,7 @@ def _fitted(
         ),
     )
     ledger = Ledger([_records_path(settings)])
-    artifact = counted(artifact, ledger, key)
-    print_unwritten(ledger)
+    artifact = counted(artifact, ledger)
     return artifact
 
 

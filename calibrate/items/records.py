@@ -8,7 +8,6 @@ from typing import Any, Protocol, Self
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.items.measure import items_measure
-from guardrail.items.spec import ITEMS
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from ..data.records import RecordFile
@@ -95,7 +94,7 @@ class RecordItems:
         Raises:
             UsageError: As `fit_items_artifact`.
         """
-        artifact = counted(fit_items_artifact(self._file, alpha=alpha, **options), self._records.ledger, ITEMS)
+        artifact = counted(fit_items_artifact(self._file, alpha=alpha, **options), self._records.ledger)
         self._records.artifact = artifact
         return artifact
 

@@ -150,7 +150,7 @@ def learn(
         groups=groups,
         settings=FitSettings(repeats="all"),  # users repeat questions, and each time is a draw of its own
     )
-    fitted = counted(fitted, ledger or Ledger(), key)
+    fitted = counted(fitted, ledger or Ledger())
     return Learned(
         artifact=fitted,
         file=file,

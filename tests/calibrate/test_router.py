@@ -18,7 +18,7 @@ from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from calibrate.evaluation.audit import audit_counts, audit_router
 from calibrate.fitting import fit
-from calibrate.ledger import Ledger, counted_router
+from calibrate.ledger import Ledger, counted
 from calibrate.pipeline import accepted_of, fit_artifact, part_header
 from calibrate.router import ByGroup, by_route, fit_router
 from calibrate.scope import draw_to_label
@@ -173,9 +173,9 @@ def test_groups_that_keep_their_promise_are_refuted_with_probability_at_most_the
 def test_fits_of_disjoint_groups_do_not_add_and_a_fit_of_all_does(labelled: RecordFile, router: RouterArtifact) -> None:
     """Each label has carried the fit of its group, and that of all questions: .1 / 3 + .1."""
     ledger = Ledger()
-    once = counted_router(router, ledger, KEY)
+    once = counted(router, ledger)
     assert {part.spent and part.spent.fits for part in once.artifacts.values()} == {1}
-    again = counted_router(fitted(few_of_one(labelled), delta=0.3), ledger, KEY)
+    again = counted(fitted(few_of_one(labelled), delta=0.3), ledger)
     spent = again.artifacts["trees"].spent
     assert spent is not None
     assert spent.fits == 2

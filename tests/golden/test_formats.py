@@ -263,7 +263,7 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
 
 def test_the_fits_on_a_record_file_are_counted(tmp_path: Path) -> None:
     ledger = Ledger([restored("records.ledger.jsonl", tmp_path).with_name("records.jsonl")])
-    new = Line.of([0.5], [1], {}, score="perplexity", rule="certified", delta=0.25)
+    new = Line(created="", procedure="another", labels="1", undecided=0, delta=0.25)
     # 0.1, not again after an answer was decided; 0.05 in a group; and 0.25
     spent = ledger.enter([new])
     assert (spent.fits, round(spent.delta, 9)) == (3, 0.4)

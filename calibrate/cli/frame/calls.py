@@ -38,7 +38,7 @@ from ...scoring.names import estimator_key
 from ...scoring.scores import Scored, arrays
 from .files import keep_inputs, opened_store
 from .terminal import console, finish, print_line, table
-from .verdicts import print_unwritten, print_verdict
+from .verdicts import print_verdict
 
 __all__ = ["RECORDS", "Drawing", "Fitting", "learn_calls"]
 
@@ -122,7 +122,6 @@ def learn_calls(
         delta=fitting.delta,
         ledger=ledger,
     )
-    print_unwritten(ledger)
     print_verdict(verdict_text(fitted))
     fitted.save(fitting.out)
     gate = f"GuardrailMiddleware(tools={{{tool!r}: {str(fitting.out)!r}}})"

@@ -73,11 +73,11 @@ def fit_stages(
         without_failed=without_failed,
     )
     ledger = Ledger(records)
-    artifact = counted(artifact, ledger, " > ".join(keys))
+    artifact = counted(artifact, ledger)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
     _print_system(artifact)
-    print_fits(artifact, ledger)
+    print_fits(artifact)
     finish([out], _in_python(artifact, out))
 
 

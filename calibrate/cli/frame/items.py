@@ -47,7 +47,7 @@ from ...spec_syntax import assignment, parse_name
 from .files import changed_file, keep_inputs, open_files, open_pool, pool_of, warn_unlike
 from .next_commands import listed
 from .terminal import console, finish, print_line, table
-from .verdicts import print_unwritten, print_verdict
+from .verdicts import print_verdict
 
 __all__ = ["ScoreItems", "audit_by_items", "evaluate_by_items", "fit_by_items", "label_by_items"]
 __all__ += ["plan_by_items", "refuse_with_items", "refuse_without_items", "report_by_items"]
@@ -214,14 +214,13 @@ def fit_by_items(
     held_out = open_pool(test) if test else None if rest is None else RecordFile(beside, file.header, rest)
     result = None if held_out is None else check_on(artifact, held_out)  # a test file that is refused counts no fit
     ledger = Ledger(records)
-    artifact = counted(artifact, ledger, ITEMS)
+    artifact = counted(artifact, ledger)
     out.parent.mkdir(parents=True, exist_ok=True)
     artifact.save(out)
     written = [out]
     if rest is not None:
         write_records(beside, part_header(file.header, rest), rest)
         written.append(beside)
-    print_unwritten(ledger)
     print_verdict(verdict_text(artifact))
     data = labelled_items(file, fitted, cap=cap)
     _print_paths(artifact, path_rows(data.items, artifact.threshold, data.columns))

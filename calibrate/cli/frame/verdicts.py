@@ -16,7 +16,6 @@ from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.registry import advice
 
 from ...evaluation.choice import Chosen
-from ...ledger import Ledger
 from ...report.content import score_table
 from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line
 from .terminal import GAP, console, finish, print_line, print_words, table
@@ -29,7 +28,6 @@ __all__ = [
     "print_fits",
     "print_lines",
     "print_ranked",
-    "print_unwritten",
     "print_verdict",
 ]
 
@@ -72,17 +70,10 @@ def print_facts(facts: Iterable[tuple[str, str]], caveats: Sequence[str] = ()) -
         print_words(f"- {caveat}")
 
 
-def print_fits(artifact: CalibrationArtifact | CascadeArtifact, ledger: Ledger) -> None:
+def print_fits(artifact: CalibrationArtifact | CascadeArtifact) -> None:
     """Print what several fits on the same labels do to the promise, if there were several."""
     if (text := fits_line(artifact)) is not None:
         print_words(text, "yellow")
-    print_unwritten(ledger)
-
-
-def print_unwritten(ledger: Ledger) -> None:
-    """Print that this fit will not be counted, if it cannot be."""
-    if ledger.unwritten is not None:
-        print_line(f"{ledger.unwritten} cannot be written, so later fits will not count this one.", "yellow")
 
 
 def print_ranked(spec: EstimatorSpec) -> None:
