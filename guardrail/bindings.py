@@ -29,6 +29,7 @@ __all__ = [
     "json_format",
     "native_settings",
     "read_bindings",
+    "schemas_of",
 ]
 
 _LONGEST_FAULT = 300
@@ -93,6 +94,12 @@ def read_bindings(path: str | Path) -> Bindings:
     if not bindings.tools and bindings.response_format is None:
         raise UsageError(f"{path}: has neither a tool nor a response_format. Leave it out, or list at least one tool.")
     return bindings
+
+
+def schemas_of(bindings: Bindings | None) -> dict[str, dict[str, Any]]:
+    """The JSON schema of the arguments of each tool, by its name."""
+    tools = () if bindings is None else (tool["function"] for tool in bindings.tools)
+    return {tool["name"]: dict(tool["parameters"]) for tool in tools if tool.get("parameters")}
 
 
 def arguments_fault(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:

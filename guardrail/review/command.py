@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import errno
 import getpass
 import math
 import os
@@ -189,24 +188,16 @@ def _destinations(page: str | None) -> tuple[Destination, ...]:
 
 
 def _listener(host: str, port: int) -> socket.socket:
-    """A socket on that address, bound first, so that a problem is reported in plain words."""
-    way_out = {
-        errno.EADDRINUSE: "another program uses it. Use another --port, or stop that program",
-        errno.EACCES: "you may not use this port. Ports below 1024 are reserved for the system: use a higher one",
-        errno.EADDRNOTAVAIL: "this machine does not have this address. Use --host 127.0.0.1, or 0.0.0.0 for all",
-    }
+    """A socket on that address, bound before anything else, so that a problem is reported in plain words."""
     if not 0 <= port <= 65_535:
         raise UsageError(f"--port must be from 0 to 65535 (0: any free port), got {port}. Use 8765.")
-    listener = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen()
+        return socket.create_server((host, port), family=socket.AF_INET6 if ":" in host else socket.AF_INET)
     except OSError as error:
-        listener.close()
-        why = way_out.get(error.errno or 0, f"{error.strerror or error}")
-        raise UsageError(f"cannot listen on {host} port {port}: {why}.") from error
-    return listener
+        way_out = "Use another --port, or --host 127.0.0.1 (0.0.0.0 for all addresses of this machine)"
+        raise UsageError(
+            f"cannot listen on {host} port {port}: {f'{error}'.partition(' (while')[0]}. {way_out}."
+        ) from error
 
 
 def _accounts(path: Path) -> Accounts:

@@ -6,7 +6,7 @@ import asyncio
 import json
 import logging
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, Literal
@@ -14,10 +14,10 @@ from uuid import uuid4
 
 from langchain_core.messages import AIMessage, BaseMessage
 
+from ..bindings import schemas_of
 from ..errors import AbstainedError, UsageError
 from ..guard.abstention import Abstention
 from ..guard.observers import chosen
-from ..items.item import ItemVerdict
 from ..prompting import copies_of, plain_turns, question_text
 from ..verdict import Verdict
 from .candidates import CandidateRule
@@ -81,7 +81,7 @@ def ask_reviewer(
             returns is checked when a call abstains.
     """
     check_seconds("wait", wait, "Use `ticket` to reply immediately.")
-    return AskReviewer(store, wait, candidates, _checked(metadata), key)
+    return AskReviewer(store=store, wait=wait, candidates=candidates, metadata=_checked(metadata), key=key)
 
 
 def ticket(
@@ -117,7 +117,8 @@ def ticket(
     """
     if expires_in is not None:
         check_seconds("expires_in", expires_in, "Use None for no limit.")
-    return Ticket(store, reply, callback, expires_in, candidates, _checked(metadata), key)
+    common: dict[str, Any] = {"store": store, "candidates": candidates, "metadata": _checked(metadata), "key": key}
+    return Ticket(**common, reply=reply, callback=callback, expires_in=expires_in)
 
 
 def content_of(
@@ -128,6 +129,7 @@ def content_of(
     allowed: Sequence[Action] = ACTIONS,
     candidates: CandidateRule | None = None,
     metadata: dict[str, Any] | None = None,
+    schemas: Mapping[str, dict[str, Any]] | None = None,
 ) -> Content:
     """The content that a reviewer sees of a verdict. Nothing is sampled again: the content is what was judged.
 
@@ -138,6 +140,7 @@ def content_of(
         allowed: Decisions to offer; without a candidate, approve and edit are left out.
         candidates: Calibrated list of candidates to show.
         metadata: Stored with the item.
+        schemas: JSON schema of the arguments of each tool, by its name; see `Content.schemas`.
 
     Raises:
         UnstorableError: The verdict is nested too deeply to be written.
@@ -151,33 +154,29 @@ def content_of(
     judged = None if answer is None else Candidate.of(answer)
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]
+    called = () if judged is None else judged.tool_calls
+    by_item = judged is not None and verdict.held_back and {"approve", "edit", "reject"} <= set(allowed)
     return Content(
         question=question_text(messages) if messages else "",
         messages=tuple(plain_turns(messages)),
-        kind=kind or ("tool_call" if judged is not None and judged.tool_calls else "answer"),
+        kind=kind or ("tool_call" if called else "answer"),
         candidate=judged,
         verdict=verdict_fields,
         alternatives=verdict.alternatives,
         candidate_set=None if candidates is None else candidates.select(verdict),
         allowed=tuple(allowed),
+        schemas={call.name: schemas[call.name] for call in called if schemas and call.name in schemas},
         metadata=metadata or {},
         # An audit labels: every item is decided, also those that were given out.
-        items=tuple(item.held() for item in verdict.items) if kind == "audit" else _undecided(verdict, judged, allowed),
+        items=tuple(item.held() for item in verdict.items) if kind == "audit" else verdict.items if by_item else (),
     )
 
 
-def _undecided(verdict: Verdict, judged: Candidate | None, allowed: Sequence[Action]) -> tuple[ItemVerdict, ...]:
-    """The items to decide one by one; none if the whole answer is decided."""
-    by_item = judged is not None and verdict.held_back and {"approve", "edit", "reject"} <= set(allowed)
-    return verdict.items if by_item else ()
-
-
-@dataclass(frozen=True, slots=True)
-class AskReviewer:
-    """See `ask_reviewer`."""
+@dataclass(frozen=True, kw_only=True)
+class _Hook:
+    """What both hooks of an abstention have in common."""
 
     store: ReviewStore
-    wait: float
     candidates: CandidateRule | None
     metadata: Metadata
     key: Key | None
@@ -185,6 +184,43 @@ class AskReviewer:
     def __call__(self, verdict: Verdict) -> AIMessage | None:
         """Handle a verdict without its conversation."""
         return self.on_abstention(Abstention(verdict, (), self, ""))
+
+    def on_abstention(self, abstention: Abstention) -> AIMessage | None:
+        """Queue, and return the reply, if there is one."""
+        raise NotImplementedError
+
+    def _queued(self, abstention: Abstention, *, allowed: Sequence[Action] = ACTIONS, **settings: Any) -> Item | None:
+        """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
+
+        def result_of(function: Callable[[Verdict, Sequence[BaseMessage]], Any]) -> Any:
+            given = abstention.copied  # the reviewer decides about what was judged, and that is given out
+            return function(given.verdict, given.messages)
+
+        key = None if self.key is None else result_of(self.key)
+        try:
+            content = content_of(
+                abstention.verdict,
+                abstention.messages,
+                allowed=allowed,
+                candidates=self.candidates,
+                metadata=self.metadata if isinstance(self.metadata, dict) else _json(result_of(self.metadata)),
+                schemas=schemas_of(abstention.bound),
+            )
+            return self.store.enqueue(content, key=key, reopen=key is not None, **settings)
+        except UnstorableError as error:
+            _log.warning("A held-back answer could not be added to the review queue: %s", error)
+            with suppress(StoreUnavailableError):
+                self.store.note_event("not_queued", {"reason": str(error)})
+        except StoreUnavailableError as error:
+            _log.error("A held-back answer could not be added to the review queue: %s", error)
+        return None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AskReviewer(_Hook):
+    """See `ask_reviewer`."""
+
+    wait: float
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, wait, and return the reply; None after "reject", without a decision in time, or if queueing failed."""
@@ -224,7 +260,7 @@ class AskReviewer:
 
     def _enqueue(self, abstention: Abstention) -> Item | None:
         allowed: tuple[Action, ...] = ("approve", "edit", "reject") if abstention.form == "calls" else ACTIONS
-        return _enqueue(self, abstention, allowed, expires_in=self.wait, within=self.wait)
+        return self._queued(abstention, allowed=allowed, expires_in=self.wait, within=self.wait)
 
     async def _aclose(self, queued: asyncio.Future[Item | None]) -> None:
         item = await queued
@@ -240,25 +276,17 @@ class AskReviewer:
             return None
 
 
-@dataclass(frozen=True, slots=True)
-class Ticket:
+@dataclass(frozen=True, kw_only=True)
+class Ticket(_Hook):
     """See `ticket`."""
 
-    store: ReviewStore
     reply: str
     callback: str | None
     expires_in: float | None
-    candidates: CandidateRule | None
-    metadata: Metadata
-    key: Key | None
-
-    def __call__(self, verdict: Verdict) -> AIMessage | None:
-        """Handle a verdict without its conversation."""
-        return self.on_abstention(Abstention(verdict, (), self, ""))
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, and return the reply with the ticket."""
-        item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
+        item = self._queued(abstention, expires_in=self.expires_in, callback=self.callback)
         if item is None:
             return None
         text = self.reply.replace("{ticket}", item.id)
@@ -272,49 +300,13 @@ class Ticket:
 
     def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
         """Queue the items that are held back, and return the message with the kept ones and the ticket."""
-        item = _enqueue(self, abstention, ACTIONS, expires_in=self.expires_in, callback=self.callback)
-        if item is None:
-            return message
-        return message.model_copy(
-            update={"response_metadata": {**message.response_metadata, "review": {"ticket": item.id}}}
-        )
+        item = self._queued(abstention, expires_in=self.expires_in, callback=self.callback)
+        review = {} if item is None else {"review": {"ticket": item.id}}
+        return message.model_copy(update={"response_metadata": {**message.response_metadata, **review}})
 
     async def aon_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
         """`on_partial` in a thread."""
         return await asyncio.to_thread(self.on_partial, abstention, message)
-
-
-def _enqueue(
-    hook: AskReviewer | Ticket,
-    abstention: Abstention,
-    allowed: Sequence[Action],
-    *,
-    expires_in: float | None,
-    callback: str | None = None,
-    within: float | None = None,
-) -> Item | None:
-    """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
-    verdict, messages = abstention.verdict, abstention.messages
-
-    def result_of(function: Callable[[Verdict, Sequence[BaseMessage]], Any]) -> Any:
-        given = abstention.copied  # the reviewer decides about what was judged, and that is given out
-        return function(given.verdict, given.messages)
-
-    key = None if hook.key is None else result_of(hook.key)
-    try:
-        metadata = hook.metadata if isinstance(hook.metadata, dict) else _json(result_of(hook.metadata))
-        content = content_of(verdict, messages, allowed=allowed, candidates=hook.candidates, metadata=metadata)
-        return hook.store.enqueue(
-            content, key=key, expires_in=expires_in, callback=callback, reopen=key is not None, within=within
-        )
-    except UnstorableError as error:
-        _log.warning("A held-back answer could not be added to the review queue: %s", error)
-        with suppress(StoreUnavailableError):
-            hook.store.note_event("not_queued", {"reason": str(error)})
-        return None
-    except StoreUnavailableError as error:
-        _log.error("A held-back answer could not be added to the review queue: %s", error)
-        return None
 
 
 def _reply(item: Item, decision: Decision | None) -> AIMessage | None:

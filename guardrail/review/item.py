@@ -7,7 +7,7 @@ import math
 from collections.abc import Sequence
 from typing import Any, Literal, Self
 
-from pydantic import BaseModel, Field, TypeAdapter, ValidationError, model_validator
+from pydantic import Field, TypeAdapter, ValidationError, model_validator
 
 from ..bindings import arguments_fault
 from ..errors import UsageError
@@ -375,10 +375,10 @@ def frozen(content: Content) -> Content:
         UnstorableError: It cannot be written or read back, or its candidate cannot and no other decision is allowed.
     """
     try:
-        read = _read_back(content.model_dump_json())
-    except ValueError:
-        read = _cleaned(content)
-    if content.kind == "audit" or _plain(read.candidate) == _plain(content.candidate):
+        read = Content.model_validate_json(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
+    except (ValueError, TypeError, RecursionError) as error:
+        raise UnstorableError(f"this content cannot be stored: {_first_problem(error)}.") from error
+    if content.kind == "audit" or json_fault(_values(content.candidate)) is None:
         return read
     allowed = tuple(action for action in content.allowed if action in _LEFT)
     if not allowed:
@@ -395,23 +395,17 @@ def writable(decision: Decision) -> Decision:
     Raises:
         UnstorableError: It cannot.
     """
-    try:
-        if _plain(Decision.model_validate_json(decision.model_dump_json())) == _plain(decision):
-            return decision
-    except (ValueError, RecursionError) as error:
-        raise UnstorableError(f"this decision cannot be stored: {_first_problem(error)}.") from error
-    raise UnstorableError("this decision cannot be stored: one of its numbers is not finite.")
+    texts = [decision.text, decision.note, decision.reviewer, *(item.text for item in decision.items)]
+    fault = json_fault([*texts, _values(decision.candidate)])
+    if fault is not None:
+        raise UnstorableError(f"this decision cannot be stored: it holds {fault}.")
+    return decision
 
 
-def _cleaned(content: Content) -> Content:
-    try:
-        return _read_back(json.dumps(_clean(content.model_dump()), ensure_ascii=False))
-    except (ValueError, TypeError, RecursionError) as error:
-        raise UnstorableError(f"this content cannot be stored: {_first_problem(error)}.") from error
-
-
-def _read_back(text: str) -> Content:
-    return Content.model_validate_json(text)
+def _values(candidate: Candidate | None) -> list[Any]:
+    if candidate is None:
+        return []
+    return [candidate.text, *((call.name, call.arguments) for call in candidate.tool_calls)]
 
 
 def _clean(value: Any) -> Any:
@@ -423,22 +417,10 @@ def _clean(value: Any) -> Any:
         return [_clean(item) for item in value]
     if isinstance(value, float) and not math.isfinite(value):
         return None
-    return _jsonable(value)
-
-
-def _jsonable(value: Any) -> Any:
-    """A value, e.g. a date, in the form in which pydantic writes it to JSON."""
-    return _ANYTHING.dump_python(value, mode="json")
-
-
-def _plain(value: BaseModel | None) -> str:
-    """A text that is equal for values that are equal in JSON, and differs for NaN and null."""
-    return "" if value is None else json.dumps(value.model_dump(), default=_jsonable)
+    return _ANYTHING.dump_python(value, mode="json")  # e.g. a date
 
 
 def _first_problem(error: Exception) -> str:
-    if "surrogates not allowed" in str(error):
-        return "it holds half of a surrogate pair, which is not a character"
     if "depth" in str(error) or "recursion" in str(error):
         return "it is nested too deeply"
     if isinstance(error, ValidationError):

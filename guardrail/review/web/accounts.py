@@ -48,20 +48,20 @@ class Account:
 
 
 class Accounts:
-    """The people who may sign in, from a file that may change while the page runs and from a fixed list.
+    """The people who may sign in, from a file that may change while the page runs or from a fixed list.
 
     Args:
         path: Tokens file; None to use ``fixed`` only.
         fixed: Further accounts.
+
+    Raises:
+        UsageError: The file is malformed.
     """
 
     def __init__(self, path: Path | None = None, fixed: tuple[Account, ...] = ()) -> None:
-        self._path = path
-        self._fixed = fixed
-        self._seen: tuple[int, int] | None = None
-        self._refused: tuple[int, int] | None = None
-        self._read: tuple[Account, ...] = ()
-        self.all()
+        self._path, self._fixed = path, fixed
+        self._stamp = _stamp(path)
+        self._read = () if path is None or self._stamp is None else _load(path)
 
     @classmethod
     def from_text(cls, text: str) -> Accounts:
@@ -86,32 +86,15 @@ class Accounts:
 
         A file that cannot be read, e.g. because it is being written, changes nothing; this is logged. A file that was
         deleted withdraws all its accounts.
-
-        Raises:
-            UsageError: The file is malformed and was not read before.
         """
-        if self._path is not None:
+        stamp = _stamp(self._path)
+        if self._path is not None and stamp != self._stamp:
+            self._stamp = stamp
             try:
-                stat = self._path.stat()
-            except FileNotFoundError:
-                # The stamp counts as read: a new file that is half written must not raise, as a first file does.
-                self._seen, self._read = (0, 0), ()
-            else:
-                if (stat.st_mtime_ns, stat.st_size) != self._seen:
-                    self._read_again(self._path, (stat.st_mtime_ns, stat.st_size))
-        return (*self._fixed, *self._read)
-
-    def _read_again(self, path: Path, stamp: tuple[int, int]) -> None:
-        try:
-            self._read = _load(path)
-        except UsageError as error:
-            if self._seen is None:
-                raise
-            if stamp != self._refused:
+                self._read = () if stamp is None else _load(self._path)
+            except UsageError as error:
                 _log.error("%s The accounts of the last good version stay valid until the file is corrected.", error)
-            self._refused = stamp
-        else:
-            self._seen = stamp
+        return (*self._fixed, *self._read)
 
     def by_token(self, token: str) -> Account | None:
         """The account with this token. Compares with every hash, each in constant time."""
@@ -142,6 +125,15 @@ def add_token(path: Path, name: str, role: str) -> str:
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps(content, indent=1), mode=0o600)
     return token
+
+
+def _stamp(path: Path | None) -> tuple[int, int] | None:
+    """What changes when a file is written; None without a file."""
+    try:
+        status = None if path is None else path.stat()
+    except FileNotFoundError:
+        return None
+    return None if status is None else (status.st_mtime_ns, status.st_size)
 
 
 def _load(path: Path) -> tuple[Account, ...]:

@@ -14,7 +14,6 @@ from functools import partial
 from typing import Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
-from sqlalchemy.exc import SQLAlchemyError
 from starlette.concurrency import run_in_threadpool
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
@@ -22,13 +21,13 @@ from starlette.routing import Route
 
 from ...errors import UsageError
 from ...types import ToolCall
-from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError, StoreUnavailableError
+from ..errors import AlreadyDecidedError, ItemExpiredError, ReviewError
 from ..item import Action, Candidate, Decision, Item, ItemDecision, by_items
 from ..limits import LONGEST_NAME
 from ..store import ReviewStore
 from .accounts import Account
-from .pages import LARGEST_DECISION, edit_of
-from .site import UNAVAILABLE, PageError, Site, described, unavailable
+from .pages import LARGEST_DECISION, edit_of, problem_in
+from .site import FAILURES, PageError, Site, problem_of
 
 __all__ = ["Api"]
 
@@ -105,12 +104,8 @@ class Api:
             body = await self._body(request, most) if most else b""
             status, content = await run_in_threadpool(handler, request, account, body)
             return JSONResponse(content, status, {"ETag": f'"{content["version"]}"'} if "version" in content else None)
-        except PageError as problem:
-            return _problem(problem.status, problem.title, problem.text, problem.headers)
-        except (SQLAlchemyError, StoreUnavailableError) as error:
-            return _problem(*unavailable(error), UNAVAILABLE)
-        except (ReviewError, UsageError) as error:
-            return _problem(*_failed(error))
+        except FAILURES as error:
+            return problem_of(error).as_json()
         except ClientDisconnect:
             return Response(status_code=400)
 
@@ -132,19 +127,13 @@ class Api:
         ``If-Match``: the item's version; 412 if the version has changed.
         """
         match = request.headers.get("if-match", "*").strip()
-        return self._decided(request.path_params["item"], account.name, body, match)
-
-    def _decided(self, ticket: str, system: str, body: bytes, match: str) -> Reply:
-        item = self._store.item(ticket)
+        item = self._store.item(request.path_params["item"])
         try:
             posted = _DecisionBody.model_validate_json(body)
             decision = posted.decision(item)
         except ValidationError as error:
-            problem = error.errors()[0]
-            where = ".".join(str(item) for item in problem["loc"])
-            message = str(problem["msg"]).removeprefix("Value error, ")
-            raise PageError(422, "This decision cannot be read", f"{where}: {message}".removeprefix(": ")) from None
-        name = f"{posted.reviewer} via {system}"
+            raise PageError(422, "This decision cannot be read", problem_in(error)) from None
+        name = f"{posted.reviewer} via {account.name}"
         if len(name) > LONGEST_NAME or not name.isprintable():
             text = f"reviewer: a printable name; with the system's it has at most {LONGEST_NAME} characters"
             raise PageError(422, "This decision cannot be read", text)
@@ -153,13 +142,13 @@ class Api:
             return _standing(item, signed)
         if match != "*" and f'"{_version(item)}"' not in [tag.strip() for tag in match.split(",")]:
             raise PageError(412, "Another version", "The item has changed since this version was read. Read it again.")
-        lease = self._store.claim(name, seconds=RUNNING, item=ticket)
+        lease = self._store.claim(name, seconds=RUNNING, item=item.id)
         if lease is None:
-            return self._unclaimed(ticket, signed)
+            return self._unclaimed(item.id, signed)
         try:
             return 200, _shown(self._store.decide(lease, decision))
         except AlreadyDecidedError:  # by another request of this reviewer, in between
-            return self._unclaimed(ticket, signed)
+            return self._unclaimed(item.id, signed)
         except (ReviewError, UsageError):
             with suppress(ReviewError):
                 self._store.release(lease)
@@ -201,12 +190,3 @@ def _version(item: Item) -> str:
     open_ = item.state in ("pending", "claimed")
     parts = [item.id, open_, item.content.model_dump_json(), item.decision and item.decision.model_dump_json()]
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:32]
-
-
-def _failed(error: Exception) -> tuple[int, str, str]:
-    status, title, text = described(error)
-    return 410 if isinstance(error, ItemExpiredError) else status, title, text
-
-
-def _problem(status: int, title: str, text: str, headers: dict[str, str] | None = None) -> Response:
-    return JSONResponse({"error": title, "detail": text}, status, headers)

@@ -29,7 +29,7 @@ from .accounts import Accounts
 from .api import Api
 from .pages import Pages
 from .sessions import Sessions
-from .site import UNAVAILABLE, Site, SiteCall
+from .site import UNAVAILABLE, PageError, Site, SiteCall
 
 __all__ = ["review_app", "server_of"]
 
@@ -83,7 +83,7 @@ def review_app(
 
     async def not_found(request: Request, _: Exception) -> Response:
         call = SiteCall(request, site.sessions.begin(), None, FormData())
-        return site.error(call, 404, "Nothing here", "This page does not exist.")
+        return site.error(call, PageError(404, "Nothing here", "This page does not exist."))
 
     routes = [
         Route("/health", health),

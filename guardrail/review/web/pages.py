@@ -19,7 +19,7 @@ from .fields import arguments_of, decision_by_items, edited_calls, rows_of
 from .plots import wealth_plot
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
-__all__ = ["LARGEST_DECISION", "Pages", "edit_of"]
+__all__ = ["LARGEST_DECISION", "Pages", "edit_of", "problem_in"]
 
 LARGEST_DECISION = 16_000_000
 """Bytes of a decision, which may hold an edited answer; the edited text is sent unencoded (multipart)."""
@@ -209,8 +209,15 @@ def _decision(call: SiteCall, item: Item) -> Decision:
         text = call.field("text") if action == "respond" else call.field("reason").strip() or None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
-        message = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
-        raise PageError(422, "This decision is incomplete", f"{message}. Go back; your text is still there.") from None
+        text = f"{problem_in(error)}. Go back; your text is still there."
+        raise PageError(422, "This decision is incomplete", text) from None
+
+
+def problem_in(error: ValidationError) -> str:
+    """The first problem of a decision: its place, and what is wrong."""
+    problem = error.errors()[0]
+    where = ".".join(str(item) for item in problem["loc"])
+    return f"{where}: {str(problem['msg']).removeprefix('Value error, ')}".removeprefix(": ")
 
 
 def _choice(call: SiteCall, item: Item, note: str) -> Decision:

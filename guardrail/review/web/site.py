@@ -37,6 +37,7 @@ from .accounts import Account, Accounts
 from .sessions import LIFETIME, Session, Sessions
 
 __all__ = [
+    "FAILURES",
     "LARGEST_FORM",
     "UNAVAILABLE",
     "Endpoint",
@@ -44,9 +45,8 @@ __all__ = [
     "Site",
     "SiteCall",
     "ago",
-    "described",
     "in_words",
-    "unavailable",
+    "problem_of",
     "when",
 ]
 
@@ -73,6 +73,20 @@ class PageError(Exception):
     def __init__(self, status: int, title: str, text: str, headers: dict[str, str] | None = None) -> None:
         super().__init__(title)
         self.status, self.title, self.text, self.headers = status, title, text, headers
+
+    def as_json(self) -> Response:
+        """The same for a program."""
+        return JSONResponse({"error": self.title, "detail": self.text}, self.status, self.headers)
+
+
+FAILURES = (PageError, SQLAlchemyError, ReviewError, UsageError)
+"""What ends a request with a page that says why; see `problem_of`."""
+_REFUSALS: tuple[tuple[type[ReviewError], int, str], ...] = (
+    (LeaseLostError, 409, "Your time for this item is over"),
+    (AlreadyDecidedError, 409, "Already decided"),
+    (ItemExpiredError, 410, "Too late"),
+    (UnstorableError, 422, "This cannot be stored"),
+)
 
 
 class SiteCall:
@@ -152,12 +166,8 @@ class Site:
                 self.check_length(request, form)
                 call.form = await self._form(request, session, form)
             response = await run_in_threadpool(handler, call)
-        except PageError as problem:
-            response = self.error(call, problem.status, problem.title, problem.text, problem.headers)
-        except (SQLAlchemyError, StoreUnavailableError) as error:
-            response = self.error(call, *unavailable(error), UNAVAILABLE)
-        except (ReviewError, UsageError) as error:
-            response = self.error(call, *described(error))
+        except FAILURES as error:
+            response = self.error(call, problem_of(error))
         except ClientDisconnect:  # in the middle of its form; nobody gets this response
             return Response(status_code=400)
         if session is None and COOKIE not in response.headers.get("set-cookie", ""):
@@ -209,14 +219,12 @@ class Site:
         }
         return HTMLResponse(self._pages.get_template(name).render(context), status)
 
-    def error(
-        self, call: SiteCall, status: int, title: str, text: str, headers: dict[str, str] | None = None
-    ) -> Response:
+    def error(self, call: SiteCall, problem: PageError) -> Response:
         """A page that says what went wrong; JSON where the browser asks for it."""
         if "application/json" in call.request.headers.get("accept", ""):
-            return JSONResponse({"error": title, "detail": text}, status, headers)
-        response = self.page(call, "error.html", status, title=title, text=text)
-        response.headers.update(headers or {})
+            return problem.as_json()
+        response = self.page(call, "error.html", problem.status, title=problem.title, text=problem.text)
+        response.headers.update(problem.headers or {})
         return response
 
     def remember(self, response: Response, session: Session) -> None:
@@ -230,31 +238,24 @@ def _ended(session: Session) -> str:
     return f"signed_out:{session.nonce}"
 
 
-def unavailable(error: SQLAlchemyError | StoreUnavailableError) -> tuple[int, str, str]:
-    """Log a failure of the database; status, title and text of the page that reports it."""
-    # Only the first line: the others hold the values, which are questions and answers.
-    cause = error.__cause__ if isinstance(error, StoreUnavailableError) else error
-    why = ": " + str(cause.orig).partition("\n")[0] if isinstance(cause, DBAPIError) else ""
-    _log.warning("the database of the reviews failed: %s%s", type(error).__name__, why)
-    text = (
-        "The database does not answer. Try again in a minute; the page then shows whether your last step was recorded."
-    )
-    return 503, "The database is not available", text
-
-
-def described(error: Exception) -> tuple[int, str, str]:
-    """Status, title and text of the page for an operation that the store refused."""
+def problem_of(error: Exception) -> PageError:
+    """The page about an operation that was refused or that failed; a failure of the database is logged."""
+    if isinstance(error, PageError):
+        return error
+    if isinstance(error, SQLAlchemyError | StoreUnavailableError):
+        # Only the first line: the others hold the values, which are questions and answers.
+        cause = error.__cause__ if isinstance(error, StoreUnavailableError) else error
+        why = ": " + str(cause.orig).partition("\n")[0] if isinstance(cause, DBAPIError) else ""
+        _log.warning("the database of the reviews failed: %s%s", type(error).__name__, why)
+        text = "The database does not answer. Try again in a minute; then the page shows if your last step counted."
+        return PageError(503, "The database is not available", text, UNAVAILABLE)
     if isinstance(error, UnknownItemError):
-        return 404, "No such item", "This item does not exist, or it was deleted."
-    if isinstance(error, LeaseLostError):
-        return 409, "Your time for this item is over", f"{error}"
-    if isinstance(error, UnstorableError):
-        return 422, "This cannot be stored", f"{error} Go back and correct it; nothing was changed."
-    if isinstance(error, AlreadyDecidedError):
-        return 409, "Already decided", f"{error}"
-    if isinstance(error, ItemExpiredError):
-        return 409, "Too late", f"{error}"
-    return 400, "Not possible", f"{error}"
+        return PageError(404, "No such item", "This item does not exist, or it was deleted.")
+    way_out = " Go back and correct it; nothing was changed." if isinstance(error, UnstorableError) else ""
+    for kind, status, title in _REFUSALS:
+        if isinstance(error, kind):
+            return PageError(status, title, f"{error}{way_out}")
+    return PageError(400, "Not possible", f"{error}")
 
 
 def when(seconds: Any) -> str:

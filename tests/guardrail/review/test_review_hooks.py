@@ -18,6 +18,7 @@ from guardrail import AbstainedError, Guardrail, UnmeasuredError, UsageError, Ve
 from guardrail.guard.abstention import ABSTENTION, Abstention, fall_back
 from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Bindings, Sample
 
 QUESTION = "Who wrote The Waves?"
 ANSWERS = ["Woolf", "Woolf", "Forster", "James", "Mansfield", "Woolf", "Stein", "Joyce", "Eliot", "Hardy", "Wells"]
@@ -209,6 +210,25 @@ def test_where_only_a_call_is_an_answer_nobody_can_respond_with_a_text(
     hook = ask_reviewer(store, wait=60)
     hook.on_abstention(Abstention(verdict, [HumanMessage(QUESTION)], hook, "", form="calls"))
     assert store.items()[0].content.allowed == ("approve", "edit", "reject")
+
+
+def test_a_tool_that_the_call_bound_has_its_schema_with_the_item(
+    store: ReviewStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The page makes its form of it, and no edit that the tool would refuse goes back to the caller."""
+    monkeypatch.setattr(ReviewStore, "wait", lambda *_: None)
+    called = {"text": "", "tool_calls": [{"name": "refund", "arguments": {"amount": 4}}]}
+    verdict = guarded("message").assess(QUESTION).model_copy(update={"candidate": Sample.model_validate(called)})
+    amount = {"type": "object", "properties": {"amount": {"type": "number"}}}
+    tools = [{"type": "function", "function": {"name": name, "parameters": amount}} for name in ("refund", "mail")]
+    hook = ask_reviewer(store, wait=60)
+    asked = Abstention(verdict, [HumanMessage(QUESTION)], hook, "", bound=Bindings(tools=tuple(tools)))
+    hook.on_abstention(asked)
+    (item,) = store.items()
+    assert item.content.schemas == {"refund": amount}
+    (call,) = Candidate.model_validate(called).tool_calls
+    wrong = Candidate(tool_calls=(call.model_copy(update={"arguments": {"amount": "4"}}),))
+    assert "amount: '4' is not of type 'number'" in str(item.content.why_not(wrong))
 
 
 def test_without_a_candidate_one_can_only_respond_or_reject() -> None:

@@ -260,7 +260,7 @@ def test_what_is_nested_too_deeply_is_refused(store: ReviewStore, depth: int) ->
         store.enqueue(deep)
     lease = store.claim("ann", item=store.enqueue(CONTENT).id)
     assert lease is not None
-    with pytest.raises(UnstorableError, match="nested too deeply"):
+    with pytest.raises(UnstorableError, match="nested more than"):
         store.decide(lease, Decision(action="edit", candidate=deep.candidate))
     assert store.item(lease.item.id).state == "claimed"
 

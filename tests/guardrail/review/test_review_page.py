@@ -424,7 +424,7 @@ def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, site: S
     assert (status, "Your time for this item is over" in text) == (409, True)
     now[0] += 1000
     status, text = ann.post(path, lease=lease, choice=forster)
-    assert (status, "Too late" in text) == (409, True)
+    assert (status, "Too late" in text) == (410, True)
     assert store.item(item.id).decision is None
 
 
@@ -867,7 +867,7 @@ def test_an_expired_item_cannot_be_decided(store: ReviewStore, site: Starlette, 
     lease = lease_of(ann.get(f"/items/{item.id}")[1])
     now[0] += 31
     status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
-    assert (status, "Too late" in text) == (409, True)
+    assert (status, "Too late" in text) == (410, True)
 
 
 def test_no_page_that_is_only_looked_at_writes_and_health_counts_nothing(
