@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, Self, TypeAlias,
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import ValidationError, model_validator
+from pydantic import ValidationError
 
 from ..errors import UsageError
 from ..files import check_version, problem_of
@@ -112,23 +112,6 @@ class BettingState(Frozen):
     def even(cls) -> tuple[float, ...]:
         """Money divided equally over the bets."""
         return (1 / cls.BETS,) * cls.BETS
-
-    @model_validator(mode="after")
-    def _of_a_monitor(self) -> Self:
-        """Refuse a state that no monitor can reach: a damaged file must not raise the wealth or clear an alarm."""
-        if not 0 < self.delta < 1:
-            raise ValueError(f"delta must be in (0, 1), got {self.delta}")
-        if self.n < 0 or not all(map(math.isfinite, (self.log_wealth, self.peak_log_wealth))):
-            raise ValueError(
-                f"n = {self.n}, wealth e^{self.log_wealth}, peak e^{self.peak_log_wealth} cannot be reached"
-            )
-        if len(self.shares) != self.BETS or min(self.shares) < 0 or abs(sum(self.shares) - 1) > 1e-6:
-            raise ValueError(f"shares must be {self.BETS} numbers of at least 0 with the sum 1")
-        # A file without its alarm would let the guard go on as if nothing had been found.
-        reached = self.peak_log_wealth >= -math.log(self.delta)
-        if reached != (self.alarmed_at is not None) or (reached and not 1 <= (self.alarmed_at or 0) <= self.n):
-            raise ValueError(f"peak e^{self.peak_log_wealth} and an alarm at {self.alarmed_at} of {self.n} differ")
-        return self
 
     @property
     def wealth(self) -> float:

@@ -24,8 +24,7 @@ __all__ = ["add_arguments", "run"]
 DAY = 86_400.0
 DATABASE, TOKENS = "reviews.db", "review-tokens.json"
 ENV_DATABASE, ENV_TOKENS = "GUARDRAIL_REVIEW_DB", "GUARDRAIL_REVIEW_TOKENS"
-ENV_SECRET, ENV_WEBHOOK = "GUARDRAIL_REVIEW_SECRET", "GUARDRAIL_WEBHOOK_SECRET"
-ENV_NOTIFY = "GUARDRAIL_NOTIFY"
+ENV_WEBHOOK, ENV_NOTIFY = "GUARDRAIL_WEBHOOK_SECRET", "GUARDRAIL_NOTIFY"
 LOCAL = ("127.0.0.1", "localhost", "[::1]")
 
 
@@ -36,8 +35,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "Environment:\n"
         f"  {ENV_DATABASE}       the database, like --db, but not in the process list\n"
         f"  {ENV_TOKENS}   accounts as name:role:token,...; no tokens file\n"
-        f"  {ENV_SECRET}   signs session cookies; without it a restart ends\n"
-        "                            all sessions\n"
         f"  {ENV_WEBHOOK}  signs callbacks; if set, this process delivers them\n"
         f"  {ENV_NOTIFY}          where to say that something waits:\n"
         "                            slack=URL teams=URL json=URL\n\n"
@@ -137,14 +134,10 @@ def _serve(arguments: argparse.Namespace) -> int:
     webhook = os.environ.get(ENV_WEBHOOK)
     if _destinations(None) and not webhook:
         raise UsageError(f"{ENV_NOTIFY} needs {ENV_WEBHOOK}, too: only a process that delivers sends messages.")
-    secret = os.environ.get(ENV_SECRET)
-    if secret is not None and len(secret) < 32:
-        raise UsageError(f"{ENV_SECRET} must have at least 32 characters, got {len(secret)}.")
     with _listener(arguments.host, arguments.port) as listener, ReviewStore(_database(arguments)) as store:
         app = review_app(
             store,
             accounts,
-            secret=None if secret is None else secret.encode(),
             hosts=(*LOCAL, arguments.host, *arguments.allowed_host),
             https=arguments.https,
             lease=arguments.lease,

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from sqlalchemy import bindparam, delete, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 
 from .database import Database
-from .tables import marks
+from .tables import insert_into, marks
 
 __all__ = ["ExpiringKeys"]
 
@@ -37,8 +36,7 @@ class ExpiringKeys:
             if connection.dialect.name == "sqlite":
                 connection.exec_driver_sql("PRAGMA secure_delete=ON")  # as in a purge: some values are answers
             connection.execute(delete(marks).where(marks.c.until <= now))
-            insert = postgresql.insert if connection.dialect.name == "postgresql" else sqlite.insert
-            new = insert(marks).values(name=name, until=now + seconds, value=value)
+            new = insert_into(connection, marks).values(name=name, until=now + seconds, value=value)
             # Not the rowcount, which is -1 on PostgreSQL, whether or not there was a conflict.
             added = new.on_conflict_do_nothing(index_elements=["name"]).returning(marks.c.name)
             if connection.execute(added).first() is not None:

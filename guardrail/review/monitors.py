@@ -23,7 +23,6 @@ from typing import Any, Literal, TypeVar
 from langchain_core.messages import BaseMessage
 from pydantic import ValidationError
 from sqlalchemy import insert, select, update
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
@@ -38,7 +37,7 @@ from ..verdict import Verdict
 from .errors import StoreUnavailableError
 from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
 from .store import ReviewStore
-from .tables import LONGEST_MONITOR, SYSTEM, log, monitors, steps
+from .tables import LONGEST_MONITOR, SYSTEM, insert_into, log, monitors, steps
 
 __all__ = ["MonitorStep", "MonitorView", "Monitors", "SharedDrift", "SharedSwitch"]
 
@@ -112,10 +111,11 @@ class Row(Keeper[State]):
             UsageError: The monitor of this name is of another kind.
         """
         with self._database.write() as connection:
-            new = (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(monitors)
             now = self._database.now(connection)
             values = {"name": self._name, "kind": self._kind, "n": 0, "state": start.model_dump_json(), "created": now}
-            connection.execute(new.values(**values).on_conflict_do_nothing(index_elements=["name"]))
+            connection.execute(
+                insert_into(connection, monitors).values(**values).on_conflict_do_nothing(index_elements=["name"])
+            )
             row = _fetch(connection, self._name)
         if row.kind != self._kind:
             raise UsageError(

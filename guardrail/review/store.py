@@ -21,13 +21,10 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from sqlalchemy import (
-    Executable,
     Float,
     Integer,
     Row,
-    ScalarSelect,
     Select,
-    Table,
     and_,
     bindparam,
     func,
@@ -36,7 +33,6 @@ from sqlalchemy import (
     union_all,
     update,
 )
-from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
@@ -57,20 +53,6 @@ _LAST_LOOK = 0.5
 """Seconds that the last look of a wait may take beyond it."""
 _LONGEST_WORD = 32
 _log = logging.getLogger(__name__)
-_ADD: dict[str, Any] = {
-    dialect.__name__.rpartition(".")[2]: dialect.insert(items)
-    .on_conflict_do_nothing(index_elements=["key"])
-    .returning(items.c.number)
-    for dialect in (postgresql, sqlite)
-}
-"""Adds an item and returns its number; by the name of the dialect."""
-_CHECK: dict[str, Any] = {
-    dialect.__name__.rpartition(".")[2]: (new := dialect.insert(marks)).on_conflict_do_update(
-        index_elements=["name"], set_={"until": new.excluded.until}
-    )
-    for dialect in (postgresql, sqlite)
-}
-"""Writes one row of expiring keys, which a purge deletes; by the name of the dialect."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,7 +177,9 @@ class ReviewStore:
             }
             row = None
             while row is None:  # repeated only if the item with this key is purged at this moment
-                number = connection.execute(_ADD[connection.dialect.name], values).scalar_one_or_none()
+                new = tables.insert_into(connection, items).values(**values)
+                added = new.on_conflict_do_nothing(index_elements=["key"]).returning(items.c.number)
+                number = connection.execute(added).scalar_one_or_none()
                 if number is not None:
                     tables.log(connection, ticket, now, who, "enqueued", {"key": values["key"], "kind": content.kind})
                     fields = {name: values[name] for name in ("id", "key", "state", "created", "deadline", "callback")}
@@ -611,8 +595,9 @@ class ReviewStore:
         The row is committed, because a full disk shows only then.
         """
         with self.database.write() as connection:
-            row = {"name": "check", "until": self.database.now(connection), "value": ""}
-            connection.execute(_CHECK[connection.dialect.name], row)
+            row = {"until": self.database.now(connection), "value": ""}  # as of an expiring key, which a purge deletes
+            new = tables.insert_into(connection, marks).values(name="check", **row)
+            connection.execute(new.on_conflict_do_update(index_elements=["name"], set_=row))
 
     def stats(self, *, actions: bool = True) -> Stats:
         """Counters of the whole queue.
@@ -620,20 +605,32 @@ class ReviewStore:
         Args:
             actions: Whether to count the decisions by action, too, which takes longest.
         """
+        ended_lease = and_(items.c.state == "claimed", items.c.lease_until <= bindparam("now", type_=Float(53)))
         with self.database.read() as connection:
-            now = self.database.now(connection)
-            counts = connection.execute(_COUNTS, {"now": now}).one()
-            by_action = connection.execute(_ACTIONS).all() if actions else ()
-        arrived = [at for at in (counts.first_pending, counts.first_claimed) if at is not None]
+
+            def numbers(column: Any) -> dict[str, int]:
+                counted = connection.execute(select(column, func.count()).group_by(column))
+                return {str(value): n for value, n in counted if value is not None}
+
+            now, states, posts = self.database.now(connection), numbers(items.c.state), numbers(outbox.c.state)
+            stale = connection.execute(select(func.count()).where(ended_lease), {"now": now}).scalar_one()
+            arrived = [
+                connection.execute(
+                    select(items.c.created).where(items.c.state == state).order_by(items.c.number).limit(1)
+                )
+                for state in ("pending", "claimed")
+            ]
+            oldest = min((row.created for first in arrived for row in first), default=None)
+            by_action = numbers(items.c.action) if actions else {}
         return Stats(
-            pending=counts.pending + counts.stale,
-            claimed=counts.claimed - counts.stale,
-            decided=counts.every - counts.pending - counts.claimed - counts.expired,
-            expired=counts.expired,
-            actions={action: n for action, n in by_action},
-            oldest=max(0.0, now - min(arrived)) if arrived else None,
-            undelivered=counts.waiting,
-            dead=counts.dead,
+            pending=states.get("pending", 0) + stale,
+            claimed=states.get("claimed", 0) - stale,
+            decided=states.get("decided", 0),
+            expired=states.get("expired", 0),
+            actions=by_action,
+            oldest=None if oldest is None else max(0.0, now - oldest),
+            undelivered=posts.get("waiting", 0),
+            dead=posts.get("dead", 0),
         )
 
 
@@ -654,31 +651,6 @@ def _listing(states: tuple[State, ...], newest: bool) -> Select[Any]:
     page = page.offset(bindparam("offset", type_=Integer))
     chosen = page.subquery()
     return select(items).join(chosen, items.c.number == chosen.c.number).order_by(*order)
-
-
-def _counts() -> Executable:
-    """All counters but those of actions, in one row; parameter ``now``."""
-
-    def count(table: Table, *condition: ColumnElement[bool]) -> ScalarSelect[int]:
-        return select(func.count()).select_from(table).where(*condition).scalar_subquery()
-
-    def arrived(state: State) -> ScalarSelect[float]:
-        oldest = select(items.c.created).where(items.c.state == state).order_by(items.c.number).limit(1)
-        return oldest.scalar_subquery()
-
-    late = items.c.lease_until <= bindparam("now", type_=Float(53))
-    return select(
-        # Nearly all items of an old queue are decided, so it is faster to count the others and subtract.
-        count(items).label("every"),
-        *(count(items, items.c.state == state).label(state) for state in ("pending", "claimed", "expired")),
-        count(items, items.c.state == "claimed", late).label("stale"),
-        *(arrived(state).label(f"first_{state}") for state in ("pending", "claimed")),
-        *(count(outbox, outbox.c.state == state).label(state) for state in ("waiting", "dead")),
-    )
-
-
-_COUNTS = _counts()
-_ACTIONS = select(items.c.action, func.count()).where(items.c.state == "decided").group_by(items.c.action)
 
 
 def _check_lease(reviewer: str, seconds: float) -> None:

@@ -31,6 +31,7 @@ from sqlalchemy import (
     select,
     update,
 )
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.engine import Connection
 from sqlalchemy.sql import ColumnElement
 
@@ -55,6 +56,7 @@ __all__ = [
     "extend_or_reopen",
     "fetch",
     "finished",
+    "insert_into",
     "items",
     "log",
     "make_tables",
@@ -362,6 +364,11 @@ def body_of(item: Item, identity: str, at: float) -> dict[str, Any]:
         "outcome": None if outcome is None else outcome.model_dump(mode="json"),
         "metadata": item.content.metadata,
     }
+
+
+def insert_into(connection: Connection, table: Table) -> Any:
+    """An INSERT of the connection's dialect, which takes ``on_conflict_do_nothing`` and ``on_conflict_do_update``."""
+    return (postgresql if connection.dialect.name == "postgresql" else sqlite).insert(table)
 
 
 def log(connection: Connection, item: str, at: float, who: str, what: str, detail: dict[str, Any]) -> None:

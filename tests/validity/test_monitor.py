@@ -417,12 +417,8 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
     ("change", "part"),
     [
         ({"log_wealth": None}, "log_wealth"),
-        ({"peak_log_wealth": math.inf}, "cannot be"),
-        ({"shares": [1.0]}, "with the sum 1"),
-        ({"n": -1}, "cannot be"),
-        ({"delta": 0.0}, "delta"),
-        ({"peak_log_wealth": 9.0}, "an alarm at None of 1 differ"),
-        ({"alarmed_at": 1}, "an alarm at 1 of 1 differ"),
+        ({"alpha": "0.1 or so"}, "alpha"),
+        ({"unknown": 1}, "unknown"),
         ({"format": 2}, "format version"),
     ],
 )
@@ -434,10 +430,3 @@ def test_a_damaged_state_is_refused_in_words(change: dict[str, object], part: st
     for text in ("[1]", json.dumps(state)[:40], "null"):
         with pytest.raises(UsageError, match=r"monitor 'risk'.*[Ss]tart a new monitor"):
             parse_state(text, RiskState, "monitor 'risk'")
-
-
-def test_a_lost_count_of_a_drift_monitor_is_refused() -> None:
-    monitor = DriftMonitor(artifact_with(np.arange(3.0)))
-    damaged = monitor.update(1.0).model_copy(update={"n": 5})
-    with pytest.raises(UsageError, match="n = 5"):
-        DriftMonitor(artifact_with(np.arange(3.0)), keeper=Keeper(damaged))

@@ -12,7 +12,7 @@ from pathlib import Path
 import uvicorn
 from sqlalchemy.exc import SQLAlchemyError
 from starlette.applications import Starlette
-from starlette.datastructures import FormData, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.middleware import Middleware
 from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
@@ -28,7 +28,6 @@ from ..store import LEASE, ReviewStore
 from .accounts import Accounts
 from .api import Api
 from .pages import Pages
-from .sessions import Sessions
 from .site import UNAVAILABLE, PageError, Site, SiteCall
 
 __all__ = ["review_app", "server_of"]
@@ -51,7 +50,6 @@ def review_app(
     store: ReviewStore,
     accounts: Accounts,
     *,
-    secret: bytes | None = None,
     hosts: tuple[str, ...] = ("127.0.0.1", "localhost", "[::1]"),
     https: bool = False,
     lease: float = LEASE,
@@ -61,8 +59,6 @@ def review_app(
     Args:
         store: The queue.
         accounts: Who may sign in.
-        secret: Key that signs session cookies; several processes must share it. Default: a new random key, so that a
-            restart signs everybody out.
         hosts: Host names that the page answers to; all others are refused, which prevents DNS rebinding.
         https: Whether browsers use https only; marks the cookie Secure.
         lease: Seconds a reviewer has for an item; the page renews the lease while it is open.
@@ -71,7 +67,7 @@ def review_app(
         UsageError: A lease that is not positive or above ten years.
     """
     check_seconds("lease", lease, "Use 600.")
-    site = Site(accounts, Sessions(secret), ExpiringKeys(store.database), https=https)
+    site = Site(accounts, ExpiringKeys(store.database), https=https)
 
     def health(_: Request) -> Response:
         """For a load balancer: whether the store takes writes."""
@@ -82,8 +78,7 @@ def review_app(
         return JSONResponse({"status": "ok"})
 
     async def not_found(request: Request, _: Exception) -> Response:
-        call = SiteCall(request, site.sessions.begin(), None, FormData())
-        return site.error(call, PageError(404, "Nothing here", "This page does not exist."))
+        return site.error(SiteCall(request), PageError(404, "Nothing here", "This page does not exist."))
 
     routes = [
         Route("/health", health),

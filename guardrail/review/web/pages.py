@@ -17,6 +17,7 @@ from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
 from .fields import arguments_of, decision_by_items, edited_calls, rows_of
 from .plots import wealth_plot
+from .sessions import new_cookie
 from .site import LARGEST_FORM, PageError, Site, SiteCall
 
 __all__ = ["LARGEST_DECISION", "Pages", "edit_of", "problem_in"]
@@ -77,14 +78,14 @@ class Pages:
             problem = "This token is not valid here. Ask your administrator for a token."
             return self._site.page(call, "sign_in.html", 403, problem=problem)
         response = RedirectResponse("/", 303)
-        self._site.remember(response, self._site.sessions.begin(account.name, account.sha256))
+        self._site.remember(response, self._site.sessions.begin(account))
         return response
 
     def sign_out(self, call: SiteCall) -> Response:
         """End the session in all processes."""
-        self._site.end(call.session)
+        self._site.sessions.end(call.cookie)
         response = RedirectResponse("/sign-in", 303)
-        self._site.remember(response, self._site.sessions.begin())
+        self._site.remember(response, new_cookie())
         return response
 
     def queue(self, call: SiteCall) -> Response:

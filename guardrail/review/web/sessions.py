@@ -1,77 +1,69 @@
-"""Signed session cookies, and tokens against forged requests."""
+"""Sessions of people who signed in, in the database, and tokens against forged requests.
+
+The cookie is random and means nothing by itself. All processes of a database share its sessions, which survive a
+restart; after a sign-out, a copy of the cookie is worth nothing.
+"""
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import hmac
 import json
+import re
 import secrets
-import time
-from collections.abc import Callable
-from dataclasses import dataclass
 
-__all__ = ["LIFETIME", "Session", "Sessions"]
+from ...plain_json import sha256_hex
+from ..keys import ExpiringKeys
+from .accounts import Account, Accounts
+
+__all__ = ["LIFETIME", "Sessions", "form_token", "is_cookie", "new_cookie"]
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
-
-
-@dataclass(frozen=True, slots=True)
-class Session:
-    """The content of a session cookie.
-
-    Attributes:
-        nonce: Random; the token against forged requests is derived from it.
-        since: Time of its beginning, in seconds since 1970.
-        name: Account that signed in; empty before the sign-in.
-        sha256: Hash of its token, so that withdrawing the token ends the session.
-    """
-
-    nonce: str
-    since: float
-    name: str = ""
-    sha256: str = ""
+_COOKIE = re.compile("[0-9a-f]{64}")
 
 
 class Sessions:
-    """Makes and reads session cookies. A forged, altered or expired cookie reads as None.
+    """The sessions of a review page.
 
     Args:
-        secret: Key of the signature; sessions end when it changes. Default: a new random key.
-        clock: Now, in seconds since 1970.
+        keys: Keep the sessions: the hash of a cookie, with the account and the hash of its token.
+        accounts: Who may sign in.
     """
 
-    def __init__(self, secret: bytes | None = None, clock: Callable[[], float] = time.time) -> None:
-        self._secret = secret or secrets.token_bytes(32)
-        self._clock = clock
+    def __init__(self, keys: ExpiringKeys, accounts: Accounts) -> None:
+        self._keys, self._accounts = keys, accounts
 
-    def begin(self, name: str = "", sha256: str = "") -> Session:
-        """A new session, independent of any earlier one."""
-        return Session(secrets.token_hex(16), self._clock(), name, sha256)
+    def begin(self, account: Account) -> str:
+        """Begin a session, independent of any earlier one; returns its cookie."""
+        cookie = new_cookie()
+        self._keys.add(_name(cookie), json.dumps([account.name, account.sha256]), LIFETIME)
+        return cookie
 
-    def write(self, session: Session) -> str:
-        """The cookie's value."""
-        content = json.dumps([session.nonce, session.since, session.name, session.sha256]).encode()
-        body = base64.urlsafe_b64encode(content).decode()
-        return f"{body}.{self._mac('session', body)}"
+    def account(self, cookie: str) -> Account | None:
+        """The account that signed in; None if it has signed out since, or if its token was withdrawn."""
+        session = self._keys.get(_name(cookie))
+        return None if session is None else self._accounts.by_name(*json.loads(session))
 
-    def read(self, cookie: str | None) -> Session | None:
-        """The session of a cookie that was signed here and has not expired."""
-        body, _, mac = (cookie or "").rpartition(".")
-        if not hmac.compare_digest(self._mac("session", body).encode(), mac.encode("utf-8", "surrogatepass")):
-            return None
-        session = Session(*json.loads(base64.urlsafe_b64decode(body)))
-        return session if 0 <= self._clock() - session.since < LIFETIME else None
+    def end(self, cookie: str) -> None:
+        """End a session in all processes."""
+        session = self._keys.get(_name(cookie))
+        if session is not None:
+            self._keys.remove(_name(cookie), session)
 
-    def form_token(self, session: Session) -> str:
-        """The token in every form of this session; another site cannot know it."""
-        return self._mac("form", session.nonce)
 
-    def genuine(self, session: Session, token: str) -> bool:
-        """Whether a form was sent by one of our pages."""
-        return hmac.compare_digest(self.form_token(session).encode(), token.encode("utf-8", "surrogatepass"))
+def new_cookie() -> str:
+    """A cookie of nobody, for the page to sign in."""
+    return secrets.token_hex(32)
 
-    def _mac(self, purpose: str, text: str) -> str:
-        message = f"{purpose}:{text}".encode("utf-8", "surrogatepass")
-        return hmac.new(self._secret, message, hashlib.sha256).hexdigest()
+
+def is_cookie(text: str) -> bool:
+    """Whether a text can be a cookie."""
+    return _COOKIE.fullmatch(text) is not None
+
+
+def form_token(cookie: str) -> str:
+    """The token in every form that is sent with this cookie; another site cannot know it."""
+    return sha256_hex(f"form:{cookie}")
+
+
+def _name(cookie: str) -> str:
+    return f"session:{sha256_hex(cookie)}"

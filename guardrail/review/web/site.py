@@ -34,7 +34,7 @@ from ..item import Candidate
 from ..keys import ExpiringKeys
 from ..store import LEASE
 from .accounts import Account, Accounts
-from .sessions import LIFETIME, Session, Sessions
+from .sessions import LIFETIME, Sessions, form_token, is_cookie, new_cookie
 
 __all__ = [
     "FAILURES",
@@ -92,8 +92,13 @@ _REFUSALS: tuple[tuple[type[ReviewError], int, str], ...] = (
 class SiteCall:
     """One request and the account that makes it."""
 
-    def __init__(self, request: Request, session: Session, account: Account | None, form: FormData) -> None:
-        self.request, self.session, self.signed_in, self.form = request, session, account, form
+    def __init__(self, request: Request) -> None:
+        cookie = request.cookies.get(COOKIE, "")
+        self.is_new = not is_cookie(cookie)
+        """Whether the browser has no cookie yet."""
+        self.request, self.cookie = request, new_cookie() if self.is_new else cookie
+        self.signed_in: Account | None = None
+        self.form = FormData()
 
     @property
     def account(self) -> Account:
@@ -122,12 +127,12 @@ class Site:
 
     Args:
         accounts: Who may sign in.
-        sessions: Makes and reads session cookies.
+        keys: Keep the sessions.
         https: Whether to mark the cookie Secure.
     """
 
-    def __init__(self, accounts: Accounts, sessions: Sessions, keys: ExpiringKeys, *, https: bool = False) -> None:
-        self.accounts, self.sessions, self._keys, self._https = accounts, sessions, keys, https
+    def __init__(self, accounts: Accounts, keys: ExpiringKeys, *, https: bool = False) -> None:
+        self.accounts, self.sessions, self._https = accounts, Sessions(keys, accounts), https
         self._pages = Environment(
             loader=PackageLoader("guardrail.review.web"),
             autoescape=True,
@@ -153,44 +158,34 @@ class Site:
         return partial(self._serve, handler, form, signed_in=True, admin=admin)
 
     async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
-        session = self.sessions.read(request.cookies.get(COOKIE))
-        call = SiteCall(request, session or self.sessions.begin(), None, FormData())
+        call = SiteCall(request)
         try:
-            if session is not None and session.name:
-                call.signed_in = await run_in_threadpool(self._who, session)
+            if not call.is_new:
+                call.signed_in = await run_in_threadpool(self.sessions.account, call.cookie)
             if signed_in and call.signed_in is None:
                 return RedirectResponse("/sign-in", 303)
             if admin and call.account.role != "admin":
                 raise PageError(403, "For administrators", "Your account may not do this.")
             if form:
                 self.check_length(request, form)
-                call.form = await self._form(request, session, form)
+                call.form = await self._form(call, form)
             response = await run_in_threadpool(handler, call)
         except FAILURES as error:
             response = self.error(call, problem_of(error))
         except ClientDisconnect:  # in the middle of its form; nobody gets this response
             return Response(status_code=400)
-        if session is None and COOKIE not in response.headers.get("set-cookie", ""):
-            self.remember(response, call.session)
+        if call.is_new and COOKIE not in response.headers.get("set-cookie", ""):
+            self.remember(response, call.cookie)
         return response
 
-    def _who(self, session: Session) -> Account | None:
-        """The account that signed in; None if it has signed out since, or if its token was withdrawn."""
-        account = self.accounts.by_name(session.name, session.sha256)
-        return None if account is None or self._keys.get(_ended(session)) is not None else account
-
-    def end(self, session: Session) -> None:
-        """End a session in all processes: copies of its cookie are no longer valid."""
-        self._keys.add(_ended(session), "", LIFETIME)
-
-    async def _form(self, request: Request, session: Session | None, most: int) -> FormData:
+    async def _form(self, call: SiteCall, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
-        multipart = request.headers.get("content-type", "").startswith("multipart/")
+        multipart = call.request.headers.get("content-type", "").startswith("multipart/")
         if multipart and most <= LARGEST_FORM:  # not sent by our pages, and its parser logs a line for a broken one
             raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
-        form = await request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
+        form = await call.request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
         token = form.get("form_token")
-        if session is None or not isinstance(token, str) or not self.sessions.genuine(session, token):
+        if call.is_new or not isinstance(token, str) or token != form_token(call.cookie):
             raise PageError(
                 403, "This form has expired", "Go back, reload the page and try again. Nothing was changed."
             )
@@ -214,7 +209,7 @@ class Site:
         """A template, rendered for a request."""
         context = {
             "account": call.signed_in,
-            "form_token": self.sessions.form_token(call.session),
+            "form_token": form_token(call.cookie),
             **values,
         }
         return HTMLResponse(self._pages.get_template(name).render(context), status)
@@ -227,15 +222,10 @@ class Site:
         response.headers.update(problem.headers or {})
         return response
 
-    def remember(self, response: Response, session: Session) -> None:
+    def remember(self, response: Response, cookie: str) -> None:
         """Set the session cookie."""
-        response.set_cookie(
-            COOKIE, self.sessions.write(session), httponly=True, samesite="strict", secure=self._https, path="/"
-        )
-
-
-def _ended(session: Session) -> str:
-    return f"signed_out:{session.nonce}"
+        options: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": self._https, "path": "/"}
+        response.set_cookie(COOKIE, cookie, max_age=int(LIFETIME), **options)
 
 
 def problem_of(error: Exception) -> PageError:
