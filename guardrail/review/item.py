@@ -182,9 +182,18 @@ def _in_words(call: ToolCall, texts: bool) -> str:
     named = []
     for name, value in call.arguments.items():
         if texts or (isinstance(value, int | float) and not isinstance(value, bool)):
-            shown = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+            shown = _brief(value)
             named.append(f"{name} {shown if len(shown) <= _LONGEST_VALUE else shown[:_LONGEST_VALUE] + '…'}")
     return f"{call.name}: {', '.join(named)}" if named else call.name
+
+
+def _brief(value: Any) -> str:
+    """A value in a line: yes and no, a list in brackets; JSON for what is nested."""
+    if isinstance(value, str | bool):
+        return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
+    if isinstance(value, list) and not any(isinstance(each, list | dict) for each in value):
+        return f"({', '.join(map(_brief, value))})"
+    return json.dumps(value, ensure_ascii=False)
 
 
 class ItemDecision(Frozen):

@@ -115,7 +115,7 @@ def test_writing_ones_own_answer_and_escape(open_as: Open, store: ReviewStore) -
     press(page, "w")
     page.keyboard.type("It was Virginia Woolf.")
     press(page, "Escape")
-    expect(page.get_by_label("Your answer", exact=True)).not_to_be_focused()
+    expect(page.get_by_label("Your answer (the user gets exactly this text)", exact=True)).not_to_be_focused()
     page.get_by_role("button", name="Send my answer").click()
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).text == "It was Virginia Woolf."
@@ -425,7 +425,7 @@ def test_without_javascript(open_as: Open, store: ReviewStore) -> None:
     page = open_as("ann", by_form=True, java_script_enabled=False)
     page.get_by_role("button", name="Take the next").click()
     page.get_by_text("Write your own answer").click()
-    page.get_by_label("Your answer", exact=True).fill("By hand.")
+    page.get_by_label("Your answer (the user gets exactly this text)", exact=True).fill("By hand.")
     page.get_by_role("button", name="Send my answer").click()
     expect(page.get_by_text("Nothing is waiting.")).to_be_visible()
     assert decision_of(store).text == "By hand."

@@ -225,7 +225,7 @@ def test_a_chat_gets_the_tool_and_the_amount_and_no_text(store: ReviewStore, rec
     plain, full = sorted(map(json.dumps, receiver.plain), key=len)
     assert "refund: amount 40" in plain
     assert "A-17" not in plain
-    assert "refund: order A-17, amount 40, express true" in full
+    assert "refund: order A-17, amount 40, express yes" in full
 
 
 def test_an_answer_to_label_is_not_called_an_audit(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:

@@ -448,9 +448,12 @@ def test_nothing_leans_a_label_towards_the_score(store: ReviewStore, site: Starl
 
 def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Starlette) -> None:
     """Two refunds of one conversation look alike without them."""
-    call = {"name": "refund", "arguments": {"order": "A-17", "amount": 40.5, "lines": [1, 2], "why": "x" * 99}}
+    call = {
+        "name": "refund",
+        "arguments": {"order": "A-17", "amount": 40.5, "lines": [1, 2], "paid": True, "why": "x" * 99},
+    }
     store.enqueue(held_back(kind="tool_call", candidate={"tool_calls": [call, {"name": "mail", "arguments": {}}]}))
-    shown = f"refund: order A-17, amount 40.5, lines [1, 2], why {'x' * 60}…; mail"
+    shown = f"refund: order A-17, amount 40.5, lines (1, 2), paid yes, why {'x' * 60}…; mail"
     assert shown in unescape(Client(site).sign_in("ann").get("/")[1])
 
 
@@ -667,6 +670,16 @@ def test_https_marks_the_cookie(store: ReviewStore) -> None:
     client = Client(review_app(store, Accounts.from_text(REVIEWERS), https=True))
     client.get("/sign-in")
     assert "Secure" in client.headers["set-cookie"]
+
+
+def test_a_proxys_headers_change_nothing(store: ReviewStore) -> None:
+    """They are anybody's words: no sign-in, name or limit depends on them."""
+    client = Client(review_app(store, Accounts.from_text(REVIEWERS), hosts=("review.example.org",), https=True))
+    forwarded = {"Host": "review.example.org", "X-Forwarded-For": "10.0.0.1", "X-Forwarded-Host": "evil.example"}
+    status, text = client.ask("GET", "/sign-in", **forwarded)
+    assert (status, "evil" in text + repr(client.headers)) == (200, False)
+    assert client.ask("GET", "/", **forwarded)[0] == 303
+    assert client.headers["location"] == "/sign-in", "relative, so it stays on the proxy's address"
 
 
 def test_other_host_names_are_refused(site: Starlette) -> None:
@@ -944,6 +957,27 @@ def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette)
     assert decide(held.id, lease) == f"/items/{waiting.id}", "the next for which somebody waits"
     store.enqueue(held_back("Who wrote Flush?"))
     assert decide(held.id, lease) == f"/items/{waiting.id}", "a form sent twice takes no second item"
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({}, "the user gets exactly this answer"),
+        ({"kind": "audit", "allowed": ("approve", "reject")}, "The user has this answer already"),
+        ({"kind": "audit", "allowed": ("approve", "reject"), "verdict": None}, "your decision is its label"),
+        ({"kind": "tool_call", "edits": "arguments"}, "Reject: the call is not made, and the agent is told so."),
+        ({"kind": "tool_call"}, "the caller gets exactly this call"),
+    ],
+)
+def test_the_page_says_what_a_decision_does(
+    store: ReviewStore, site: Starlette, changes: dict[str, Any], says: str
+) -> None:
+    """Who sees the page for the first time does not know what becomes of a rejected call."""
+    item = store.enqueue(held_back(**changes))
+    ann, _, _ = claimed(site, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    assert says in page
+    assert (">Right <kbd>" in page) == (changes.get("kind") == "audit")
 
 
 def test_items_without_the_usual(store: ReviewStore, site: Starlette) -> None:
