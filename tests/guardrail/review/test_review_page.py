@@ -676,9 +676,9 @@ def test_a_proxys_headers_change_nothing(store: ReviewStore) -> None:
     """They are anybody's words: no sign-in, name or limit depends on them."""
     client = Client(review_app(store, Accounts.from_text(REVIEWERS), hosts=("review.example.org",), https=True))
     forwarded = {"Host": "review.example.org", "X-Forwarded-For": "10.0.0.1", "X-Forwarded-Host": "evil.example"}
-    status, text = client.ask("GET", "/sign-in", **forwarded)
+    status, text = client.ask("GET", "/sign-in", None, **forwarded)
     assert (status, "evil" in text + repr(client.headers)) == (200, False)
-    assert client.ask("GET", "/", **forwarded)[0] == 303
+    assert client.ask("GET", "/", None, **forwarded)[0] == 303
     assert client.headers["location"] == "/sign-in", "relative, so it stays on the proxy's address"
 
 
