@@ -1,12 +1,13 @@
 """``python -m benchmarks.review_pictures --out docs/images``: the pictures of the review page in the documentation.
 
-A held-back answer in light colours, a held-back tool call being edited in dark ones, and the page of the monitors with
-an alarm. Needs Chromium (the extra `dev` brings playwright).
+A held-back answer in light colours, a held-back tool call being edited in dark ones, the queue and a call on a phone,
+and the page of the monitors with an alarm. Needs Chromium (the extra `dev` brings playwright).
 """
 
 from __future__ import annotations
 
 import argparse
+import io
 import json
 import shutil
 import socket
@@ -19,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from PIL import Image
 
 from guardrail.artifact import CalibrationScores
 from guardrail.errors import require
@@ -30,6 +32,8 @@ from guardrail.types import ToolCall, canonical_calls
 
 __all__ = ["main"]
 
+GAP = 24
+"""Pixels between two pictures."""
 ACCOUNTS = "ann:reviewer:ann-token-0123456789ab,eve:admin:eve-token-0123456789ab"
 VERDICT = {
     "accepted": False,
@@ -38,6 +42,16 @@ VERDICT = {
     "uncertainty": {"value": 1.36, "unit": "nats", "estimator": "semantic_entropy"},
     "threshold": 0.61,
     "guarantee": "Among the answers that are given, at most 10% are wrong, with 90% confidence.",
+}
+TRANSFER = {
+    "type": "object",
+    "properties": {
+        "to": {"type": "string", "title": "To", "description": "IBAN of the receiver"},
+        "amount": {"type": "number", "title": "Amount"},
+        "currency": {"enum": ["EUR", "CHF", "USD"], "title": "Currency"},
+        "purpose": {"type": "string", "title": "Purpose", "description": "the receiver sees it"},
+    },
+    "required": ["to", "amount", "currency"],
 }
 WAVES = ("Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James")
 
@@ -78,6 +92,16 @@ def a_call() -> Content:
         candidate=Candidate(tool_calls=(ours,)),
         verdict=VERDICT,
         alternatives=tuple((canonical_calls([call]), share) for call, share in calls),
+        edits="arguments",
+        schemas={"transfer": TRANSFER},
+    )
+
+
+def a_label() -> Content:
+    """Return an answer that a person labels."""
+    answer = Candidate(text="1931")
+    return Content(
+        question="When was it published?", kind="audit", candidate=answer, allowed=("approve", "edit", "reject")
     )
 
 
@@ -125,6 +149,30 @@ def picture(browser: Any, content: Content, name: str, scheme: str, keys: str, a
     return image
 
 
+def phone_picture(browser: Any, contents: Sequence[Content]) -> bytes:
+    """Take a picture of the queue and of its first item on a phone, side by side."""
+    clock = [time.time() - 3000]
+    with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
+        for content in contents:
+            clock[0] += 600
+            store.enqueue(content, expires_in=7000)
+        with served(store) as address:
+            page = sign_in(browser, address, "ann", "light")
+            page.set_viewport_size({"width": 390, "height": 844})
+            shown = [page.screenshot()]
+            page.get_by_role("button", name="Take the next").click()
+            page.locator("#countdown").wait_for()
+            shown.append(page.screenshot())
+            page.context.close()
+    images = [Image.open(io.BytesIO(image)) for image in shown]
+    both = Image.new("RGB", (sum(image.width for image in images) + GAP, images[0].height), "white")
+    for place, image in enumerate(images):
+        both.paste(image, (place * (images[0].width + GAP), 0))
+    written = io.BytesIO()
+    both.save(written, "PNG")
+    return written.getvalue()
+
+
 def monitors_picture(browser: Any) -> bytes:
     """Take a picture of a drift monitor whose questions change after 260, and a risk monitor whose guarantee holds."""
     rng, clock = np.random.default_rng(1), [1_780_000_000.0]
@@ -158,8 +206,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         light = picture(browser, an_answer(), "ann", "light", "", 4000)
         dark = picture(browser, a_call(), "eve", "dark", "e", 2400, expires_in=7000)
-        watched = monitors_picture(browser)
-        for name, image in (("review-light", light), ("review-dark", dark), ("monitor-page", watched)):
+        pictures = {"review-light": light, "review-dark": dark, "monitor-page": monitors_picture(browser)}
+        pictures["review-phone"] = phone_picture(browser, [a_call(), an_answer(), a_label()])
+        for name, image in pictures.items():
             target = arguments.out / f"{name}.png"
             target.write_bytes(image)
             print(f"wrote {target}")
