@@ -61,7 +61,7 @@ def check_callback(url: str) -> None:
     if secret is not None:
         raise UsageError(
             f"callback has {secret}, and the URL would be stored in plain text. Leave it out: the receiver can verify "
-            "the signature of each callback (guardrail.review.verify)."
+            "the signature of each callback with a library of Standard Webhooks."
         )
 
 
@@ -118,12 +118,4 @@ def storable(text: str) -> bool:
 
 def without_surrogates(text: str) -> str:
     """The text with U+FFFD in place of each half of a surrogate pair, which UTF-8 cannot write."""
-    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace") if not _in_utf8(text) else text
-
-
-def _in_utf8(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")

@@ -92,7 +92,7 @@ class ReviewStore:
         url: ``sqlite:///reviews.db``, a path, or ``postgresql://user@host/name``. Tables are made if missing.
         clock: Now, in seconds since 1970; for tests.
         deadline: Seconds that an operation may take, with connecting, also if the database hangs. Monitors and switches
-            of this store have the same. Opening, purging and folding may take longer.
+            of this store have the same. Opening and purging may take longer.
 
     Raises:
         UsageError: The database cannot be opened, or has another layout.
