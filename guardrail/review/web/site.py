@@ -310,10 +310,10 @@ def in_words(value: Any, depth: int = 0) -> Markup:
     return Markup('<ul class="values">{}</ul>').format(Markup("").join(rows))
 
 
-def _result(text: str) -> Markup:
+def _result(given: Any) -> Markup:
     """What a tool returned: JSON in words, any other text as it is."""
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
-        return in_words(text)
-    return in_words(value if isinstance(value, dict | list) else text)
+        value = json.loads(given)
+    except (ValueError, TypeError, RecursionError):
+        return in_words(given)
+    return in_words(value if isinstance(value, dict | list) else given)

@@ -99,7 +99,9 @@ def test_times_that_no_calendar_holds(either: ReviewStore, seconds: float) -> No
     ],
 )
 def test_a_verdict_of_another_kind(store: ReviewStore, eve: TestClient, verdict: dict[str, Any]) -> None:
-    item = store.enqueue(held_back(verdict=verdict, messages=({}, {"role": 1, "content": [{}]})))
+    item = store.enqueue(
+        held_back(verdict=verdict, messages=({}, {"role": [1], "content": [{}]}, {"role": "tool", "content": [{}]}))
+    )
     claimed(eve, item)
     for path in ("/", f"/items/{item.id}"):
         assert eve.get(path).status_code == 200, path
