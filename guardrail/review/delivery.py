@@ -27,10 +27,10 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import httpx
 from sqlalchemy import or_, select, update
@@ -39,7 +39,7 @@ from standardwebhooks import Webhook
 
 from ..errors import UsageError
 from .destinations import PREFIX, Destination, announce
-from .limits import check_seconds, without_surrogates
+from .limits import without_surrogates
 from .store import ReviewStore
 from .tables import SYSTEM, log, outbox
 
@@ -84,57 +84,53 @@ class _Answer:
     """Whether the callback may not go there, so that another attempt would end alike."""
 
 
-@dataclass(slots=True)
 class Deliverer:
     """Posts the callbacks in the outbox.
 
-    The pause after attempt ``k`` is ``first_pause * 2**(k-1)`` seconds, at most ``longest_pause``, each shortened at
-    random by up to a half, so that a receiver that comes back does not get all callbacks at once. If a receiver does
-    not answer at all, its other callbacks wait as well (at most a minute), so that it does not hold up others.
+    A callback is tried again after pauses that double, from a second to an hour, each shortened at random by up to a
+    half, so that a receiver that comes back does not get all callbacks at once. If a receiver does not answer at all,
+    its other callbacks wait as well (at most a minute), so that it does not hold up others.
 
-    Attributes:
+    Args:
         store: The store whose outbox is posted.
         secret: Shared with the receivers: ``whsec_`` and the base64 of at least 16 random bytes.
-        attempts: After this many, or after HTTP 410 (gone), the callback is "dead": kept, counted in the stats, not
-            tried again.
-        timeout: Seconds for a whole post, even if the receiver answers slowly.
-        posts: Number of callbacks that are posted at the same time.
-        first_pause: Seconds before the second attempt.
-        longest_pause: Longest pause between two attempts, in seconds.
         destinations: Further receivers, which get messages about the whole queue.
         hosts: Hosts that callbacks may go to, e.g. ``("hooks.example.com", "*.internal.example.com", "127.0.0.1")``;
             a callback to any other host is dead. Redirects are not followed.
         transport: How requests are sent; for tests. Default: httpx, with the system's certificates and proxies.
 
     Raises:
-        UsageError: A secret of another form, a host that is not a name, or a number out of range.
+        UsageError: A secret of another form, or a host that is not a name.
     """
 
-    store: ReviewStore
-    secret: str = field(repr=False)
-    attempts: int = 15
-    timeout: float = 10.0
-    first_pause: float = 1.0
-    longest_pause: float = 3600.0
-    posts: int = 16
-    destinations: tuple[Destination, ...] = ()
-    hosts: tuple[str, ...] = ()
-    transport: httpx.AsyncBaseTransport | None = field(default=None, repr=False)
-    _webhook: Webhook = field(init=False, repr=False)
-    _stop: threading.Event = field(default_factory=threading.Event, init=False, repr=False)
-    _thread: threading.Thread | None = field(default=None, init=False, repr=False)
+    attempts: ClassVar[int] = 15
+    """After this many, or after HTTP 410 (gone), a callback is "dead": kept, counted in the stats, not tried again."""
+    timeout: ClassVar[float] = 10.0
+    """Seconds for a whole post, even if the receiver answers slowly."""
+    posts: ClassVar[int] = 16
+    """Number of callbacks that are posted at the same time."""
+    first_pause: ClassVar[float] = 1.0
+    longest_pause: ClassVar[float] = 3600.0
 
-    def __post_init__(self) -> None:
-        self._webhook = _webhook_of(self.secret)
-        check_seconds("timeout", self.timeout, "Use 10.")
-        if self.posts < 1:
-            raise UsageError(f"posts must be at least 1, got {self.posts}.")
-        for host in self.hosts:
+    def __init__(
+        self,
+        store: ReviewStore,
+        secret: str,
+        *,
+        destinations: tuple[Destination, ...] = (),
+        hosts: tuple[str, ...] = (),
+        transport: httpx.AsyncBaseTransport | None = None,
+    ) -> None:
+        for host in hosts:
             if not host.removeprefix("*.") or any(mark in host.removeprefix("*.") for mark in "*/@ "):
                 raise UsageError(
                     f"a host of callbacks is a name like hooks.example.com or *.example.com, got {host!r}. Write it "
                     "without scheme, port and path."
                 )
+        self._store, self._webhook = store, _webhook_of(secret)
+        self._destinations, self._hosts, self._transport = destinations, hosts, transport
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
 
     def run_once(self) -> int:
         """Close items whose deadline has passed, and post all due callbacks. Returns the number of deliveries."""
@@ -179,14 +175,14 @@ class Deliverer:
 
     def _note_news(self) -> None:
         """Close items whose deadline has passed, and put messages for the destinations into the outbox."""
-        self.store.expire()
-        for destination in self.destinations:
-            announce(self.store.database, destination)
+        self._store.expire()
+        for destination in self._destinations:
+            announce(self._store.database, destination)
 
     async def _deliver(self) -> int:
         """Post what is due until nothing is due or under way. Returns the deliveries."""
         delivered, running = 0, set[asyncio.Task[bool]]()
-        async with httpx.AsyncClient(verify=_certificates(), timeout=None, transport=self.transport) as client:
+        async with httpx.AsyncClient(verify=_certificates(), timeout=None, transport=self._transport) as client:
             try:
                 while True:
                     for post in await asyncio.to_thread(self._take, self.posts - len(running)):
@@ -202,8 +198,8 @@ class Deliverer:
         """The oldest callbacks that are due, at most so many; none once it is to stop."""
         if self._stop.is_set() or not most:
             return []
-        urls = {destination.name: destination.url for destination in self.destinations}
-        database = self.store.database
+        urls = {destination.name: destination.url for destination in self._destinations}
+        database = self._store.database
         with database.write() as connection:
             now = database.now(connection)
             due = select(outbox).where(outbox.c.state == "waiting", outbox.c.next_at <= now)
@@ -238,7 +234,7 @@ class Deliverer:
         try:
             host = httpx.URL(post.url).host
             # A destination is the operator's.
-            if not post.receiver.startswith(PREFIX) and not _is_named(host, self.hosts):
+            if not post.receiver.startswith(PREFIX) and not _is_named(host, self._hosts):
                 problem = (
                     f"the host {host!r} is not among those that callbacks may go to: name it with `guardrail review "
                     "--callback-host` or `Deliverer(hosts=)`"
@@ -256,7 +252,7 @@ class Deliverer:
             return _Answer(problem=f"{type(error).__name__}: {_root(error)}")
 
     def _mark(self, post: _Post, answer: _Answer) -> None:
-        database = self.store.database
+        database = self._store.database
         with database.write() as connection:
             now = database.now(connection)
             # Not if a decision has dropped the callback meanwhile; see `tables.post`.

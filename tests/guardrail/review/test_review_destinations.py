@@ -179,7 +179,7 @@ def test_the_address_is_stored_and_shown_nowhere(
         assert deliverer.run_once() == 0
         (failed,) = [event for event in store.trail() if event.what == "delivery_failed"]
         assert failed.detail["destination"] == "gone.test:9"
-        assert "hunter2" not in f"{store.trail()} {deliverer!r} {destination!r}"
+        assert "hunter2" not in f"{store.trail()} {vars(deliverer)!r} {destination!r}"
     assert "hunter2" not in caplog.text
     assert all(b"hunter2" not in file.read_bytes() for file in tmp_path.iterdir())
 

@@ -102,11 +102,11 @@ def deliver(block: str, monkeypatch: pytest.MonkeyPatch) -> None:
     until_stopped = Deliverer.run
 
     def one_round(self: Deliverer) -> None:
-        self.hosts = ("127.0.0.1",)  # the receiver of the test
+        self._hosts = ("127.0.0.1",)  # the receiver of the test
         assert self.run_once() == 1
         self.stop()
         until_stopped(self)
-        self.store.close()
+        self._store.close()
 
     monkeypatch.setattr(Deliverer, "run", one_round)
     run(block, {})
@@ -151,4 +151,4 @@ def test_every_block_of_the_page_runs(names: dict[str, Any], monkeypatch: pytest
 
 def test_the_page_names_what_the_deliverer_and_the_command_do() -> None:
     assert "gives up after 15 attempts" in PAGE.replace("\n", " ")
-    assert Deliverer.__dataclass_fields__["attempts"].default == 15
+    assert Deliverer.attempts == 15

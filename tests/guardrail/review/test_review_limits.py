@@ -19,7 +19,6 @@ from guardrail.review import (
     CandidateSet,
     Content,
     Decision,
-    Deliverer,
     Monitors,
     ReviewStore,
     UnknownItemError,
@@ -33,7 +32,6 @@ from guardrail.review.limits import LONGEST, storable, without_surrogates
 from guardrail.review.web.choices import choices_of
 from guardrail.types import ToolCall
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
-from tests.guardrail.review.test_review_outbox import SECRET
 
 HALF = "\ud83d"
 CONTENT = Content(question="q", candidate=Candidate(text="a"))
@@ -68,7 +66,6 @@ def test_times_that_no_calendar_holds(store: ReviewStore, seconds: float) -> Non
         lambda: store.purge(seconds),
         lambda: ask_reviewer(store, wait=seconds),
         lambda: ticket(store, expires_in=seconds),
-        lambda: Deliverer(store, SECRET, timeout=seconds),
     ]
     for attempt in attempts:
         with pytest.raises(UsageError, match="above 0 seconds and at most ten years, got"):

@@ -73,7 +73,15 @@ def now() -> list[float]:
 
 
 def deliverer_to(receiver: Receiver, store: ReviewStore, **settings: Any) -> Deliverer:
-    return Deliverer(store, SECRET, transport=receiver, **{"hosts": HOSTS, **settings})
+    own = {name: settings.pop(name) for name in ("hosts", "destinations") if name in settings}
+    return at_pace(Deliverer(store, SECRET, transport=receiver, **{"hosts": HOSTS, **own}), **settings)
+
+
+def at_pace(deliverer: Deliverer, **settings: float) -> Deliverer:
+    """The deliverer with other limits than those that hold everywhere."""
+    for name, value in settings.items():
+        setattr(deliverer, name, value)
+    return deliverer
 
 
 def decide(store: ReviewStore, url: str, key: str = "k") -> str:
@@ -384,7 +392,7 @@ def test_a_receiver_that_drips_is_cut(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as listener, ReviewStore(tmp_path / "drip.db") as store:
         threading.Thread(target=drip, daemon=True).start()
         decide(store, f"http://127.0.0.1:{listener.getsockname()[1]}/")
-        assert Deliverer(store, SECRET, hosts=HOSTS, timeout=1.0).run_once() == 0
+        assert at_pace(Deliverer(store, SECRET, hosts=HOSTS), timeout=1.0).run_once() == 0
         assert cut.wait(60)
         problems = [event.detail["problem"] for event in store.trail() if event.what == "delivery_failed"]
     assert problems == ["TimeoutError: no answer within 1 s"]
@@ -518,8 +526,8 @@ WORKER = """
 import sys
 from guardrail.review import *
 store = ReviewStore(sys.argv[1])
-pauses = {"first_pause": 0.05, "longest_pause": 0.2}
-deliverer = Deliverer(store, sys.argv[2], hosts=("127.0.0.1",), timeout=0.3, attempts=1000, **pauses)
+deliverer = Deliverer(store, sys.argv[2], hosts=("127.0.0.1",))
+deliverer.timeout, deliverer.attempts, deliverer.first_pause, deliverer.longest_pause = 0.3, 1000, 0.05, 0.2
 deliverer.run(poll=0.02)
 """
 

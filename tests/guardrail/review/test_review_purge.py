@@ -26,7 +26,7 @@ from guardrail.review import (
     purging,
 )
 from guardrail.testing import ScriptedChat, make_artifact
-from tests.guardrail.review.test_review_outbox import SECRET
+from tests.guardrail.review.test_review_outbox import SECRET, at_pace
 
 SECRET_TEXT = "the patient is called Erna Unbekannt"
 DAY = 86_400.0
@@ -133,7 +133,7 @@ def test_the_trail_holds_no_content(store: ReviewStore, now: list[float]) -> Non
 def test_callbacks_go_with_their_item_but_not_before_they_are_delivered(store: ReviewStore, now: list[float]) -> None:
     item = decided(store, callback="http://127.0.0.1:9/closed")
     now[0] += 90 * DAY
-    deliverer = Deliverer(store, SECRET, attempts=2, hosts=("127.0.0.1",))
+    deliverer = at_pace(Deliverer(store, SECRET, hosts=("127.0.0.1",)), attempts=2)
     deliverer.run_once()
     assert store.purge(DAY) == Purged(items=0, callbacks=0, kept=1, open=0, since=now[0] - DAY)
     assert left(store) == {item.id}
