@@ -19,6 +19,7 @@ from langchain_core.runnables.config import run_in_executor
 from ..bindings import binding_settings
 from ..describe import next_step
 from ..errors import AbstainedError, UnmeasuredError, UsageError
+from ..items.partial import is_partial
 from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import take_slot
@@ -139,12 +140,21 @@ class Abstention:
         message = AIMessage(content=reply) if isinstance(reply, str) else reply
         if not isinstance(message, AIMessage):
             raise UsageError(f"on_abstain returned {type(reply).__name__}; return a string, an AIMessage, or None.")
+        if isinstance(self.path, Runnable) and self._is_held(message):
+            return self.answer(None)
         if self.form == "calls" and not message.tool_calls:
             raise UsageError(
                 "on_abstain returned a text, but the caller can only read a tool call. Return an AIMessage with "
                 "tool_calls, or None to raise AbstainedError."
             )
         return message
+
+    def _is_held(self, message: AIMessage) -> bool:
+        """Whether a guard that took over gave no answer that the caller can read as one.
+
+        Of a part of its answer the caller would not learn what is missing: the verdict is that of this abstention.
+        """
+        return is_partial(message) or (self.form != "text" and bool(message.response_metadata.get(ABSTAINED)))
 
 
 def take_path(abstention: Abstention) -> Steps[AIMessage]:

@@ -18,7 +18,7 @@ from ..verdict import Reason
 from .item import ItemVerdict
 from .paths import UNNAMED, escaped
 
-__all__ = ["Partial", "partial_or"]
+__all__ = ["Partial", "is_partial", "partial_or"]
 
 T = TypeVar("T")
 

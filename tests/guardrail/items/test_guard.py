@@ -65,6 +65,44 @@ def guardrail_of(message: AIMessage) -> dict[str, Any]:
     return verdict
 
 
+def taking_over(method: str, script: list[str], **given: Any) -> tuple[Guardrail, Guardrail]:
+    """A guard that holds everything back, and the guard that it hands over to."""
+    bindings = FORMAT if method == "json_schema" else CALL.model_copy(update={"tool_choice": None})
+    scripts: list[list[Any]] = [answers(*({"number": str(i), "total": i} for i in range(4))), script]
+    first, second = (texts if method == "json_schema" else as_calls(texts) for texts in scripts)
+    model, other = ScriptedChat(script={Q: first}), ScriptedChat(script={Q: second}, name_of_model="other")
+    items = {"items": json_spec(bindings, cap=9), **given}
+    large = Guardrail(model=other, artifact=make_artifact(other, bindings=bindings, n=4, threshold=0.2, **items))
+    artifact = make_artifact(model, bindings=bindings, n=4, threshold=0.2, estimator="primary_disagreement")
+    return Guardrail(model=model, artifact=artifact, on_abstain=large), large
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_a_part_of_the_answer_of_a_guard_that_takes_over_is_not_given_out(method: str) -> None:
+    """The schema's default stood in place of the field that was held back, as if the model had given it."""
+    guard, large = taking_over(method, answers({"due": "2021"}, {"due": "2022"}))
+    assert isinstance(large.with_structured_output(Invoice, method=method).invoke(Q), Partial)  # type: ignore[arg-type]
+    chain = guard.with_structured_output(Invoice, method=method, include_raw=True)  # type: ignore[arg-type]
+    for given in (chain.invoke(Q), *chain.stream(Q)):
+        assert given["parsed"] is None
+        assert isinstance(given["parsing_error"], AbstainedError)
+    assert guard.invoke(Q).content == ABSTENTION
+    whole, _ = taking_over(method, answers())
+    assert whole.with_structured_output(Invoice, method=method).invoke(Q) == Invoice(**SURE)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("method", ["json_schema", "function_calling"])
+def test_an_abstention_of_a_guard_that_takes_over_is_an_abstention(method: str) -> None:
+    """It was an error about how the guard is used, or a text that cannot be parsed."""
+    apart = answers(*({"number": str(i), "total": i} for i in range(4)))
+    guard, _ = taking_over(method, apart, items=None, estimator="primary_disagreement")
+    chain = guard.with_structured_output(Invoice, method=method)  # type: ignore[arg-type]
+    with pytest.raises(AbstainedError):
+        chain.invoke(Q)
+    with pytest.raises(AbstainedError):
+        list(chain.stream(Q))
+
+
 # -- text
 
 
