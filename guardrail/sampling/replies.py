@@ -483,7 +483,7 @@ def _letters(reason: str) -> str:
 
 def _folded(reason: str) -> str:
     """A reason in one spelling: "SAFETY", and "FinishReason.SAFETY" as Python writes a member of an enum, are equal."""
-    return re.sub(r"^\w*reason\.", "", reason.casefold())
+    return re.sub(r"^(?:finish|stop|done|completion)_?reason\.", "", reason.lower())
 
 
 def is_refusal(reason: str | None) -> bool:

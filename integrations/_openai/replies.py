@@ -113,7 +113,7 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
     calls, invalid = tool_calls_of(message.get("tool_calls"))
     refusal = message.get("refusal")
     metadata: dict[str, Any] = {
-        "finish_reason": choice.get("finish_reason"),
+        "finish_reason": _end(choice, reply),
         "model_name": reply.get("model"),
         "model_provider": "openai-compatible",
     }
@@ -129,6 +129,11 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
         response_metadata=metadata,
         usage_metadata=usage,
     )
+
+
+def _end(choice: Mapping[str, Any], reply: Mapping[str, Any]) -> Any:
+    """The stated end of a choice; "error" where an error stands beside it, because its answer may be a part."""
+    return "error" if choice.get("error") or reply.get("error") else choice.get("finish_reason")
 
 
 def text_of(content: Any) -> str:
@@ -281,8 +286,8 @@ def _chunk(event: Mapping[str, Any]) -> ChatGenerationChunk | None:
         return None
     delta = choice.get("delta") or {}
     metadata: dict[str, Any] = {}
-    if choice.get("finish_reason"):
-        metadata = {"finish_reason": choice["finish_reason"], "model_name": event.get("model")}
+    if end := _end(choice, event):
+        metadata = {"finish_reason": end, "model_name": event.get("model")}
         if event.get("system_fingerprint"):
             metadata["system_fingerprint"] = event["system_fingerprint"]
         metadata["model_provider"] = "openai-compatible"

@@ -168,6 +168,9 @@ def test_known_good_ends_of_each_provider_pass(metadata: dict[str, Any]) -> None
     ("metadata", "quoted"),
     [
         ({"finish_reason": "error.stop"}, "'error.stop'"),
+        ({"finish_reason": "ErrorReason.stop"}, "'ErrorReason.stop'"),
+        ({"finish_reason": "no_reason.stop"}, "'no_reason.stop'"),
+        ({"finish_reason": "\u017ftop"}, "'\u017ftop'"),  # casefold makes "stop" of it
         ({"finish_reason": ["stop"]}, "\"['stop']\""),
         ({"finish_reason": "stop!"}, "'stop!'"),
         ({"stop_reason": "pause_turn"}, "'pause_turn'"),  # Anthropic

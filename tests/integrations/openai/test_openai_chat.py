@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +19,16 @@ from pydantic import BaseModel, SecretStr
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from guardrail import CalibrationArtifact, Guardrail, Reason, SamplingPlan, Unmeasured, UsageError
-from guardrail.errors import GuardrailError
+from guardrail.errors import BrokenOffReplyError, GuardrailError
 from guardrail.sampling.models import resolve_model
 from guardrail.sampling.native import NativeSampler
 from guardrail.sampling.prober import known_report, probe, seeded, takes_seeds
+from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import adraw, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
-from integrations._openai.replies import option_scores
+from integrations._openai.replies import chunks_of, message_of, option_scores
 from integrations.openai_chat import OpenAICompatibleChat, Pin
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
@@ -193,6 +194,22 @@ def test_collecting_where_there_are_no_log_probabilities_names_the_way_out(endpo
 
 
 # -- options
+
+
+@pytest.mark.parametrize("place", ["choice", "reply"])
+async def test_an_answer_beside_an_error_may_be_a_part_of_one(place: str) -> None:
+    """Proxies put the error of an upstream that broke off beside the text that had arrived, with the end "stop"."""
+    error: dict[str, Any] = {"error": {"code": 502, "message": "Upstream broke off"}}
+    of_choice, of_reply = (error, {}) if place == "choice" else ({}, error)
+    choice = {"index": 0, "message": {"content": "Lim"}, "finish_reason": "stop", **of_choice}
+    with pytest.raises(BrokenOffReplyError):
+        read_reply(message_of(choice, of_reply, None))
+
+    async def events() -> AsyncIterator[Any]:
+        yield {"choices": [{**choice, "delta": {"content": "Lim"}}], **of_reply}
+
+    (chunk,) = [chunk async for chunk in chunks_of(events())]
+    assert chunk.message.response_metadata["finish_reason"] == "error"
 
 
 def listed(**tokens: float) -> dict[str, Any]:
