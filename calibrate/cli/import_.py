@@ -65,7 +65,8 @@ def import_(
         typer.Option(help=f"{', '.join((*KINDS, *EXPORTS))}. Default: by name.", rich_help_panel=COLUMNS),
     ] = None,
     rows: Annotated[
-        str | None, typer.Option(help="Path of the rows in a document.", metavar="PATH", rich_help_panel=COLUMNS)
+        str | None,
+        typer.Option(help="Path of the rows in a document, or filter.", metavar="PATH", rich_help_panel=COLUMNS),
     ] = None,
     system: Annotated[
         str | None, typer.Option(help="Which of several models to read.", metavar="NAME", rich_help_panel=COLUMNS)

@@ -89,7 +89,7 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     Args:
         path: A file or a folder.
         kind: One of `KINDS`.
-        rows: Of a JSON document: the path (JMESPath) of its list of rows, where the document is not the list.
+        rows: The path (JMESPath) of the list of rows in a JSON document; of other files a filter, [?name == 'value'].
 
     Raises:
         UsageError: The file is missing, or of no known kind.
@@ -106,12 +106,15 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     if begin in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
         return RowSource(path, _excel(path), textual=True)
     kind = kind or _ENDINGS.get(path.suffix.lower().removeprefix("."))
-    if kind != "json" and rows is not None:
-        raise UsageError(f"--rows {rows!r} is for JSON documents, and {path} has one row a line. Leave it out.")
-    if kind == "jsonl":
-        return RowSource(path, _jsonl(path))
     if kind == "json":
         return RowSource(path, _json_rows(path, rows))
+    opened = _one_a_line(path, kind)
+    return opened if rows is None else replace(opened, rows=_chosen(opened.rows, rows))
+
+
+def _one_a_line(path: Path, kind: str | None) -> RowSource:
+    if kind == "jsonl":
+        return RowSource(path, _jsonl(path))
     if kind == "csv":
         return _table(path)
     if kind == "parquet":
@@ -119,6 +122,16 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     raise UsageError(
         f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format {'|'.join(KINDS)}."
     )
+
+
+def _chosen(rows: Iterator[Found], where: str) -> Iterator[Found]:
+    """The rows that a filter of the list of all rows keeps, and the errors of those that cannot be read."""
+    found = list(rows)
+    kept = search(where, [row.values for row in found if isinstance(row, RawRow)], "--rows")
+    if not isinstance(kept, list) or not kept:
+        raise UsageError(f"--rows {where!r} keeps no row. Write a filter such as [?name == 'value'] (JMESPath).")
+    chosen = {id(values) for values in kept}
+    return (row for row in found if isinstance(row, RecordError) or id(row.values) in chosen)
 
 
 def good_rows(source: RowSource) -> Iterator[RawRow]:

@@ -337,6 +337,8 @@ class Builder:
         if "samples" not in self.expected:
             return []
         columns = self.columns.of("samples")
+        if len(columns) == 1 and columns[0] in row.values and row.values[columns[0]] is None:
+            return []  # a call that failed: the record stays and abstains
         items: list[Any]
         if len(columns) > 1:
             items = [get_text(row, column, empty=True) for column in columns]

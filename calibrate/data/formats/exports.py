@@ -31,7 +31,11 @@ def _export(has: str, *entries: str, rows: str | None = None, right: tuple[str, 
 
 
 EXPORTS: dict[str, Export] = {
-    "argilla": _export("correct.responses", 'correct="correct.responses"'),
+    "argilla": _export(
+        "correct.responses",
+        *("question=question || fields.question", "answer=answer || fields.answer"),
+        'correct="correct.responses" || responses.correct[].value',
+    ),
     "deepeval": _export(
         "actualOutput",
         *("id=name", "question=input", "answer=actualOutput", "references=expectedOutput", "correct=success"),
@@ -39,7 +43,7 @@ EXPORTS: dict[str, Export] = {
     ),
     "inspect": _export(
         "epoch scores",
-        *("question=input", "answer=output.completion", "references=target", "correct=values(scores)[0].value"),
+        *("question=input", "answer=output.completion", "references=target", "correct=values(scores)[].value"),
         rows="samples",
         right=("C",),
     ),
@@ -52,7 +56,7 @@ EXPORTS: dict[str, Export] = {
         "input output scores",
         "question=input",
         "answer=output",
-        "correct=scores[0].value",
+        "correct=scores[].[stringValue || string_value || value][]",  # of a category the value is its number
     ),
     "langsmith": _export(
         "inputs outputs",

@@ -117,7 +117,7 @@ def read_as(columns: ColumnMap, names: Sequence[str]) -> str:
             if name in names or columns.mapped(field):
                 said.append(name if name == field else f"{field} {name}")
                 used.add(name)
-    unread = [name for name in names if name not in used]
+    unread = [name for name in names if name and name not in used]
     return f"Read as {', '.join(said)}" + (f"; not read: {', '.join(unread)}." if unread else ".")
 
 

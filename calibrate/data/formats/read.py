@@ -40,7 +40,7 @@ class ImportSettings:
     Attributes:
         format: A kind of file, or an export of another tool (`EXPORTS`); None: the kind that the file's name says.
         columns: Which column, or path into nested columns, holds what; others are columns of the fields' own names.
-        rows: Path of the rows in a JSON document that is not a list of them.
+        rows: Path of the rows in a JSON document that is not a list of them; a filter of the rows of other files.
         primary: Which sample is the answer, where no column holds one.
         answer: Column with the answer.
         option_scale: What option scores are; None: the file says so.
@@ -322,7 +322,12 @@ def _twice(row: RawRow, columns: ColumnMap, record: Record, first: str) -> Recor
     """The error of a row whose id, or whose question where rows have no id, is already taken."""
     column = next(iter(columns.of("id")), "")
     if get_name(row, column) is not None:
-        return row.fail(column, record.id, f"this id is already at {first}. Remove one of the rows or correct its id.")
+        return row.fail(
+            column,
+            record.id,
+            f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or correct the "
+            "id.",
+        )
     column = next(iter(columns.of("question")), "question")
     return row.fail(
         column,

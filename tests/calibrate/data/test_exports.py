@@ -510,3 +510,92 @@ def test_percent_signs_whole_numbers_and_null_samples_are_read(tmp_path: Path) -
     imported = import_file(path)
     assert [record.id for record in imported.file.records] == ["7", "8"]
     assert "1 samples are null; they are empty answers, as at run time." in imported.notes
+
+
+# -- What other people reported about these exports --------------------------------------------------------------------
+
+
+def test_a_category_of_langfuse_is_read_by_its_name(tmp_path: Path) -> None:
+    """Its value is the number of the category: 0 for "correct", which would read as wrong."""
+    rows = [
+        {
+            "id": f"t{i}", "input": q, "output": said,
+            "scores": [{"name": "verdict", "value": 1 - ok, "stringValue": "correct" if ok else "incorrect"}],
+        }
+        for i, (q, said, _, ok) in enumerate(TRIPLES)
+    ]  # fmt: skip
+    path = write(tmp_path / "t.jsonl", rows)
+    assert [r.correct for r in import_file(path, ImportSettings(format="langfuse")).file.records] == list(OK)
+
+
+@pytest.mark.parametrize("tool", ["langfuse", "inspect"])
+def test_the_first_of_several_scores_is_not_taken_for_the_label(tool: str, tmp_path: Path) -> None:
+    """A score such as toxicity may stand first. Where the scores of an answer disagree, a person has to name one."""
+    if tool == "langfuse":
+        scores: Any = [{"name": "polite", "value": 1}, {"name": "human", "value": 0}]
+        path = write(tmp_path / "t.jsonl", [{"id": "a", "input": "q?", "output": "x", "scores": scores}])
+        named, label = "scores[?name=='human'].value | [0]", False
+    else:
+        scores = {"polite": {"value": "I"}, "human": {"value": "C"}}
+        sample = {"id": "a", "epoch": 1, "input": "q?", "target": "y", "output": {"completion": "x"}, "scores": scores}
+        path = write(tmp_path / "t.json", {"samples": [sample]})  # type: ignore[arg-type]
+        named, label = "scores.human.value", True
+    imported = import_file(path, ImportSettings(format=tool))
+    assert [record.correct for record in imported.file.records] == [None]
+    assert "1 rows have labels that disagree; they are unlabelled." in imported.notes
+    settings = ImportSettings(format=tool, columns=parse_map([f"correct={named}"]))
+    assert [record.correct for record in import_file(path, settings).file.records] == [label]
+
+
+def test_rows_are_chosen_where_a_question_has_one_for_each_filter_or_epoch(tmp_path: Path) -> None:
+    rows = [{**row, "filter": name} for name in ("strict-match", "flexible") for row in DATA["lm-eval.jsonl"]]
+    path = write(tmp_path / "lm.jsonl", rows)
+    with pytest.raises(RecordError, match=r"doc_id.*already at .*--rows \"\[\?NAME == 'VALUE'\]\""):
+        import_file(path, ImportSettings(format="lm-eval"))
+    chosen = ImportSettings(format="lm-eval", rows="[?filter == 'strict-match']")
+    assert [record.correct for record in import_file(path, chosen).file.records] == list(OK)
+    with pytest.raises(UsageError, match="keeps no row"):
+        import_file(path, ImportSettings(format="lm-eval", rows="[?filter == 'none']"))
+    samples = [{**sample, "epoch": epoch} for epoch in (1, 2) for sample in DATA["inspect.json"]["samples"]]
+    path = write(tmp_path / "inspect.json", {"samples": samples})  # type: ignore[arg-type]
+    chosen = ImportSettings(format="inspect", rows="samples[?epoch == `2`]")
+    assert [record.correct for record in import_file(path, chosen).file.records] == list(OK)
+
+
+def test_a_failed_line_of_a_batch_is_a_question_without_an_answer(tmp_path: Path) -> None:
+    """A refused request stands under status 400 with "error": null, an expired one without a response."""
+    rows = [
+        DATA["openai-batch.jsonl"][0],
+        {"custom_id": "b", "response": {"status_code": 400, "body": {"error": {"message": "too long"}}}, "error": None},
+        {"custom_id": "c", "response": None, "error": {"code": "batch_expired"}},
+    ]
+    imported = import_file(write(tmp_path / "b.jsonl", rows), ImportSettings(format="openai-batch"))
+    problems = [record.drawn and record.drawn.problem for record in imported.file.records]
+    assert problems == [None, Unmeasured.MODEL_FAILED, Unmeasured.MODEL_FAILED]
+
+
+def test_records_of_argilla_with_their_fields_and_responses(tmp_path: Path) -> None:
+    rows = [
+        {
+            "id": f"a{i}",
+            "fields": {"question": q, "answer": said},
+            "responses": {"correct": [{"value": "yes" if ok else "no"}]},
+        }
+        for i, (q, said, _, ok) in enumerate(TRIPLES)
+    ]
+    records = import_file(write(tmp_path / "a.jsonl", rows), ImportSettings(format="argilla")).file.records
+    assert [(record.question, record.answer, record.correct) for record in records] == list(
+        zip(ASKED, SAID, OK, strict=True)
+    )
+
+
+def test_columns_of_mlflow_and_an_index_of_pandas(tmp_path: Path) -> None:
+    name = "answer_correctness/v1/score"
+    columns = ["inputs", "outputs", name]
+    path = write(tmp_path / "m.json", {"columns": columns, "data": [["q?", "x", 5], ["r?", "y", None]]})  # type: ignore[arg-type]
+    maps = parse_map(["question=inputs", "answer=outputs", f"correct={name}"])
+    imported = import_file(path, ImportSettings(columns=maps, cut=4))
+    assert [record.correct for record in imported.file.records] == [True, None]
+    path = write(tmp_path / "i.csv", [{"": i, "question": f"q{i}", "confidence": 0.5} for i in range(2)])
+    records = import_file(path, ImportSettings(columns=parse_map(["confidence=confidence"]))).file.records
+    assert [record.question for record in records] == ["q0", "q1"]
