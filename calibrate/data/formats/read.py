@@ -325,8 +325,8 @@ def _twice(row: RawRow, columns: ColumnMap, record: Record, first: str) -> Recor
         return row.fail(
             column,
             record.id,
-            f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or correct the "
-            "id.",
+            f"this id is already at {first}. Choose rows by another column, --rows \"[?NAME == 'VALUE']\", or correct "
+            "the id.",
         )
     column = next(iter(columns.of("question")), "question")
     return row.fail(

@@ -538,7 +538,7 @@ def test_the_first_of_several_scores_is_not_taken_for_the_label(tool: str, tmp_p
     else:
         scores = {"polite": {"value": "I"}, "human": {"value": "C"}}
         sample = {"id": "a", "epoch": 1, "input": "q?", "target": "y", "output": {"completion": "x"}, "scores": scores}
-        path = write(tmp_path / "t.json", {"samples": [sample]})  # type: ignore[arg-type]
+        path = write(tmp_path / "t.json", {"samples": [sample]})
         named, label = "scores.human.value", True
     imported = import_file(path, ImportSettings(format=tool))
     assert [record.correct for record in imported.file.records] == [None]
@@ -557,7 +557,7 @@ def test_rows_are_chosen_where_a_question_has_one_for_each_filter_or_epoch(tmp_p
     with pytest.raises(UsageError, match="keeps no row"):
         import_file(path, ImportSettings(format="lm-eval", rows="[?filter == 'none']"))
     samples = [{**sample, "epoch": epoch} for epoch in (1, 2) for sample in DATA["inspect.json"]["samples"]]
-    path = write(tmp_path / "inspect.json", {"samples": samples})  # type: ignore[arg-type]
+    path = write(tmp_path / "inspect.json", {"samples": samples})
     chosen = ImportSettings(format="inspect", rows="samples[?epoch == `2`]")
     assert [record.correct for record in import_file(path, chosen).file.records] == list(OK)
 
@@ -592,7 +592,7 @@ def test_records_of_argilla_with_their_fields_and_responses(tmp_path: Path) -> N
 def test_columns_of_mlflow_and_an_index_of_pandas(tmp_path: Path) -> None:
     name = "answer_correctness/v1/score"
     columns = ["inputs", "outputs", name]
-    path = write(tmp_path / "m.json", {"columns": columns, "data": [["q?", "x", 5], ["r?", "y", None]]})  # type: ignore[arg-type]
+    path = write(tmp_path / "m.json", {"columns": columns, "data": [["q?", "x", 5], ["r?", "y", None]]})
     maps = parse_map(["question=inputs", "answer=outputs", f"correct={name}"])
     imported = import_file(path, ImportSettings(columns=maps, cut=4))
     assert [record.correct for record in imported.file.records] == [True, None]
