@@ -334,7 +334,10 @@ class ServedAlias:
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
         except TurnsMismatchError as error:
-            way_out = "The operator may set 'turns: mark', which gives answers out without the promise."
+            way_out = (
+                "The operator may set 'turns: mark' of this model (--set turns=mark), which gives answers out without "
+                "the promise."
+            )
             return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
         except (ArtifactError, UsageError) as error:
             # The error quotes the calibrated prompt, which is the operator's.

@@ -245,7 +245,7 @@ def _check_fields(
         raise invalid(
             name,
             "may change how the answer is drawn, so it is refused. Leave it out; the operator may accept it "
-            f"(in the gateway's file: 'ignore: [{name[:40]}]' of this model).",
+            f"(--set ignore=[{name[:40]}], or in the gateway's file 'ignore: [{name[:40]}]' of this model).",
             "unknown_field",
         )
     if fields.get("n", 1) != 1:
