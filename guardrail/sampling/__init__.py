@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from .native import NativeSampler, is_native, request_seed
-from .sampler import Sampler, adraw, draw
+from .sampler import Sampler, draw
 
-__all__ = ["NativeSampler", "Sampler", "adraw", "draw", "is_native", "plan_for", "request_seed"]
+__all__ = ["NativeSampler", "Sampler", "draw", "is_native", "plan_for", "request_seed"]
 
 
 def __getattr__(name: str) -> Any:

@@ -36,6 +36,7 @@ __all__ = [
     "read_reply",
     "refuse_unreadable",
     "refuse_unstorable",
+    "refused_samples",
     "stated",
     "text_tokens",
     "transport_cause",
@@ -123,28 +124,41 @@ def _status(error: Exception) -> int | None:
     return next((int(value) for value in values if isinstance(value, int) and 100 <= value < 600), None)
 
 
-def failed_calls(causes: Iterable[Unmeasured], answers: Iterable[Sample]) -> Unmeasured:
-    """The reason of a set in which calls failed: the first cause that depends on the question, if there is one.
+def failed_calls(
+    failures: Sequence[tuple[Unmeasured, str]], calls: int, answers: Iterable[Sample]
+) -> tuple[Unmeasured, str] | None:
+    """The problem of a set in which calls failed, and its detail; None if none failed.
 
-    After that comes a reply of another model than the pinned one. A wrong configuration is the reason only if it is the
-    cause of every failed call.
+    The reason is the first cause that depends on the question, if there is one. After that comes a reply of another
+    model than the pinned one. A wrong configuration is the reason only if it is the cause of every failed call.
 
     Args:
-        causes: The cause of each failed call.
+        failures: The cause of each failed call, and the error.
+        calls: Number of calls.
         answers: The answers of the other calls; a refusal or an empty answer is a cause, too.
     """
-    answer_causes = [
+    if not failures:
+        return None
+    causes = [cause for cause, _ in failures]
+    of_answers = [
         Unmeasured.REFUSED if answer.refusal else Unmeasured.EMPTY_ANSWER
         for answer in answers
         if answer.refusal or not answer.comparable
     ]
-    call_causes = list(causes)
-    decisive = next((cause for cause in (*call_causes, *answer_causes) if cause.depends_on_question), None)
-    if decisive is None and Unmeasured.MODEL_CHANGED in call_causes:
-        return Unmeasured.MODEL_CHANGED
-    if decisive is None and call_causes and all(cause is Unmeasured.MISCONFIGURED for cause in call_causes):
-        return Unmeasured.MISCONFIGURED
-    return decisive or Unmeasured.MODEL_FAILED
+    reason = next((cause for cause in (*causes, *of_answers) if cause.depends_on_question), Unmeasured.MODEL_FAILED)
+    if reason is Unmeasured.MODEL_FAILED and Unmeasured.MODEL_CHANGED in causes:
+        reason = Unmeasured.MODEL_CHANGED
+    elif reason is Unmeasured.MODEL_FAILED and set(causes) == {Unmeasured.MISCONFIGURED}:
+        reason = Unmeasured.MISCONFIGURED
+    return reason, f"{len(failures)} of {calls} calls failed, the first with {failures[0][1]}"
+
+
+def refused_samples(samples: Sequence[Sample]) -> tuple[Unmeasured, str] | None:
+    """The problem of a set with samples that are refusals, and its detail; None without."""
+    refused = sum(sample.refusal for sample in samples)
+    return (
+        (Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered") if refused else None
+    )
 
 
 def refuse_unreadable(message: AIMessage, text: str) -> None:

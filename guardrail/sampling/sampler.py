@@ -23,7 +23,7 @@ from ..bindings import binding_settings, native_settings
 from ..errors import UsageError, describe_error
 from ..plain_json import sha256_hex
 from ..prompting import question_text
-from ..types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
+from ..types import Cost, Sample, SampleSet, SamplingPlan
 from .calls import Call, Reply, make_calls
 from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
@@ -31,9 +31,9 @@ from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
 from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
-from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable
+from .replies import cause_of, failed_calls, only_ended, only_offered, only_readable, refused_samples
 
-__all__ = ["Sampler", "adraw", "draw", "joined", "refuse_majority"]
+__all__ = ["Sampler", "draw", "joined", "refuse_majority"]
 
 
 def refuse_majority(plan: SamplingPlan, purpose: str) -> None:
@@ -322,19 +322,6 @@ def draw(
     return Sampler(model, plan, callbacks, max_concurrency, primary=primary).draw(prompts)
 
 
-async def adraw(
-    model: BaseChatModel,
-    prompts: Sequence[Sequence[BaseMessage]],
-    plan: SamplingPlan,
-    *,
-    callbacks: Callbacks = None,
-    max_concurrency: int | None = None,
-    primary: bool = True,
-) -> list[SampleSet]:
-    """`draw` without blocking the event loop."""
-    return await Sampler(model, plan, callbacks, max_concurrency, primary=primary).adraw(prompts)
-
-
 def joined(drawn: SampleSet, more: SampleSet) -> SampleSet:
     """Two parts of a set as one: all samples, the first primary answer and options, the first problem.
 
@@ -362,7 +349,9 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
         reply.answer.primary for call, reply in pairs if call.index >= 0 and reply.answer.primary is not None
     )
     primary = next((reply.answer.primary for call, reply in pairs if call.index < 0), None)
-    problem, detail = _problem(answers, samples, primary)
+    failures = [(answer.problem, answer.problem_detail) for answer in answers if answer.problem is not None]
+    given = samples if primary is None else (primary, *samples)
+    problem, detail = failed_calls(failures, len(answers), given) or refused_samples(samples) or (None, "")
     cost = sum((answer.cost for answer in answers), start=Cost())
     calls_made = [reply for _, reply in pairs if reply.answer.cost.calls]
     if calls_made:  # calls are made side by side
@@ -376,20 +365,6 @@ def _sample_set(messages: Sequence[BaseMessage], pairs: Sequence[tuple[Call, Rep
         problem=problem,
         problem_detail=detail,
     )
-
-
-def _problem(
-    answers: Sequence[SampleSet], samples: Sequence[Sample], primary: Sample | None
-) -> tuple[Unmeasured | None, str]:
-    failed = [answer for answer in answers if answer.problem is not None]
-    if failed:
-        causes = [answer.problem for answer in failed if answer.problem is not None]
-        reason = failed_calls(causes, samples if primary is None else (primary, *samples))
-        return reason, f"{len(failed)} of {len(answers)} calls failed, the first with {failed[0].problem_detail}"
-    refused = sum(sample.refusal for sample in samples)
-    if refused:
-        return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
-    return None, ""
 
 
 def _failed(messages: Sequence[BaseMessage], error: Exception) -> SampleSet:

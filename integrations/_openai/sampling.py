@@ -15,7 +15,7 @@ from guardrail.prompting import question_text
 from guardrail.sampling.native import call_seed
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import reply_of
-from guardrail.sampling.replies import cause_of, failed_calls, read_reply
+from guardrail.sampling.replies import cause_of, failed_calls, read_reply, refused_samples
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .endpoint import RETRIED, Attempted, is_of_route, status_of
@@ -251,24 +251,14 @@ def _sample_set(
 
 
 def _problem(pairs: Sequence[tuple[Ask, AskOutcome]], samples: Sequence[Sample]) -> tuple[Unmeasured | None, str]:
-    errors = [outcome.error for _, outcome in pairs if outcome.error]
-    if errors:
-        reason = failed_calls(
-            (outcome.cause for _, outcome in pairs if outcome.error),
-            (sample for _, outcome in pairs for sample in outcome.samples),
-        )
-        return reason, f"{len(errors)} of {len(pairs)} calls failed, the first with {errors[0]}"
+    failures = [(outcome.cause, outcome.error) for _, outcome in pairs if outcome.error]
+    answers = (sample for _, outcome in pairs for sample in outcome.samples)
     wrong = next(((ask, outcome) for ask, outcome in pairs if len(outcome.choices) != ask.count), None)
-    if wrong is not None:
+    if wrong is not None and not failures:
         ask, outcome = wrong
-        return (
-            Unmeasured.SAMPLING_SHORTFALL,
-            f"asked for {ask.count} answers in a call, received {len(outcome.choices)}",
-        )
-    refused = sum(sample.refusal for sample in samples)
-    if refused:
-        return Unmeasured.REFUSED, f"{refused} of {len(samples)} samples are refusals or were filtered"
-    return None, ""
+        detail = f"asked for {ask.count} answers in a call, received {len(outcome.choices)}"
+        return Unmeasured.SAMPLING_SHORTFALL, detail
+    return failed_calls(failures, len(pairs), answers) or refused_samples(samples) or (None, "")
 
 
 def _options(

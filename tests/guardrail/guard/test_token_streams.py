@@ -25,7 +25,7 @@ from pydantic import Field
 
 from guardrail import Guardrail
 from guardrail.judges.chat import ChatJudge
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
 
@@ -217,7 +217,7 @@ def test_the_samples_of_a_judge_and_of_a_collection_show_no_token(of_the_process
     assert ChatJudge(model, reply="text").equivalent("q", [("a", "b")]) == [True]
     prompt = [model._convert_input("q").to_messages()]
     draw(model, prompt, SamplingPlan(n=2))
-    asyncio.run(adraw(model, prompt, SamplingPlan(n=2)))
+    asyncio.run(Sampler(model, SamplingPlan(n=2)).adraw(prompt))
     assert (own.tokens, of_the_process.tokens) == ([], [])
 
 

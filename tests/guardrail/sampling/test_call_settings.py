@@ -23,7 +23,7 @@ from guardrail.sampling.call_settings import (
     register_settings,
     setting_names,
 )
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.types import SamplingPlan
@@ -205,7 +205,7 @@ async def test_each_class_is_asked_in_its_own_words(kind: type[StandIn], longest
     model = kind()
     before = {**model.__dict__}
     (drawn,) = draw(model, [QUESTION], PLAN, max_concurrency=1)
-    (again,) = await adraw(model, [QUESTION], PLAN, max_concurrency=1)
+    (again,) = await Sampler(model, PLAN, max_concurrency=1).adraw([QUESTION])
     assert (drawn.problem_detail, again.problem_detail) == ("", "")
     common = {longest: 48, "stop": ["#"]}
     expected = [{**common, "temperature": 0.0}] + [{**common, "temperature": 0.7, nucleus: 0.9}] * 2

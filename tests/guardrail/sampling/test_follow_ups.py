@@ -17,7 +17,7 @@ from guardrail import Guardrail
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.plain_json import quoted
 from guardrail.sampling.follow_ups import follow_up, list_follow_ups
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import make_estimator, measure
@@ -140,7 +140,7 @@ def test_replies_are_stored_by_name_and_cost_is_added() -> None:
 
 def test_async_asks_the_same() -> None:
     made_by = plan("verbalised", "selfcheck_prompt")
-    (drawn,) = asyncio.run(adraw(fresh(), [QUESTION], made_by))
+    (drawn,) = asyncio.run(Sampler(fresh(), made_by).adraw([QUESTION]))
     (sync,) = draw(fresh(), [QUESTION], made_by)
 
     def without_seconds(one: SampleSet) -> Any:
@@ -175,7 +175,7 @@ def test_a_follow_up_that_fails_costs_only_its_own_estimator() -> None:
 
 def test_options_that_cannot_be_read_are_unmeasured_and_lose_no_sample() -> None:
     made_by = plan("discrete_semantic_entropy", "p_true")
-    for drawn in (draw(fresh(), [QUESTION], made_by)[0], asyncio.run(adraw(fresh(), [QUESTION], made_by))[0]):
+    for drawn in (draw(fresh(), [QUESTION], made_by)[0], asyncio.run(Sampler(fresh(), made_by).adraw([QUESTION]))[0]):
         assert len(drawn.samples) == 3
         assert score("discrete_semantic_entropy", drawn, made_by).measured
         result = score("p_true", drawn, made_by)

@@ -25,7 +25,7 @@ from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.sampling.calls import quiet_copy, side_by_side
 from guardrail.sampling.native import request_seed
 from guardrail.sampling.replies import read_reply
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
 
@@ -54,7 +54,7 @@ def test_primary_and_samples_are_told_apart() -> None:
 
 
 def test_async_draws_the_same() -> None:
-    (drawn,) = asyncio.run(adraw(MODEL, [QUESTION], PLAN))
+    (drawn,) = asyncio.run(Sampler(MODEL, PLAN).adraw([QUESTION]))
     (sync,) = draw(MODEL, [QUESTION], PLAN)
     assert (drawn.primary, drawn.samples) == (sync.primary, sync.samples)
 
@@ -111,7 +111,7 @@ def test_stop_token_ids_are_refused_by_models_that_would_not_take_them() -> None
     with pytest.raises(UsageError, match=r"ScriptedChat does not take stop_token_ids, got \(5,\)"):
         draw(MODEL, [QUESTION], plan)
     with pytest.raises(UsageError, match="stop_token_ids"):
-        asyncio.run(adraw(MODEL, [QUESTION], plan))
+        asyncio.run(Sampler(MODEL, plan).adraw([QUESTION]))
 
 
 def test_options_need_a_native_sampler() -> None:
@@ -170,7 +170,7 @@ class Native(ScriptedChat):
 @pytest.mark.parametrize("asynchronous", [False, True])
 def test_native_sampler_is_used_and_one_bad_prompt_is_isolated(asynchronous: bool) -> None:
     prompts: list[list[BaseMessage]] = [[HumanMessage("a")], [HumanMessage("long")], [HumanMessage("b")]]
-    sets = asyncio.run(adraw(Native(), prompts, PLAN)) if asynchronous else draw(Native(), prompts, PLAN)
+    sets = asyncio.run(Sampler(Native(), PLAN).adraw(prompts)) if asynchronous else draw(Native(), prompts, PLAN)
     assert sets[0].primary is not None
     assert sets[0].primary.text == f"a{request_seed(PLAN, prompts[0])}"
     assert (sets[1].problem, sets[1].problem_detail) == (Unmeasured.REJECTED, "PromptTooLongError: 9000 tokens")
@@ -459,7 +459,7 @@ def test_the_caches_of_models_inside_a_model_are_bypassed(within: str, own: bool
     try:
         model.invoke([*QUESTION])
         repeated = model.invoke([*QUESTION])
-        drawn = asyncio.run(adraw(model, [QUESTION], PLAN)) if asynchronous else draw(model, [QUESTION], PLAN)
+        drawn = asyncio.run(Sampler(model, PLAN).adraw([QUESTION])) if asynchronous else draw(model, [QUESTION], PLAN)
         after = model.invoke([*QUESTION])
     finally:
         set_llm_cache(None)

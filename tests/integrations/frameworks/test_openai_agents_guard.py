@@ -42,7 +42,7 @@ from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, Un
 from guardrail.artifact import CalibrationArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.guard.abstention import ABSTENTION  # noqa: E402
-from guardrail.sampling.sampler import adraw, draw  # noqa: E402
+from guardrail.sampling.sampler import Sampler, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
 from integrations._agents.framework_guard import APPROVED  # noqa: E402
 from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
@@ -1222,7 +1222,7 @@ async def test_the_sdks_chat_completions_model_on_the_wire(estimator: str) -> No
             result = await Runner.run(agent(model, tools=[_pay_tool()]), SURE_QUESTION)
             before = len(served.upstream.calls)
             messages = PromptWrapping(system="Be brief.").messages(SURE_QUESTION)
-            await adraw(AgentsModelChat(model=inner), [messages], model._gate.artifacts.plan)
+            await Sampler(AgentsModelChat(model=inner), model._gate.artifacts.plan).adraw([messages])
         assert result.final_output == "Paris is it"
     finally:
         served.close()

@@ -58,7 +58,7 @@ from calibrate.data.records import read_records
 from calibrate.reviews.steps import reviews_of_store
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
 from guardrail.errors import ArtifactMismatchError, UsageError
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
 from integrations._agents.framework_guard import APPROVED
@@ -1290,7 +1290,7 @@ async def test_the_openai_model_on_the_wire(estimator: str, structured: bool) ->
             plan = model._gate.artifacts.plan
             messages = PromptWrapping(system="Be brief.").messages("Pay 5" if structured else SURE_QUESTION)
             before = len(served.upstream.calls)
-            await adraw(PydanticAIChat(model=inner), [messages], plan)
+            await Sampler(PydanticAIChat(model=inner), plan).adraw([messages])
     finally:
         served.close()
     at_run_time, at_calibration = served.upstream.calls[:before], served.upstream.calls[before:]

@@ -10,7 +10,7 @@ import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 
 import examples.tiny_model
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.types import SampleSet, Unmeasured
 from guardrail.uncertainty import make_estimator as make
 from guardrail.uncertainty import measure
@@ -81,7 +81,7 @@ def test_follow_ups_leave_the_answers_as_they_are(model: TransformersChat, sets:
 
 
 def test_async_gives_the_same_scores(model: TransformersChat, sets: list[SampleSet]) -> None:
-    again = asyncio.run(adraw(model, prompts(), PLAN))
+    again = asyncio.run(Sampler(model, PLAN).adraw(prompts()))
     estimator = make("p_true")
     assert [measure(sample_set, estimator, PLAN) for sample_set in again] == [
         measure(sample_set, estimator, PLAN) for sample_set in sets

@@ -24,7 +24,7 @@ from guardrail.sampling.models import resolve_model
 from guardrail.sampling.native import NativeSampler
 from guardrail.sampling.prober import known_report, probe, seeded, takes_seeds
 from guardrail.sampling.replies import read_reply
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.specs import identify
 from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
@@ -150,7 +150,7 @@ def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: 
     expected = draw(model, [QUESTION], PLAN)[0]
     before = endpoint.open
     for _ in range(2):
-        drawn = asyncio.run(adraw(model, [QUESTION], PLAN))[0]
+        drawn = asyncio.run(Sampler(model, PLAN).adraw([QUESTION]))[0]
         assert (drawn.primary, drawn.samples) == (expected.primary, expected.samples)
         wait_for(lambda: endpoint.open == before)  # the loop is closed, and its connections with it
 

@@ -24,7 +24,7 @@ from langchain_core.tracers.schemas import Run
 
 from guardrail import Guardrail, SamplingPlan, Unmeasured
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.sampling.sampler import adraw, draw
+from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
@@ -85,7 +85,7 @@ CALLS, STREAMS = (invoke, ainvoke), (stream, astream)
 def drawn_by(way: str, model: OpenAICompatibleChat, plan: SamplingPlan) -> SampleSet:
     if way == "sync":
         return draw(model, [QUESTION], plan)[0]
-    return asyncio.run(adraw(model, [QUESTION], plan))[0]
+    return asyncio.run(Sampler(model, plan).adraw([QUESTION]))[0]
 
 
 # -- deadlines: a server that trickles gives up at last, so that a call without a deadline ends in another error
