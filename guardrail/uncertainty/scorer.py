@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import json
 import math
-import os
 import threading
 import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -30,6 +29,7 @@ from langchain_core.messages import BaseMessage
 from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe_error, load_entry_point
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
+from ..sampling.background import BackgroundLoop
 from ..sampling.calls import DEFAULT_CONCURRENCY
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
@@ -201,7 +201,7 @@ class Scorer:
     def _run(self, call: Callable[[], Any]) -> Any:
         if self.is_async:
             # One loop for all of them: clients keep connections, which belong to the loop that opened them.
-            return asyncio.run_coroutine_threadsafe(_within(call, self.timeout), _loop()).result()
+            return scorer_loop.run(_within(call, self.timeout))
         thread = _in_thread(call, self._threads)
         try:
             return _finished(thread, self.timeout)
@@ -474,15 +474,5 @@ def _finished(future: Future[Any], seconds: float) -> Any:
         raise
 
 
-_loops: dict[int, asyncio.AbstractEventLoop] = {}
-_starting = threading.Lock()
-
-
-def _loop() -> asyncio.AbstractEventLoop:
-    """The event loop of async scorers in sync code, in a thread that runs as long as the process."""
-    with _starting:
-        # By process: a forked one inherits the loop, but not the thread that runs it.
-        if os.getpid() not in _loops:
-            loop = _loops[os.getpid()] = asyncio.new_event_loop()
-            threading.Thread(target=loop.run_forever, name="guardrail-scorers", daemon=True).start()
-        return _loops[os.getpid()]
+scorer_loop = BackgroundLoop("guardrail-scorers")
+"""Event loop of async scorers in sync code."""

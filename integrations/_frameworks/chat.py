@@ -16,10 +16,10 @@ from pydantic import ConfigDict
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.plain_json import canonical_json, sha256_hex
+from guardrail.sampling.background import BackgroundLoop
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 
 from .._agents.gates import SHARED
-from .._openai.background import BackgroundLoop
 from .._openai.lru import LRU
 
 __all__ = [

@@ -16,9 +16,8 @@ from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
 from guardrail.errors import GuardrailError, require
+from guardrail.sampling.background import BackgroundLoop
 from guardrail.sampling.limits import Limit
-
-from .background import BackgroundLoop
 
 __all__ = ["EndpointState", "LargeReplyError", "endpoint_loop", "proxy_of", "session_of_loop"]
 

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 
 import pytest
 
-from integrations._openai.background import BackgroundLoop
+from guardrail.sampling.background import BackgroundLoop
 
 who: ContextVar[str] = ContextVar("who", default="nobody")
 
