@@ -24,7 +24,7 @@ from .errors import (  # noqa: E402
     UnknownItemError,
     UnstorableError,
 )
-from .hooks import AskReviewer, AuditSample, Ticket, ask_reviewer, audit_sample, content_of, ticket  # noqa: E402
+from .hooks import ask_reviewer, audit_sample, content_of, ticket  # noqa: E402
 from .item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
 from .monitors import Monitors, SharedDrift, SharedSwitch  # noqa: E402
 from .purging import Purged  # noqa: E402
@@ -33,8 +33,6 @@ from .store import Lease, ReviewStore, WorkLease  # noqa: E402
 __all__ = [
     "ACTIONS",
     "AlreadyDecidedError",
-    "AskReviewer",
-    "AuditSample",
     "Candidate",
     "CandidateRule",
     "CandidateSet",
@@ -56,7 +54,6 @@ __all__ = [
     "SharedSwitch",
     "Stats",
     "StoreUnavailableError",
-    "Ticket",
     "UnknownItemError",
     "UnstorableError",
     "WorkLease",

@@ -1,13 +1,4 @@
-"""Errors of the review store.
-
-* ReviewError
-  - UnknownItemError      the item does not exist
-  - LeaseLostError        another reviewer holds the item now, or nobody does
-  - AlreadyDecidedError   another decision was recorded first
-  - ItemExpiredError      the deadline of the item has passed
-  - UnstorableError       a content or a decision that cannot be written and read back unchanged
-  - StoreUnavailableError the database did not answer in time, or cannot be reached
-"""
+"""Errors of the review store, all of them a `ReviewError`."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from sqlalchemy.exc import OperationalError
 from guardrail import Guardrail, Reason, Verdict
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.review import AuditSample, Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, ticket
+from guardrail.review import Monitors, ReviewStore, StoreUnavailableError, ask_reviewer, audit_sample, ticket
 from guardrail.review.database import CONNECTIONS, Database
 from guardrail.testing import ScriptedChat, make_artifact
 from tests import postgres
@@ -124,7 +124,7 @@ def test_an_abstention_stays_one_and_what_cannot_be_watched_is_held_back(impatie
     drift = Monitors(store).drift("drift", ARTIFACT)
     settings: dict[str, Any] = {"model": MODEL, "artifact": ARTIFACT}
     watched_guard = Guardrail(**settings, on_verdict=drift.watch, on_abstain=ticket(store))
-    audited = Guardrail(**settings, on_verdict=AuditSample(store, 1.0, None, {}))
+    audited = Guardrail(**settings, on_verdict=audit_sample(store, 1.0))
     store.database.deadline = 0.15
     with postgres.stopped(str(store.database.url.set(drivername="postgresql"))):
         for guard in (watched_guard, audited):
