@@ -277,12 +277,8 @@ def as_item(row: Row[Any]) -> Item:
 
 
 def as_event(line: Row[Any]) -> Event:
-    """A line of the audit trail. A line whose particulars cannot be read still says what happened."""
-    try:
-        detail = json.loads(line.detail)
-    except ValueError:
-        detail = {"unreadable": line.detail}
-    return Event(**{**line._mapping, "detail": detail})
+    """A line of the audit trail."""
+    return Event(**{**line._mapping, "detail": json.loads(line.detail)})
 
 
 def put_back(connection: Connection, row: Row[Any], *, keep_token: bool) -> None:

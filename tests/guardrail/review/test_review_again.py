@@ -13,7 +13,6 @@ from langchain_core.messages import AIMessage, HumanMessage
 
 from guardrail.guard.abstention import Abstention
 from guardrail.review import (
-    AskReviewer,
     Candidate,
     Content,
     Decision,
@@ -48,7 +47,7 @@ def timed(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
         yield opened
 
 
-def asking(store: ReviewStore, wait: float) -> tuple[AskReviewer, Abstention]:
+def asking(store: ReviewStore, wait: float) -> tuple[Abstention]:
     hook = ask_reviewer(store, wait=wait, key=lambda verdict, messages: "request-1")
     return hook, Abstention(guarded("message").assess(QUESTION), [HumanMessage(QUESTION)], hook, "")
 
