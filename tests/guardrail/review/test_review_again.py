@@ -23,6 +23,7 @@ from guardrail.review import (
     ask_reviewer,
     ticket,
 )
+from guardrail.review.hooks import AskReviewer
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
 
 CONTENT = Content(question=QUESTION, candidate=Candidate(text="Woolf"))
@@ -47,7 +48,7 @@ def timed(store_url: str, now: list[float]) -> Iterator[ReviewStore]:
         yield opened
 
 
-def asking(store: ReviewStore, wait: float) -> tuple[Abstention]:
+def asking(store: ReviewStore, wait: float) -> tuple[AskReviewer, Abstention]:
     hook = ask_reviewer(store, wait=wait, key=lambda verdict, messages: "request-1")
     return hook, Abstention(guarded("message").assess(QUESTION), [HumanMessage(QUESTION)], hook, "")
 
