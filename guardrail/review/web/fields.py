@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from ...errors import UsageError
 from ...items.item import ItemVerdict
+from ...items.paths import unescaped
 from ...judges.json_value import read_json
 from ...types import ToolCall
 from ..item import Content, Decision, ItemDecision, by_items
@@ -72,7 +73,7 @@ class ArgumentRow:
         hint: Its description in the schema.
         widget: The field: a text, a number, one of several values, a list with a text on each line; JSON for any other
             value, and for a text with characters that a person cannot see.
-        text: What an edit starts from; empty for an argument that the call leaves out.
+        text: What an edit starts from; empty for null, and for an argument that the call leaves out.
         options: Of a choice: each value as JSON, and in words.
         optional: Whether the tool can do without it.
     """
@@ -146,7 +147,7 @@ def _arguments(content: Content, place: int, call: ToolCall) -> list[ArgumentRow
                 hint=str(described.get("description") or ""),
                 optional=bool(schema) and name not in required,
                 widget=widget,
-                text=_as_text(value, widget) if given else "",
+                text=_as_text(value, widget) if given and (value is not None or options) else "",
                 options=tuple((text, _option(each)) for text, each in options.items()),
             )
         )
@@ -182,7 +183,9 @@ def _list(value: Any) -> Sequence[Any]:
 
 
 def _option(value: Any) -> str:
-    return {True: "yes", False: "no"}[value] if isinstance(value, bool) else _as_text(value, "text")
+    if isinstance(value, bool) or value is None:
+        return {True: "yes", False: "no", None: "(empty)"}[value]
+    return _as_text(value, "text")
 
 
 def edited_calls(content: Content, sent: Callable[[str], str | None]) -> tuple[ToolCall, ...]:
@@ -241,7 +244,7 @@ def _row(number: int, item: ItemVerdict, documents: list[Any]) -> FieldRow:
     seen = Counter(_value_at(document, item.path) for document in documents)
     seen.pop(_MISSING if item.absent else _canonical(item.text), None)
     others = tuple((_shown(value), n) for value, n in seen.most_common(ALTERNATIVES))
-    label = " › ".join(step.replace("~1", "/").replace("~0", "~") for step in (item.path).split("/")[1:])
+    label = " › ".join(map(unescaped, item.path.split("/")[1:]))
     return FieldRow(
         number, label or "the value", text, "" if item.absent else _shown(item.text), item, others, len(documents)
     )
@@ -265,7 +268,7 @@ def _value_at(document: Any, path: str) -> str:
     if document == _UNREADABLE:
         return _UNREADABLE
     for step in path.split("/")[1:]:
-        name = step.replace("~1", "/").replace("~0", "~")
+        name = unescaped(step)
         if isinstance(document, dict) and name in document:
             document = document[name]
         elif isinstance(document, list) and name.isdecimal() and int(name) < len(document):

@@ -197,6 +197,19 @@ def test_an_edit_that_the_tool_would_refuse_consumes_nothing(
     assert ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")[0] == 303, "the lease still holds"
 
 
+def test_null_is_an_empty_field_and_stays_null_unless_something_is_written(store: ReviewStore, site: Starlette) -> None:
+    item = store.enqueue(a_refund(amount=None, notify=None, reason="late"))
+    ann, _, lease = claimed(site, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    assert 'inputmode="decimal" autocomplete="off" value=""' in page
+    assert '<option value="null" selected>(empty)</option>' in page
+    empty = {"argument:0:1": "", "argument:0:4": "null"}
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **empty)
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert decision.action == "approve"
+
+
 def test_an_argument_that_does_not_fit_its_tool_is_shown_and_stays_unless_it_is_changed(
     store: ReviewStore, site: Starlette
 ) -> None:
