@@ -270,7 +270,7 @@ class AskReviewer(_Hook):
     def _stop_waiting(self, item: Item) -> Decision | None:
         """This call stops waiting. An item with a key stays open until its deadline: other calls may wait for it."""
         try:
-            return self.store.give_up(item.id, only_if_late=item.key != item.id, within=_GRACE)
+            return self.store.cancel(item.id, only_if_late=item.key != item.id, within=_GRACE).decision
         except StoreUnavailableError as error:  # the item has a deadline in the database, too
             _log.warning("Nobody waits for item %s any more, but it could not be closed: %s", item.id, error)
             return None

@@ -472,33 +472,25 @@ class ReviewStore:
             _log.warning("Waiting for a decision goes on: %s", error)
             return None
 
-    def give_up(self, item: str, *, only_if_late: bool = False, within: float | None = None) -> Decision | None:
-        """Stop waiting: close the item, or return the decision if there is one.
+    def cancel(self, item: str, *, why: str = "", only_if_late: bool = False, within: float | None = None) -> Item:
+        """Close an item that nobody waits for. A decided item does not change.
 
         Args:
             item: Its id.
+            why: Reason for the audit trail.
             only_if_late: Close it only if its deadline has passed, because others may still wait for it.
             within: Seconds it may take, if that is less than the store's deadline.
+
+        Raises:
+            UnknownItemError: No item has this id.
         """
         with self.database.write(self._shorter(within)) as connection:
             now = self.database.now(connection)
             row = tables.fetch(connection, item, lock=True)
             late = row.deadline is not None and row.deadline <= now
             if row.state in ("pending", "claimed") and (late or not only_if_late):
-                tables.close(connection, row, now)
-            return tables.as_item(row).decision
-
-    def cancel(self, item: str, *, why: str) -> Item:
-        """Close an item that nobody waits for, with the reason in the trail. A decided item does not change.
-
-        Raises:
-            UnknownItemError: No item has this id.
-        """
-        with self.database.write() as connection:
-            now = self.database.now(connection)
-            row = tables.fetch(connection, item, lock=True)
-            if row.state in ("pending", "claimed"):
-                tables.log(connection, row.id, now, tables.SYSTEM, "cancelled", {"reason": why})
+                if why:
+                    tables.log(connection, row.id, now, tables.SYSTEM, "cancelled", {"reason": why})
                 tables.close(connection, row, now)
             return tables.as_item(tables.fetch(connection, item))
 

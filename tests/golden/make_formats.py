@@ -228,7 +228,7 @@ def _fill_queue(store: ReviewStore) -> None:
     store.enqueue(call, key="claimed")
     store.claim("jörg", seconds=3600)
     late = store.enqueue(Content(question="too late?", allowed=("reject", "respond")), key="expired", expires_in=1.0)
-    store.give_up(late.id)
+    store.cancel(late.id)
     shown = CandidateSet(answers=(("Goethe", 0.75),), epsilon=0.25, attained=True, attainable=0.125, delta=0.1)
     goethe, metadata = Candidate(text="Goethe"), {"tenant": "ü"}
     pending = Content(question=QUESTION, candidate=goethe, candidate_set=shown, metadata=metadata)

@@ -215,8 +215,8 @@ def test_leaving_closes_only_what_is_late(timed: ReviewStore, now: list[float]) 
     item, endless = timed.enqueue(CONTENT, expires_in=100), timed.enqueue(CONTENT)
     now[0] += 99
     for late in (item, endless):
-        assert timed.give_up(late.id, only_if_late=True) is None
+        assert timed.cancel(late.id, only_if_late=True).decision is None
         assert timed.item(late.id).state == "pending"
     now[0] += 1
-    timed.give_up(item.id, only_if_late=True)
+    timed.cancel(item.id, only_if_late=True)
     assert timed.item(item.id).state == "expired"

@@ -115,7 +115,7 @@ def test_names_that_no_database_holds(store: ReviewStore, name: str) -> None:
 
 @pytest.mark.parametrize("name", ["\0", HALF, "x" * 5000])
 def test_what_cannot_be_there_is_not_there(store: ReviewStore, name: str) -> None:
-    for ask in (store.item, store.give_up, lambda key: store.claim("ann", item=key)):
+    for ask in (store.item, store.cancel, lambda key: store.claim("ann", item=key)):
         with pytest.raises(UnknownItemError):
             ask(name)
     assert store.trail(name) == []

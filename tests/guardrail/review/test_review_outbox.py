@@ -225,7 +225,7 @@ def test_expiry_and_its_callback_are_one_transaction(
         first = store.enqueue(content, callback="http://127.0.0.1:9/", expires_in=10)
         second = store.enqueue(content, callback="http://127.0.0.1:9/")
         now[0] += 10
-        ends: list[Callable[[], object]] = [store.expire, lambda: store.give_up(second.id)]
+        ends: list[Callable[[], object]] = [store.expire, lambda: store.cancel(second.id)]
         with monkeypatch.context() as broken:
             broken.setattr(tables, "post", lambda *_: 1 / 0)
             for end in ends:

@@ -63,7 +63,7 @@ def left(store: ReviewStore) -> set[str]:
 def test_what_arrived_long_ago_goes_once_it_is_decided_or_expired(store: ReviewStore, now: list[float]) -> None:
     old = {decided(store).id, queued(store, days=2).id}
     given_up = queued(store, days=500)
-    store.give_up(given_up.id)
+    store.cancel(given_up.id)
     late = queued(store, days=30)
     decided_today = queued(store, key="today")
     long_open, long_claimed = queued(store), queued(store)

@@ -205,10 +205,10 @@ def test_giving_up_loses_to_a_decision_that_came_first(store: ReviewStore) -> No
     lease = store.claim("ann")
     assert lease is not None
     store.decide(lease, APPROVE)
-    decision = store.give_up(first.id)
+    decision = store.cancel(first.id).decision
     assert decision is not None
     assert decision.action == "approve"
-    assert store.give_up(second.id) is None
+    assert store.cancel(second.id).decision is None
     assert store.item(second.id).state == "expired"
 
 
