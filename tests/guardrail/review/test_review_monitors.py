@@ -115,24 +115,6 @@ def test_an_alarm_reaches_the_trail_every_process_and_the_next_start(store: Revi
     assert later == []
 
 
-def test_a_hook_that_raises_is_called_again(store: ReviewStore) -> None:
-    calls: list[Alarm] = []
-
-    def hook(alarm: Alarm) -> None:
-        calls.append(alarm)
-        if len(calls) == 1:
-            raise ConnectionError("the pager is down")
-
-    risk = Monitors(store).risk("risk", 0.1, on_alarm=hook)
-    risk.update(True)
-    risk.update(True)
-    with pytest.raises(ConnectionError):
-        risk.update(True)  # the third error, as above
-    risk.update(True)
-    risk.update(True)
-    assert [alarm.at for alarm in calls] == [risk.state.alarmed_at] * 2
-
-
 def alarmed(monitors: Monitors, name: str = "risk", artifact: str | None = None) -> RiskMonitor:
     risk = monitors.risk(name, 0.1, artifact=artifact)
     while not risk.state.alarmed:
