@@ -37,6 +37,8 @@ FIELDS = frozenset(
     ]
 )
 """Fields of the API. Any other may be a part of the answer that nobody has judged, so an answer with one is blocked."""
+CALL_FIELDS = frozenset({"id", "type", "index", "function", "name", "arguments"})
+"""Fields of a tool call and of its function. As above, a call with any other is blocked."""
 PATH = "/beta/litellm_basic_guardrail_api"
 OTHER = (
     "The answer is not the one that was judged. The proxy must call the model with the calibrated settings, not with "
@@ -94,9 +96,10 @@ def reply(completion: Mapping[str, Any], body: Mapping[str, Any]) -> dict[str, A
 
 
 def _call(call: Mapping[str, Any]) -> tuple[Any, str | None]:
-    """Name and arguments, to be compared; None for what cannot be read, or is no function, which no judged call is."""
+    """Name and arguments, to be compared; None for what cannot be read or has other fields, as no judged call has."""
     fields = need(call.get("function"), dict, "tool_calls")
-    if call.get("type") not in (None, "function"):
+    more = {name for name, value in (*call.items(), *fields.items()) if value is not None} - CALL_FIELDS
+    if call.get("type") not in (None, "function") or more:
         return fields.get("name"), None
     try:
         return fields.get("name"), canonical_json(arguments_of(fields.get("arguments")))

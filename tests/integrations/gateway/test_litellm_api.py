@@ -85,7 +85,9 @@ def test_tool_calls_are_compared_by_their_arguments(serve: Serve, endpoint: Held
     ):
         calls = [{"id": "x", "type": "function", "function": {"name": "add", "arguments": arguments}}]
         assert ask(served, "response", texts=[], tool_calls=calls)["action"] == action
-        assert ask(served, "response", texts=[], tool_calls=[{**calls[0], "type": "custom"}])["action"] == "BLOCKED"
+        function: dict[str, Any] = {"name": "add", "arguments": arguments, "body": "rm"}
+        for unlike in ({"type": "custom"}, {"custom": {"input": "rm"}}, {"function": function}):  # nobody judged these
+            assert ask(served, "response", texts=[], tool_calls=[{**calls[0], **unlike}])["action"] == "BLOCKED"
     assert ask(served, "response", texts=["Paris"])["action"] == "BLOCKED"
 
 
