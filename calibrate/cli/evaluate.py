@@ -25,7 +25,7 @@ from ..report.paper import DELTA, FIGURE, TABLES, paper_pool, paper_tables
 from ..rules import compared_rules
 from ..spec_syntax import parse_rule
 from .frame.app import command
-from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided
+from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided, warn_unlike
 from .frame.items import evaluate_by_items, refuse_with_items
 from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_settings
 from .frame.terminal import console, finish, print_line, table
@@ -154,6 +154,8 @@ def evaluate(
         _print_result(cell, named=apart)
     if len({cell.estimator for cell in grid.cells}) > 1:
         print_line(SELECTING, "yellow")
+    if not apart:
+        warn_unlike(files, grid.cells[0].estimator)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     flags = f"--score {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
     finish(written, f"calibrate fit {pools[0].file.typed} {flags}")

@@ -379,6 +379,7 @@ def fit(
     if groups_of is not None:
         assert isinstance(fitting, _ByRule), "refused above"
         _fit_by_group(fitting, groups_of, file, key)
+        warn_unlike(files, key)
         return
     fitted = fitting.fit(file, key)
     out.parent.mkdir(parents=True, exist_ok=True)

@@ -271,10 +271,14 @@ def test_files_of_different_questions_are_pointed_out_where_they_are_fitted_toge
     for name, records in {"even": ranked[::2], "odd": ranked[1::2], "sure": ranked[:120], "rest": ranked[120:]}.items():
         write_records(f"{name}.jsonl", part_header(labelled.header, records), records)
 
-    def warned(*names: str) -> bool:
-        shown = CliRunner().invoke(
-            app, ["fit", "--rule", "acrc", *names, "-s", KEY, "--alpha", "0.3", "--out", f"{names[0]}.json"]
-        )
+    def warned(*names: str, how: tuple[str, ...] = ("--rule", "acrc")) -> bool:
+        flags = ["-s", KEY, "--alpha", "0.3"]
+        shown = CliRunner().invoke(app, ["fit", *names, *flags, *how, "--out", f"{names[0]}.json"])
+        assert shown.exit_code == 0, shown.output
+        evaluated = CliRunner().invoke(app, ["evaluate", *names, *flags, "--rule", "acrc", "--splits", "3"])
+        assert evaluated.exit_code == 0, evaluated.output
+        # An evaluation ends with the command that fits these files together.
+        assert ("looks different" in shown.output) == ("looks different" in evaluated.output)
         return "looks different from the other files" in shown.output
 
     # The scores are alike, and one file has half of the right answers: a fit on both promises nothing for either kind.
@@ -282,6 +286,7 @@ def test_files_of_different_questions_are_pointed_out_where_they_are_fitted_toge
     write_records("hard.jsonl", part_header(labelled.header, hard), hard)
     assert warned("sure.jsonl", "rest.jsonl")
     assert warned("even.jsonl", "hard.jsonl")
+    assert warned("even.jsonl", "hard.jsonl", how=("--by", "group:min_labels=1"))
     assert not warned("even.jsonl", "odd.jsonl")
 
 
