@@ -9,7 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
 from .gate import accepts
-from .judges import default_judge, distinct_answers
+from .judges import default_judge
 from .sampling.replies import part_of_an_answer
 from .types import Note, NoteKind, Reason, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
@@ -95,7 +95,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdic
         basis=estimator.basis,
         artifact=artifact.digest,
         candidate=drawn.primary,
-        alternatives=_alternatives(drawn),
+        meanings=_options(drawn),
         samples=tuple(sample.comparable for sample in drawn.samples),
         cost=drawn.cost,
         notes=_not_compared(drawn, estimator),
@@ -170,10 +170,10 @@ def _meanings(texts: Sequence[str], clusters: Clusters) -> tuple[Meaning, ...]:
     for text, label in zip(texts, clusters.assignment, strict=True):
         groups[label].append(text)
     n = len(clusters.assignment)
-    meanings = [
-        Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n) for group in groups
-    ]
-    return tuple(sorted(meanings, key=lambda meaning: -meaning.size))
+    return tuple(
+        Meaning(text=Counter(group).most_common(1)[0][0], size=len(group), share=len(group) / n)
+        for group in sorted(groups, key=len, reverse=True)
+    )
 
 
 def _reason(uncertainty: Uncertainty, artifact: CalibrationArtifact) -> Reason:
@@ -208,9 +208,7 @@ def _not_compared(drawn: SampleSet, estimator: Estimator) -> tuple[Note, ...]:
     return (Note(kind=NoteKind.NOT_COMPARED, about=tuple(names)),) if names else ()
 
 
-def _alternatives(drawn: SampleSet) -> tuple[tuple[str, float], ...]:
-    """Distinct sampled answers (by normalised string) with their share, or the options with their probability."""
-    texts = [sample.comparable for sample in drawn.samples]
-    if texts:
-        return tuple((text, count / len(texts)) for text, count in distinct_answers(texts))
-    return () if drawn.options is None else drawn.options.shares()
+def _options(drawn: SampleSet) -> tuple[Meaning, ...]:
+    """The options with their probability, of a question that has some."""
+    shares = () if drawn.options is None or drawn.samples else drawn.options.shares()
+    return tuple(Meaning(text=text, share=share) for text, share in shares)

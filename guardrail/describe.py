@@ -760,7 +760,7 @@ def _in_part(verdict: Verdict) -> str:
             f"Accepted in part: kept {counted} {limit}. Held back: {places}. Have a person decide about these, or do "
             "without them."
         )
-    answer = verdict.original
+    answer = verdict.candidate
     calls = answer is not None and answer.tool_calls
     without = "a call must not run without the others" if calls else "the caller takes a whole answer only"
     return f"Held back: {counted} are certain enough {limit}, but {without}: {places}. Have a person decide about them."

@@ -17,6 +17,8 @@ from pydantic import SerializerFunctionWrapHandler, model_serializer, model_vali
 from .artifact import CascadeOutcome
 from .describe import guarantee, next_step, reason_in_words, settled_early
 from .items.item import ItemVerdict
+from .items.release import release
+from .judges.vote import distinct_answers
 from .outcome import Outcome
 from .plain_json import visible
 from .types import Basis, Cost, Frozen, Note, Reason, Sample, Uncertainty, Unmeasured
@@ -25,14 +27,14 @@ __all__ = ["Meaning", "Reason", "Verdict", "as_html", "as_markdown", "as_text", 
 
 
 class Meaning(Frozen):
-    """One group of samples that mean the same, as the estimator's judge sees it."""
+    """One group of samples that mean the same, as the estimator's judge sees it; or one option."""
 
     text: str
-    """The most frequent wording in the group."""
-    size: int
-    """Number of samples in the group."""
+    """The most frequent wording in the group, or the option."""
+    size: int | None = None
+    """Number of samples in the group; None for an option."""
     share: float
-    """``size`` divided by the number of samples."""
+    """``size`` divided by the number of samples; of an option its probability."""
 
 
 class Verdict(Frozen):
@@ -55,11 +57,10 @@ class Verdict(Frozen):
     artifact: str
     """Digest of the artifact that decided."""
     candidate: Sample | None
-    """The frozen answer that was judged: what is returned on acceptance, or what a reviewer approves."""
-    alternatives: tuple[tuple[str, float], ...] = ()
-    """Distinct answers among the samples (or the options) with their share, most frequent first."""
+    """The frozen answer that was judged, as the model gave it; see `given` for what of it is given out."""
     meanings: tuple[Meaning, ...] = ()
-    """The clusters the uncertainty was computed from, largest first; empty where the estimator forms none."""
+    """What the uncertainty was computed from: the clusters of the samples, largest first, or the options; empty where
+    the estimator compares neither."""
     samples: tuple[str, ...] = ()
     """Text of every sample, in the order drawn."""
     cost: Cost = Cost()
@@ -70,10 +71,8 @@ class Verdict(Frozen):
     record: str | None = None
     """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
     items: tuple[ItemVerdict, ...] = ()
-    """The items of the original answer, each with its uncertainty and whether it is kept; empty if the artifact gates
-    whole answers, or the answer could not be split."""
-    whole: Sample | None = None
-    """The original answer, if ``candidate`` has only the items of it that are kept; None otherwise."""
+    """The items of the candidate, each with its uncertainty and whether it is kept; empty if the artifact gates whole
+    answers, or the answer could not be split."""
     notes: tuple[Note, ...] = ()
     """Further facts, for `detail`."""
     stage: int | None = None
@@ -91,7 +90,7 @@ class Verdict(Frozen):
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
         # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
         content: dict[str, Any] = write(self)
-        for name in ("turns", "record", "items", "whole", "notes", "stage"):
+        for name in ("turns", "record", "items", "notes", "stage"):
             if getattr(self, name) in (None, ()):
                 content.pop(name, None)
         return content
@@ -112,9 +111,19 @@ class Verdict(Frozen):
         return tuple(item for item in self.items if not item.kept)
 
     @property
-    def original(self) -> Sample | None:
-        """The answer as the model gave it: the frozen candidate that a person decides about."""
-        return self.whole or self.candidate
+    def given(self) -> Sample | None:
+        """The answer that is given out: the candidate, of which only the kept items are left; None if nothing is."""
+        if self.candidate is None or not self.passes:
+            return None
+        return release(self.candidate, self.items) if self.items else self.candidate
+
+    @property
+    def alternatives(self) -> tuple[tuple[str, float], ...]:
+        """Distinct answers among the samples (or the options) with their share, most frequent first."""
+        if not self.samples:
+            return tuple((each.text, each.share) for each in self.meanings)
+        n = len(self.samples)
+        return tuple((text, count / n) for text, count in distinct_answers(self.samples))
 
     @property
     def is_result(self) -> bool:
@@ -149,9 +158,9 @@ class Verdict(Frozen):
         Only an accepted answer leaves through the metadata: they hold the candidate of an acceptance, and otherwise no
         words of the model. The verdict itself has all of them (``guard.assess()``, handlers, errors).
         """
-        if not self.accepted or self.candidate is None:
+        if not self.accepted or self.given is None:
             return self.without_answers()
-        content = {**self.without_answers(), "candidate": self.candidate.judged_part.model_dump(mode="json")}
+        content = {**self.without_answers(), "candidate": self.given.judged_part.model_dump(mode="json")}
         if self.items:
             content["items"] = [item.shown(text=item.kept) for item in self.items]
         return content
@@ -188,7 +197,7 @@ class Verdict(Frozen):
         return content
 
 
-_ANSWERS = {"candidate", "alternatives", "meanings", "samples", "items", "whole"}
+_ANSWERS = {"candidate", "meanings", "samples", "items"}
 """Fields of a verdict that quote the model. A new field that does so belongs here."""
 _SENTENCES = ("detail", "guarantee")
 """Properties that `Verdict.shown` writes beside the data."""
@@ -243,8 +252,8 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
     sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
     if verdict.items:
         sections.append(("Items", [_part_line(item) for item in verdict.items]))
-    if verdict.meanings:
-        heading = f"{len(verdict.samples) or sum(m.size for m in verdict.meanings)} samples, {_count(verdict.meanings)}"
+    if verdict.meanings and verdict.samples:
+        heading = f"{len(verdict.samples)} samples, {_count(verdict.meanings)}"
         sections.append(("Meanings", [heading, *(_share_line(m.share, m.text, m.size) for m in verdict.meanings)]))
     elif verdict.alternatives:
         wordings = "distinct wordings among the samples (the score may count some as the same answer)"
@@ -263,7 +272,7 @@ def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
 
 
 def _answer(verdict: Verdict) -> str:
-    candidate = verdict.candidate
+    candidate = verdict.given or verdict.candidate
     if candidate is None:
         return "none: the model gave none"
     calls = "; ".join(f"{call.name}({_arguments(call.arguments)})" for call in candidate.tool_calls)

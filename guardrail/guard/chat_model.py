@@ -273,7 +273,7 @@ class Guardrail(GuardedChatModel):
         abstention = Abstention(verdict, messages, self.on_abstain, self.abstain_message, callbacks, bound, form)
         if verdict.passes:
             message = accepted_answer(verdict, self.artifact.model.model)
-            if verdict.whole is not None:
+            if verdict.held_back:
                 message = yield from complete(abstention, message)
             return chat_result(message, verdict)
         message = yield from take_path(abstention)

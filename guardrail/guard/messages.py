@@ -18,12 +18,12 @@ HANDOFF = "guardrail_handoff"
 
 
 def accepted_answer(verdict: Verdict, model: str) -> AIMessage:
-    """The very candidate that was judged, with the name of the model that gave it.
+    """What is given out of the very candidate that was judged, with the name of the model that gave it.
 
     A reply with tool calls is judged by these, so a text beside them is left out.
     """
-    assert verdict.candidate is not None, "the gate accepts only what was measured"
-    return candidate_message(verdict.candidate.judged_part, model)
+    assert verdict.given is not None, "the gate accepts only what was measured"
+    return candidate_message(verdict.given.judged_part, model)
 
 
 def candidate_message(candidate: Sample, model: str) -> AIMessage:

@@ -156,7 +156,7 @@ def hold_unobserved(verdict: Verdict, error: Exception) -> Verdict:
 
 
 def _held(verdict: Verdict, kind: NoteKind, cause: str) -> Verdict:
-    held = {"candidate": verdict.original, "whole": None, "items": tuple(item.held() for item in verdict.items)}
+    held = {"items": tuple(item.held() for item in verdict.items)}
     notes = (Note(kind=kind, about=(cause,)),)
     return verdict.model_copy(update={"accepted": False, "reason": Reason.SUSPENDED, "notes": notes, **held})
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,22 +11,16 @@ from ..decision import Gate, ThresholdGate, unmeasurable, verdict_by
 from ..errors import ArtifactMismatchError
 from ..judges import Similarity
 from ..judges.base import Entailment, Judge
-from ..judges.json_value import read_json
-from ..plain_json import text_fault
-from ..types import Sample, SampleSet, ToolCall, Uncertainty
+from ..types import SampleSet, Uncertainty
 from ..uncertainty import Scorer, from_spec
 from ..uncertainty.base import Estimator
 from ..verdict import Reason, Verdict
 from .item import Item, ItemVerdict
-from .json_fields import ABSENT, Document, json_text, kept_value, placed
 from .measure import items_estimator, items_measure, measure_of, measured_items
 from .paths import named_path, schema_of
 from .spec import ItemsSpec, kept
 
-__all__ = ["ItemsGate", "gate_of", "judges_among", "release", "released_call", "undivided"]
-
-_NO_TOKENS: dict[str, Any] = {"tokens": None, "logprobs": None, "token_bytes": None}
-"""The tokens of the original answer spell what is held back."""
+__all__ = ["ItemsGate", "gate_of", "judges_among", "released_call", "undivided"]
 
 
 # -- The gate ----------------------------------------------------------------------------------------------------------
@@ -46,7 +39,7 @@ class ItemsGate:
     estimator: Estimator
 
     def decide(self, drawn: SampleSet, *, settled: Uncertainty | None = None) -> Verdict:
-        """As `Gate.decide`; accepted iff some item is kept, and then the candidate has the kept items only."""
+        """As `Gate.decide`; accepted iff some item is kept."""
         items: tuple[Item, ...] = ()
         uncertainty = unmeasurable(drawn, self)
         if uncertainty is None:
@@ -113,8 +106,8 @@ def _by_items(
 ) -> Verdict:
     """The verdict on the whole answer, with the verdict on each item.
 
-    Accepted iff some item is kept; the candidate then has the kept items only. A tool call of which an argument is held
-    back is not accepted: it must not run without it.
+    Accepted iff some item is kept. A tool call of which an argument is held back is not accepted: it must not run
+    without it.
 
     Args:
         verdict: The verdict by the most certain item.
@@ -127,16 +120,10 @@ def _by_items(
         ItemVerdict(**item.model_dump(), kept=verdict.accepted and bool(flag), named=_named(item, spec, schema))
         for item, flag in zip(items, flags, strict=True)
     )
-    answer = verdict.candidate
-    if not verdict.accepted or answer is None:
+    if not verdict.accepted or all(item.kept for item in judged):
         return verdict.model_copy(update={"items": judged})
-    held = [item for item in judged if not item.kept]
-    if not held:
-        return verdict.model_copy(update={"items": judged, "candidate": release(answer, judged)})
-    partly = {"items": judged, "reason": Reason.PARTLY_HELD_BACK}
-    if answer.tool_calls:
-        return verdict.model_copy(update={**partly, "accepted": False})
-    return verdict.model_copy(update={**partly, "candidate": release(answer, judged), "whole": answer})
+    calls = verdict.candidate is not None and bool(verdict.candidate.tool_calls)
+    return verdict.model_copy(update={"items": judged, "reason": Reason.PARTLY_HELD_BACK, "accepted": not calls})
 
 
 def _named(item: Item, spec: ItemsSpec, schema: Mapping[str, Any] | None) -> str | None:
@@ -149,81 +136,11 @@ def undivided(verdict: Verdict) -> Verdict:
     """For callers that can use no item of an answer: an abstention unless everything is kept."""
     if not verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
-    return verdict.model_copy(update={"accepted": False, "candidate": verdict.original, "whole": None})
+    return verdict.model_copy(update={"accepted": False})
 
 
 def released_call(verdict: Verdict) -> Verdict:
     """For callers that read the arguments of a call and never run it: a call of the kept arguments, accepted."""
-    answer = verdict.candidate
-    if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK or answer is None:
+    if verdict.accepted or verdict.reason is not Reason.PARTLY_HELD_BACK:
         return verdict
-    left = release(answer, verdict.items)
-    return verdict.model_copy(update={"accepted": True, "candidate": left, "whole": answer})
-
-
-# -- What is left of the answer ----------------------------------------------------------------------------------------
-
-
-def release(answer: Sample, items: Sequence[ItemVerdict], edits: Mapping[str, str] | None = None) -> Sample:
-    """The kept items of an answer: its own values, and those that a person wrote in place of an item.
-
-    Text around a JSON object or a tool call has no items and is left out. An answer of which everything is kept is
-    otherwise unchanged.
-
-    Args:
-        answer: The original answer.
-        items: The verdict on each of its items, in order.
-        edits: JSON that a person wrote in place of an item, by its path. Such an item is kept.
-
-    Raises:
-        ValueError: An edit is not JSON, or a value that cannot be given out.
-    """
-    edits = edits or {}
-    whole = all(item.kept for item in items) and not edits
-    if answer.tool_calls:
-        judged = answer.judged_part
-        if whole:
-            return judged
-        (call,) = judged.tool_calls
-        left = _left(call.arguments, items, {path: _argument(text) for path, text in edits.items()})
-        own = ToolCall(name=call.name, arguments=left if isinstance(left, dict) else {})
-        return judged.model_copy(update={"tool_calls": (own,), **_NO_TOKENS})
-    document = read_json(answer.comparable)
-    if whole:
-        # Words before a code fence are no item, so nothing has measured them.
-        text = json_text(document) if _is_fenced(answer.comparable) else answer.text
-    else:
-        left = _left(document, items, {path: _field(text) for path, text in edits.items()})
-        text = "{}" if left is ABSENT else json_text(left)
-    return answer if text == answer.text else answer.model_copy(update={"text": text, **_NO_TOKENS})
-
-
-def _field(text: str) -> Document:
-    """A field that a person wrote, with exact numbers."""
-    value = read_json(text)
-    if (fault := text_fault(json_text(value))) is not None:
-        raise ValueError(f"it holds {fault}")
-    return value
-
-
-def _argument(text: str) -> Any:
-    """An argument that a person wrote, as a tool gets it."""
-    _field(text)  # json.loads takes the last of two fields with one name
-    value = json.loads(text)
-    json.dumps(value, allow_nan=False)  # and makes infinity of 1e999
-    return value
-
-
-def _is_fenced(text: str) -> bool:
-    try:
-        json.loads(text)
-    except ValueError:
-        return True
-    return False
-
-
-def _left(document: Document, items: Sequence[ItemVerdict], values: Mapping[str, Document]) -> Document:
-    flags = {item.path: item.kept for item in items if not item.absent}
-    for path, value in values.items():
-        document = placed(document, path, value)
-    return kept_value(document, {**flags, **dict.fromkeys(values, True)})
+    return verdict.model_copy(update={"accepted": True})

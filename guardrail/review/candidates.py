@@ -104,9 +104,7 @@ class CandidateRule(Persisted):
 
 def shown_answers(verdict: Verdict) -> tuple[tuple[str, float], ...]:
     """Distinct answers with their share: the judge's clusters by their most frequent wording, else distinct strings."""
-    if verdict.meanings:
-        return tuple((meaning.text, meaning.share) for meaning in verdict.meanings)
-    return verdict.alternatives
+    return tuple((meaning.text, meaning.share) for meaning in verdict.meanings) or verdict.alternatives
 
 
 def ranked(shares: Sequence[float]) -> list[float]:

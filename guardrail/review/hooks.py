@@ -150,7 +150,7 @@ def content_of(
     except ValueError as error:
         cause = str(error).rpartition("ValueError: ")[2]  # behind the name of the serializer that met it
         raise UnstorableError(f"this verdict cannot be stored: {cause}.") from error
-    answer = verdict.original
+    answer = verdict.candidate
     judged = None if answer is None else Candidate.of(answer)
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]

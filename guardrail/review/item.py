@@ -12,8 +12,8 @@ from pydantic import Field, TypeAdapter, ValidationError, model_validator
 from ..bindings import arguments_fault
 from ..errors import UsageError
 from ..files import problem_of
-from ..items.gate import release
 from ..items.item import ItemVerdict
+from ..items.release import release
 from ..plain_json import json_fault
 from ..types import Frozen, Sample, ToolCall
 from ..verdict import Verdict

@@ -271,10 +271,10 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
     if verdict.candidate is None or not isinstance(judge, ToolCallJudge) or judge.arguments is None:
         return verdict
     own = verdict.candidate.comparable
-    same = judge.identity(own)
     # In the candidate's words where it is the same call, so that choosing it approves the candidate.
-    merged = [(own if judge.identity(each.text) == same else each.text, each.share) for each in verdict.meanings]
-    return verdict.model_copy(update={"alternatives": tuple(merged) or verdict.alternatives})
+    wording = {judge.identity(each.text): each.text for each in verdict.meanings} | {judge.identity(own): own}
+    merged = tuple(wording.get(judge.identity(sample), sample) for sample in verdict.samples)
+    return verdict.model_copy(update={"samples": merged})
 
 
 def _carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel:

@@ -126,7 +126,7 @@ class CallReviews:
         row = await asyncio.to_thread(self.verdicts.find, call_id)
         if row is None or row[1] is None or row[1].passes or not is_of_call(row[0], name, arguments):
             return None
-        verdict: Verdict = row[1].model_copy(update={"samples": ()})
+        verdict: Verdict = row[1]
         conversation = await asyncio.to_thread(self.verdicts.conversation, call_id)
         if name == ANSWER_TOOL:
             message = candidate_message(verdict.candidate or Sample(text=""), "")

@@ -46,7 +46,7 @@ from guardrail.verdict import Reason, Verdict
 from .._openai.lru import LRU
 from .artifact_set import ArtifactSet, Given, is_collecting
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
-from .held import Conversation, HeldMessage, lean
+from .held import Conversation, HeldMessage
 
 __all__ = ["REVIEW", "AgentGate", "AgentStep", "GateSettings", "Judgement", "ModelGate"]
 
@@ -166,7 +166,7 @@ class Judgement:
         """The candidate, if it may go out; of an answer in items those that are kept."""
         if self.held is not None or self.fallback is not None:
             return None
-        return self.assessment.drawn.primary if self.verdict is None else self.verdict.candidate
+        return self.assessment.drawn.primary if self.verdict is None else self.verdict.given
 
     @property
     def verdict(self) -> Verdict | None:
@@ -278,7 +278,7 @@ class AgentGate:
         calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
         message = message.model_copy(update={"tool_calls": calls})
         gated = {call["name"]: verdict for call in calls if call["name"] not in self.artifacts.exempt}
-        message = with_verdict(message, lean(verdict))
+        message = with_verdict(message, verdict)
         conversation = Conversation.of(step.messages)
         return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
 

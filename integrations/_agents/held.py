@@ -34,7 +34,6 @@ __all__ = [
     "ToolCallOrder",
     "held_message",
     "last_question",
-    "lean",
     "pack",
     "released_note",
     "targets_of",
@@ -179,9 +178,8 @@ class HeldMessage(Frozen):
             verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
             answers: Tools whose call is the answer.
         """
-        slim = {name: lean(judgement) for name, judgement in (verdicts or {}).items()}
-        judged = targets_of(message, slim, answers, lean(verdict))
-        return cls(conversation=conversation, message=FrozenMessage.of(message), judged=judged, verdict=lean(verdict))
+        judged = targets_of(message, verdicts or {}, answers, verdict)
+        return cls(conversation=conversation, message=FrozenMessage.of(message), judged=judged, verdict=verdict)
 
     @property
     def empty(self) -> bool:
@@ -262,11 +260,6 @@ def targets_of(
         return calls
     text = json.dumps(calls[0].args, ensure_ascii=False) if len(message.tool_calls) == len(calls) == 1 else message.text
     return (ReviewTarget(name="answer", call_id=None, args={"text": str(text)}, is_answer=bool(calls), verdict=whole),)
-
-
-def lean(verdict: Verdict) -> Verdict:
-    """A verdict without the single samples; the distinct alternatives and the meanings stay."""
-    return verdict.model_copy(update={"samples": ()})
 
 
 def held_message(held: HeldMessage) -> AIMessage:

@@ -249,7 +249,6 @@ def _verdict(request: Mapping[str, Any]) -> dict[str, Any]:
     return {
         **request["verdict"],
         "candidate": {"text": shown["text"], "tool_calls": calls} if shown["text"] or calls else None,
-        "alternatives": [[answer["text"], answer["share"]] for answer in request["alternatives"]],
         "meanings": list(request.get("meanings", ())),
     }
 

@@ -21,7 +21,7 @@ from guardrail.review import CandidateRule
 from guardrail.review.candidates import ranked
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Sample, SampleSet, Uncertainty
-from guardrail.verdict import Reason, Verdict
+from guardrail.verdict import Meaning, Reason, Verdict
 
 
 def artifact(threshold: float = 0.5) -> CalibrationArtifact:
@@ -40,7 +40,7 @@ def judged(shares: list[float], acceptable: list[bool], *, accepted: bool = Fals
         basis=Basis.SAMPLES,
         artifact=digest or artifact().digest,
         candidate=None,
-        alternatives=tuple((f"a{i}", share) for i, share in enumerate(shares)),
+        meanings=tuple(Meaning(text=f"a{i}", share=share) for i, share in enumerate(shares)),
     )
     return Judged("id", accepted, verdict, tuple(acceptable))
 

@@ -97,7 +97,7 @@ def _verdict(accepted: bool) -> Verdict:
         basis=Basis.SAMPLES,
         artifact="",
         candidate=Sample(text="the secret answer"),
-        alternatives=(("another secret", 1.0),),
+        samples=("another secret",),
     )
 
 

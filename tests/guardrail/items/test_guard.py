@@ -16,9 +16,10 @@ from guardrail.bindings import bindings_for
 from guardrail.decision import Gate, ThresholdGate
 from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.items.gate import ItemsGate, gate_of, release, undivided
+from guardrail.items.gate import ItemsGate, gate_of, undivided
 from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
+from guardrail.items.release import release
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
 from guardrail.monitor.drift import Reference
@@ -435,8 +436,8 @@ def test_of_each_artifact_there_is_a_gate_that_decides_without_a_model() -> None
         assert isinstance(gate, kind)
         assert isinstance(gate, Gate)
         verdict = gate.decide(drawn)
-        assert verdict.candidate is not None
-        assert (verdict.accepted, verdict.candidate.text, verdict.artifact) == (True, text, made.digest)
+        assert verdict.given is not None
+        assert (verdict.accepted, verdict.given.text, verdict.artifact) == (True, text, made.digest)
 
 
 # -- the artifact

@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from guardrail.decision import _alternatives
 from guardrail.errors import ArtifactMismatchError, UsageError
+from guardrail.items.gate import gate_of
 from guardrail.judges import ExactJudge, Jaccard, JudgeSpec, RougeL, Similarity, from_judge
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_stream
 from guardrail.uncertainty.base import Evidence
@@ -268,6 +269,7 @@ def test_rouge_l_is_the_default_of_lexical_similarity() -> None:
 
 
 def test_a_verdict_shows_proposed_calls() -> None:
+    model = ScriptedChat()
     drawn = calls({"x": 1}, {"x": 1}, {"x": 2})
-    shown = _alternatives(drawn)
+    shown = gate_of(make_artifact(model, n=3)).decide(drawn).alternatives
     assert shown == (('[{"arguments":{"x":1},"name":"book"}]', 2 / 3), ('[{"arguments":{"x":2},"name":"book"}]', 1 / 3))
