@@ -296,7 +296,7 @@ def _labelled(record: Record, verdict: Verdict) -> Record:
 
 
 def _agreement(verdict: Verdict) -> str:
-    if not verdict.meanings:
+    if not (verdict.meanings and verdict.samples):
         return "-"
     return f"{verdict.meanings[0].size}/{len(verdict.samples)}"
 
