@@ -48,7 +48,7 @@ from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.forecast import asking, judging
-from .frame.items import ScoreItems, fit_by_items, label_by_items, refuse_with_items, score_by_items
+from .frame.items import ScoreItems, fit_by_items, label_by_items, score_by_items
 from .frame.labels import (
     label_file,
     print_label_checks,
@@ -207,7 +207,8 @@ _WHOLE_ANSWERS = (
 
 def _run_by_items(settings: RunSettings, groups: Groups) -> None:
     """The run for items of answers."""
-    refuse_with_items(**{name: name in settings.model_fields_set for name in _WHOLE_ANSWERS})
+    if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
+        raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")
     rule = rule_named(settings.rule if "rule" in settings.model_fields_set else None)  # before all calls are paid
     how = ScoreItems(
         cap=settings.cap,

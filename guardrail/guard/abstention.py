@@ -141,7 +141,7 @@ class Abstention:
         if not isinstance(message, AIMessage):
             raise UsageError(f"on_abstain returned {type(reply).__name__}; return a string, an AIMessage, or None.")
         if isinstance(self.path, Runnable) and self._is_held(message):
-            return self.answer(None)
+            return self.answer(None).model_copy(update={"usage_metadata": message.usage_metadata})
         if self.form == "calls" and not message.tool_calls:
             raise UsageError(
                 "on_abstain returned a text, but the caller can only read a tool call. Return an AIMessage with "
