@@ -215,14 +215,10 @@ def _print_result(plan: Plan) -> None:
         rows.append([rule, *shown])
     title = "Answered, % (calibrations that answer nothing, %), by number of labelled questions"
     console.print(table(title, ["rule", *map(str, sizes)], rows))
-    sentences = {each.sentence for each in plan.needed}
-    opening = plan.sentence
-    for sentence in sentences:
-        opening = opening.replace(sentence, "")
-    print_line(opening.strip())
-    for each in plan.needed:
-        if each.sentence in plan.sentence:
-            print_line(f"- {each.sentence}")
+    opening, *lines = plan.words
+    print_line(opening)
+    for line in lines:
+        print_line(f"- {line}")
     kind = "normal scores" if plan.populations == "binormal" else "the pilot's scores,"
     caution = "Real scores differ" if plan.populations == "binormal" else "Another pilot would differ"
     print_line(

@@ -79,8 +79,6 @@ class Needed(Frozen):
     """Upper end; None if it lies beyond the largest size."""
     at_most: bool
     """Whether the smallest simulated size already is enough, so that n is only an upper bound."""
-    sentence: str
-    """The same in words."""
 
 
 class Plan(Frozen):
@@ -110,8 +108,37 @@ class Plan(Frozen):
     """One row for each rule and size, rules outermost."""
     needed: tuple[Needed, ...]
     """One entry for each rule."""
-    sentence: str
-    """The answer in words."""
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The answer: the ceiling, and a sentence for each rule where the target can be reached at all."""
+        if self.oracle_acceptance == 0:
+            return (
+                f"No threshold has an error rate of {self.alpha:g} or less on such a population: a better score or "
+                "model first.",
+            )
+        opening = (
+            f"At an error rate of {self.alpha:g} no rule can accept more than {self.oracle_acceptance:.0%} of such "
+            "questions."
+        )
+        if self.target_acceptance > self.oracle_acceptance:
+            return (
+                f"{opening} The target of {self.target_acceptance:.0%} is above that: raise alpha, lower the target, "
+                "or improve the score.",
+            )
+        return (opening, *map(self._in_words, self.needed))
+
+    def _in_words(self, needed: Needed) -> str:
+        largest = max(row.n for row in self.rows)
+        goal = f"to accept {self.target_acceptance:.0%} or more in {RELIABLY:.0%} of calibrations"
+        if needed.n is None:
+            near = f" (within simulation error it may take only {needed.low})" if needed.low is not None else ""
+            return f"{needed.rule} needs more than {largest} labelled questions {goal}{near}."
+        if needed.at_most:
+            return f"{needed.rule} needs at most {needed.n} labelled questions {goal}."
+        upper = f"more than {largest}" if needed.high is None else f"{needed.high}"
+        about = f"about {needed.n} labelled questions ({needed.low} to {upper} within simulation error)"
+        return f"{needed.rule} needs {about} {goal}."
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form, without the rows."""
@@ -126,7 +153,7 @@ class Plan(Frozen):
         ]
         heads = ("rule", "labels", "answered", f"reaches {percent(self.target_acceptance)}", "above alpha")
         title = f"Labels needed to answer {percent(self.target_acceptance)} of questions at alpha = {self.alpha:g}"
-        return as_html(title, [(need.rule, need.sentence) for need in self.needed], heads, rows)
+        return as_html(title, [("", line) for line in self.words], heads, rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Share of questions answered against the number of labels, a line for each rule.
@@ -154,7 +181,6 @@ def plan(
     target_acceptance: float | None = None,
     rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
-    populations: Literal["binormal"] = "binormal",
     repetitions: int = 300,
     seed: int = 0,
     progress: Progress = silent,
@@ -175,7 +201,6 @@ def plan(
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
         rules: Names of rules; None for those that planning simulates by default (``Rule.planned``).
         sizes: Numbers of labelled questions to simulate.
-        populations: "binormal": normal scores of equal spread. Not read with a pilot.
         repetitions: Simulated calibrations at each size.
         seed: Same seed, same plan.
         progress: Called after each simulated calibration set.
@@ -184,10 +209,10 @@ def plan(
         The plan.
 
     Raises:
-        UsageError: A number outside its range, an unknown rule or kind of population, or nothing to simulate.
+        UsageError: A number outside its range, an unknown rule, or nothing to simulate.
     """
     rules = planned_rules() if rules is None else rules
-    sizes = _checked(sizes, rules, repetitions, populations)
+    sizes = _checked(sizes, rules, repetitions)
     population = _population(accuracy, auroc, pilot)
     targets = [_target(rule, alpha, delta) for rule in rules]
     ceiling = population.ceiling(alpha)
@@ -201,7 +226,7 @@ def plan(
         for r, name in enumerate(rules)
         for s, n in enumerate(sizes)
     )
-    needed = tuple(_needed(name, sizes, reached[r].mean(axis=1), repetitions, target) for r, name in enumerate(rules))
+    needed = tuple(_needed(name, sizes, reached[r].mean(axis=1), repetitions) for r, name in enumerate(rules))
     return Plan(
         alpha=alpha,
         delta=delta,
@@ -214,17 +239,14 @@ def plan(
         seed=seed,
         rows=rows,
         needed=needed,
-        sentence=_sentence(alpha, target, ceiling, needed),
     )
 
 
-def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int, populations: str) -> tuple[int, ...]:
+def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int) -> tuple[int, ...]:
     if isinstance(rules, str) or not rules or not sizes:
         raise UsageError(f"a plan needs lists of rules and sizes, at least one each, got {rules!r} and {sizes!r}.")
     if min(sizes) < 1 or repetitions < 2:
         raise UsageError(f"sizes must be at least 1 and repetitions at least 2, got {min(sizes)} and {repetitions}.")
-    if populations != "binormal":
-        raise UsageError(f"populations must be 'binormal', got {populations!r}.")
     return tuple(sorted(set(sizes)))
 
 
@@ -295,25 +317,20 @@ def _share(flags: NDArray[np.bool_]) -> Estimate:
     return _mean(flags.astype(np.float64))
 
 
-def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetitions: int, target: float) -> Needed:
+def _needed(rule: str, sizes: Sequence[int], share: NDArray[np.float64], repetitions: int) -> Needed:
     """The sizes at which the share of calibrations that reach the target, and its 95 % band, pass 80 %."""
     low_band, high_band = _wilson(share, repetitions)
     # The upper band of the share crosses first, so it gives the lower end of n.
     n, low, high = (_crossing(sizes, curve) for curve in (share, high_band, low_band))
-    at_most = bool(n is not None and n == sizes[0])
-    return Needed(
-        rule=rule, n=n, low=low, high=high, at_most=at_most, sentence=_words(rule, sizes, n, low, high, target)
-    )
+    return Needed(rule=rule, n=n, low=low, high=high, at_most=n is not None and n == sizes[0])
 
 
 def _wilson(share: NDArray[np.float64], size: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Wilson's 95 % interval of each share; unlike plus or minus two standard errors it is sound at 0 and 1."""
-    from scipy import stats  # slow to import
-
-    bands = [
-        stats.binomtest(round(reached * size), size).proportion_ci(0.95, method="wilson") for reached in share.tolist()
-    ]
-    return np.array([float(band.low) for band in bands]), np.array([float(band.high) for band in bands])
+    z = float(special.ndtri(0.975))
+    centre = (share + z**2 / (2 * size)) / (1 + z**2 / size)
+    half = z / (1 + z**2 / size) * np.sqrt(share * (1 - share) / size + z**2 / (4 * size**2))
+    return centre - half, centre + half
 
 
 def _crossing(sizes: Sequence[int], share: NDArray[np.float64]) -> int | None:
@@ -326,30 +343,6 @@ def _crossing(sizes: Sequence[int], share: NDArray[np.float64]) -> int | None:
         return sizes[0]
     part = float(RELIABLY - share[i - 1]) / float(share[i] - share[i - 1])
     return math.ceil(sizes[i - 1] * math.exp(part * math.log(sizes[i] / sizes[i - 1])) - 1e-9)
-
-
-def _words(rule: str, sizes: Sequence[int], n: int | None, low: int | None, high: int | None, target: float) -> str:
-    goal = f"to accept {target:.0%} or more in {RELIABLY:.0%} of calibrations"
-    if n is None:
-        near = f" (within simulation error it may take only {low})" if low is not None else ""
-        return f"{rule} needs more than {sizes[-1]} labelled questions {goal}{near}."
-    if n == sizes[0]:
-        return f"{rule} needs at most {n} labelled questions {goal}."
-    upper = f"more than {sizes[-1]}" if high is None else f"{high}"
-    return f"{rule} needs about {n} labelled questions ({low} to {upper} within simulation error) {goal}."
-
-
-def _sentence(alpha: float, target: float, ceiling: float, needed: Sequence[Needed]) -> str:
-    if ceiling == 0:
-        return (
-            f"No threshold has an error rate of {alpha:g} or less on such a population: a better score or model first."
-        )
-    opening = f"At an error rate of {alpha:g} no rule can accept more than {ceiling:.0%} of such questions. "
-    if target > ceiling:
-        return (
-            opening + f"The target of {target:.0%} is above that: raise alpha, lower the target, or improve the score."
-        )
-    return opening + " ".join(each.sentence for each in needed)
 
 
 MOST_SIMULATED = 20_000

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import caveats, guarantee, summary, unguardable, warning
@@ -254,27 +254,15 @@ def parts_of(
 
 
 def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:
-    """Check that records hold every score of the artifact."""
-    values, label = values_of(records, estimator), labels_of(records)
+    """Check that records hold every score of the artifact, with its label."""
     calibration = artifact.calibration
-    score, error = np.array(calibration.uncertainty), np.array(calibration.error)
-    missing = sum(_lacking(score[error == wrong], values[label == 1 - wrong]) for wrong in (0, 1))
-    if missing:
+    wanted = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
+    there = Counter(zip(values_of(records, estimator).tolist(), (1 - labels_of(records)).tolist(), strict=True))
+    if missing := (wanted - there).total():
         raise UsageError(
             f"{missing} of the {len(calibration.error)} scores in the artifact are not among these records (by "
             f"{estimator}). Give the record file the artifact was fitted on, and the score it was fitted with."
         )
-
-
-def _lacking(wanted_values: NDArray[np.float64], values: NDArray[np.float64]) -> int:
-    """Count the wanted values that ``values`` lacks; a value that occurs twice must be there twice."""
-    needed, n_needed = np.unique(wanted_values, return_counts=True)
-    there, n_there = np.unique(values[~np.isnan(values)], return_counts=True)
-    if not there.size:
-        return wanted_values.size
-    place = np.minimum(np.searchsorted(there, needed), there.size - 1)
-    present = np.where(there[place] == needed, n_there[place], 0)
-    return int(np.maximum(n_needed - present, 0).sum())
 
 
 def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:

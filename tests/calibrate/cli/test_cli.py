@@ -385,7 +385,7 @@ def test_plan(tmp_path: Path) -> None:
     assert [(row.rule, row.n) for row in loaded.rows] == [
         (rule, n) for rule in ("acrc", "certified") for n in (100, 400)
     ]
-    assert all(f"- {each.sentence}" in shown for each in loaded.needed)
+    assert all(f"- {line}" in shown for line in loaded.words[1:])
     assert f"acrc {100 * loaded.rows[0].acceptance.value:.0f}" in shown
     assert "Write 0.1 for 10 %" in run("plan", "--alpha", "10", "--accuracy", "0.8", "--auroc", "0.85", code=2)
 
