@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 from scipy import special
 
-from guardrail.artifact import CalibrationArtifact, RouterArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact, StageShare
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.monitor.risk import log_wealth
@@ -18,6 +18,7 @@ from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
 
 from ..binding import hashes_of_fit, refuse_fitted
+from ..cascade import counts, matched
 from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
@@ -33,7 +34,19 @@ from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
 
 __all__ = [
-    *("LEVEL", "Audit", "Shift", "audit", "audit_counts", "fisher", "labelled_needed", "prepared", "refuse_untestable"),
+    *(
+        "LEVEL",
+        "Audit",
+        "CascadeAudit",
+        "Shift",
+        "audit",
+        "audit_cascade",
+        "audit_counts",
+        "fisher",
+        "labelled_needed",
+        "prepared",
+        "refuse_untestable",
+    ),
 ]
 
 Reals = NDArray[np.float64]
@@ -168,11 +181,7 @@ def audit(
     Raises:
         UsageError: No labels or scores, or a level or target out of range.
     """
-    check_open_unit("level", level)
-    if level >= 0.5:
-        raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
-    rate = artifact.alpha if target is None else target
-    check_open_unit("target", rate)
+    rate = _rate(artifact, level, target)
     refuse_untestable(records, estimator)
     with_label = taken(records, labels_of(records) >= 0)
     refuse_overlap(artifact.estimator, with_label, what="test")
@@ -460,3 +469,100 @@ def _first(decided: Callable[[int], bool], after: int) -> int | None:
         middle = (low + high) // 2
         low, high = (low, middle) if decided(middle) else (middle, high)
     return high
+
+
+def _rate(artifact: CalibrationArtifact | CascadeArtifact, level: float, target: float | None) -> float:
+    """The error rate that is tested, after a check of it and of the level."""
+    check_open_unit("level", level)
+    if level >= 0.5:
+        raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
+    rate = artifact.alpha if target is None else target
+    check_open_unit("target", rate)
+    return rate
+
+
+# -- Cascades ----------------------------------------------------------------------------------------------------------
+
+
+class CascadeAudit(Frozen):
+    """A cascade's promise against fresh labels."""
+
+    verdict: Literal["refuted", "supported", "undecided"]
+    """As in `Audit`, about the answers of the whole system."""
+    artifact: str
+    """Digest of the artifact."""
+    target: float
+    """The error rate that was tested, by default alpha."""
+    level: float
+    """Probability of refuting a system whose error rate is exactly the target; and of supporting it."""
+    n_questions: int
+    """Fresh questions with scores and labels of every stage that would answer them."""
+    stages: tuple[StageShare, ...]
+    """What each stage answers of them, and how many of these answers are wrong."""
+    p_refute: float
+    """P(Bin(n, target) >= n_errors)."""
+    p_support: float
+    """P(Bin(n, target) <= n_errors)."""
+    upper: float | None
+    """Exact upper confidence bound of the error rate at ``1 - level``; None without an answer."""
+    needed: int | None
+    """More answers that would decide it if the rate stayed as seen; None when decided, or when none would."""
+
+    @property
+    def n(self) -> int:
+        """Answers of the system."""
+        return sum(stage.n_accepted for stage in self.stages)
+
+    @property
+    def n_errors(self) -> int:
+        """Wrong ones among them."""
+        return sum(stage.n_errors for stage in self.stages)
+
+
+def audit_cascade(
+    artifact: CascadeArtifact,
+    files: Sequence[RecordFile],
+    *,
+    level: float = LEVEL,
+    target: float | None = None,
+    anytime: bool = False,
+) -> CascadeAudit:
+    """Test the error rate of a system's answers on labelled questions that it was not fitted on.
+
+    The test is that of `audit`, with the answers that the stages would give together.
+
+    Args:
+        artifact: The cascade's artifact.
+        files: Fresh records of the same questions, one file a stage in the artifact's order. Scores and labels that
+            are missing are made as each stage's artifact says.
+        level: False-alarm probability, in (0, .5).
+        target: Error rate to test; default: the artifact's alpha.
+        anytime: Whether the verdict holds at any time, as the files grow; it needs more labels.
+
+    Raises:
+        UsageError: Another number of files than stages, calibration questions, or files that do not fit each other or
+            their stage.
+    """
+    rate = _rate(artifact, level, target)
+    if len(files) != len(artifact.stages):
+        raise UsageError(
+            f"the cascade has {len(artifact.stages)} stages, got {len(files)} record files. Give one --records a "
+            "stage, cheapest model first."
+        )
+    ready = [prepared(file, stage) for file, stage in zip(files, artifact.stages, strict=True)]
+    pool = matched([file for file, _ in ready], [key for _, key in ready])
+    stages = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
+    n, errors = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
+    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level, anytime=anytime)
+    return CascadeAudit(
+        verdict=verdict,
+        artifact=artifact.digest,
+        target=rate,
+        level=level,
+        n_questions=len(pool.ids),
+        stages=stages,
+        p_refute=p_refute,
+        p_support=p_support,
+        upper=upper_bound(errors, n, level) if n and not anytime else None,
+        needed=needed,
+    )

@@ -658,7 +658,3 @@ def _options(options: dict[str, object]) -> str:
 
 def _share(values: tuple[float, float, float]) -> str:
     return f"{percent(values[0])} (95 % interval {percent(values[1])} to {percent(values[2])})"
-
-
-def _alpha(alpha: float | None) -> str:
-    return "none" if alpha is None else f"{alpha:g}"

@@ -17,7 +17,7 @@ from guardrail.notebook import percent
 
 from ...cascade import fit_cascade
 from ...data.records import read_records
-from ...evaluation.cascade_audit import CascadeAudit, audit_cascade
+from ...evaluation.audit import CascadeAudit, audit_cascade
 from ...ledger import Ledger, counted
 from ...report.sentences import slots_argument
 from .files import keep_inputs, warn_incomplete, warn_undecided
