@@ -157,7 +157,7 @@ def import_(
 
 
 def _is_record_file(path: Path) -> bool:
-    """Whether a file is one that this package wrote. Any fault shows when it is imported or opened."""
+    """Whether this package wrote a file. Any fault shows when it is imported or opened."""
     try:
         with path.open("rb") as stream:
             parse_header(path, stream.readline(_LONGEST_HEADER))

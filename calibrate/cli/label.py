@@ -272,7 +272,7 @@ def _label_undecided(source: Path, target: Path, options: _Options, people: Path
     """Label the undecided answers; nothing is written while some miss, unless it is enough.
 
     Until they are decided these answers count as wrong, and a label only takes errors away. The threshold of rule
-    "certified" can then only grow, up to the one that all labels would give. Its walk tests the same thresholds in the
+    "certified" can then only grow, up to that of all labels. Its walk tests the same thresholds in the
     same order, so that the last certificate fails if any on the way did: stopping at any of them is the same fit.
     """
     file = read_records(source)

@@ -102,7 +102,7 @@ class Record(Frozen):
     references: tuple[str, ...] = ()
     """Accepted answers."""
     rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
-    """Answers that people rejected without saying what is right; read where there is no reference."""
+    """Answers that people rejected without saying what is right; read where no reference is given."""
     options: dict[str, str] | None = None
     """Option label to option text, for multiple choice."""
     slots: dict[str, str] | None = None

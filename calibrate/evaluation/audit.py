@@ -392,7 +392,7 @@ def _without_fitted(file: RecordFile, artifact: CalibrationArtifact) -> RecordFi
     """The file without the questions that the artifact was fitted on: a threshold chosen on them fits them.
 
     Raises:
-        UsageError: There are no others.
+        UsageError: The file has no other questions.
     """
     fitted = among(file.records.asked_hashes(), hashes_of_fit(artifact))
     if fitted.all():

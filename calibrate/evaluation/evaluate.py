@@ -105,7 +105,7 @@ class EvaluationRow(Frozen):
 
 
 def few(n_feasible: int) -> str:
-    """The mark of a mean over fewer than ten splits; empty otherwise, and where there is no mean."""
+    """The mark of a mean over fewer than ten splits; empty otherwise, and without a mean."""
     return "*" if 0 < n_feasible < FEW_SPLITS else ""
 
 

@@ -211,7 +211,7 @@ def keys_of(source: Source, estimators: Sequence[str] | None) -> list[str]:
     """Keys of the named scores in a pool's files, or of all of whole answers.
 
     Raises:
-        UsageError: There are none, or not this one.
+        UsageError: The file lacks them.
     """
     specs = source.file.header.estimators
     bindings = source.file.header.plan.bindings

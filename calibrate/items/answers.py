@@ -356,7 +356,7 @@ class LabelledItems:
 
     Attributes:
         records: The labelled and measured answers, in order.
-        columns: Their items as they are stored, with paths and references.
+        columns: Their stored items, with paths and references.
         items: Their items as the gate compares them.
         spec: The way they were measured.
         correctness: The rule of the labels.

@@ -133,7 +133,7 @@ def ks_two_sample(first: NDArray[np.float64], second: NDArray[np.float64]) -> tu
 def fisher_exact(a: int, n: int, b: int, m: int) -> float:
     """p-value of "a of n and b of m have one probability": Fisher's exact test, two-sided, as in scipy and R.
 
-    The sum of the hypergeometric probabilities of the tables that are at most as probable as the one that was found.
+    The sum of the hypergeometric probabilities of the tables that are at most as probable as the table found.
     `scipy.stats` has the same, and takes as long to import as all else that a fit does.
     """
     total = a + b

@@ -100,7 +100,7 @@ def refuse_with_items(**options: object) -> None:
     """Refuse options of whole answers together with --items.
 
     Raises:
-        UsageError: Naming the first one that was given.
+        UsageError: Naming the first of them.
     """
     given = next((name for name, value in options.items() if value), None)
     if given is not None:
@@ -111,7 +111,7 @@ def refuse_without_items(**options: object) -> None:
     """Refuse options of items where whole answers are meant.
 
     Raises:
-        UsageError: Naming the first one that was given.
+        UsageError: Naming the first of them.
     """
     given = next((name for name, value in options.items() if value is not None and value != []), None)
     if given is not None:

@@ -166,7 +166,7 @@ def refuse_broken(file: RecordFile) -> None:
 
 
 def print_merged(merges: Merged | None) -> None:
-    """Print that the judge of the score takes wrong answers for right ones, with the flag of one that asks a model."""
+    """Print that the judge of the score takes wrong answers for right ones, and name the flag of a judge that asks a model."""
     if merges is None:
         return
     _, answer, reference = merges.pairs[0]
