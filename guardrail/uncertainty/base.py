@@ -123,8 +123,8 @@ class Estimator:
         after_first: Of `then`: from the score of the first part to the smallest and the largest score that the second
             one can still make of it.
         samples: Number of samples that it reads, the first of those drawn; None for all.
-        instead: Name of an estimator with the same needs that certified more on every data set measured here; help texts
-            and tables name it.
+        instead: Name of an estimator with the same needs that certified more on every data set measured here; help
+            texts and tables name it.
         scorer: The scorer whose replies it reads, for an estimator that a scorer made.
     """
 

@@ -166,7 +166,7 @@ def refuse_broken(file: RecordFile) -> None:
 
 
 def print_merged(merges: Merged | None) -> None:
-    """Print that the judge of the score takes wrong answers for right ones, and name the flag of a judge that asks a model."""
+    """Print that the judge of the score takes wrong answers for right ones, and the flag for a model as judge."""
     if merges is None:
         return
     _, answer, reference = merges.pairs[0]
