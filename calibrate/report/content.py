@@ -89,15 +89,15 @@ def headline(parts: Sequence[Part]) -> list[tuple[str, list[tuple[str, str]]]]:
 
 
 def _headline(counts: GateCounts) -> Iterator[tuple[str, str]]:
-    yield percent(counts.acceptance[0]), f"{counts.n_accepted} of {counts.n_asked} questions"
+    yield percent(counts.acceptance[0]), f"{counts.n_accepted:,} of {counts.n_asked:,} questions"
     if counts.error_rate is None:
         yield "-", "nothing is accepted"
     else:
         rate, low, high = counts.error_rate
-        note = f"{counts.n_errors} of {counts.n_accepted}; 95 % interval {percent(low)} to {percent(high)}"
+        note = f"{counts.n_errors:,} of {counts.n_accepted:,}; 95 % interval {percent(low)} to {percent(high)}"
         yield percent(rate), note
     wrong = counts.n - counts.n_correct
-    yield percent(wrong / counts.n), f"{wrong} of {counts.n} questions"
+    yield percent(wrong / counts.n), f"{wrong:,} of {counts.n:,} questions"
 
 
 def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rules: bool) -> Table:

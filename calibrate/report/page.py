@@ -172,7 +172,6 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "useless": unguardable(artifact),
         "test": test,
         "audited": [] if test is None else sentences.audited(test),
-        "test_words": None if test is None else sentences.held_out(artifact, test.held_out),
         "facts": sentences.facts(artifact),
         "caveats": caveats(artifact),
         "steps": sentences.next_steps(artifact, test, alone),
