@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
@@ -201,6 +202,29 @@ def warnings(
     return [text for text in found if text is not None]
 
 
+def _of_the_numbers(artifact: CalibrationArtifact) -> Iterator[str]:
+    """What the artifact's numbers advise, of less weight than a warning."""
+    outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
+    weak = diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC
+    if weak and ranking(artifact) is None and isinstance(outcome, Feasible):
+        yield (
+            f"Use another score: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells right from "
+            f"wrong (0.5 is guessing). {FRESH_LABELS}"
+        )
+    if diagnostics.base_error > 0.5:
+        yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong."
+    if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
+        yield (
+            f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
+            f"accepted or rejected together. {_finer(artifact)}"
+        )
+    if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
+        yield (
+            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. The same `calibrate collect` "
+            "again asks those whose server failed."
+        )
+
+
 def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
     """The way to an artifact that a guard loads, if nothing says which model gave the answers; None otherwise."""
     if artifact.model.is_known or unguardable(artifact) is not None:
@@ -305,7 +329,7 @@ def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
 
 
 def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE) -> list[str]:
-    """Next steps, most useful first.
+    """Next steps: after a refutation its remedies, then the warnings, the gravest first, then the way into use.
 
     Args:
         artifact: The artifact.
@@ -314,8 +338,9 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
     """
     status = standing(artifact, test).status
     first = advice(test, alone) if test is not None and status in ("refuted", "above") else []
-    rest = [*filter(None, (cut_off_answers(artifact),))]
-    rest += _next_steps_of_one(artifact)
+    rest = [*warnings(artifact), *_of_the_numbers(artifact)]
+    if isinstance(artifact.outcome, Infeasible):  # its remedy is about the score as well
+        rest = [remedy(artifact.outcome), *(text for text in rest if text != ranking(artifact))]
     if status != "answers":
         return first + rest
     if (useless := unguardable(artifact)) is not None:
@@ -342,34 +367,6 @@ def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
     if n_shown:
         return f"{n_shown} labelled questions of the record file were not fitted on. They are the test part here."
     return None
-
-
-def _next_steps_of_one(artifact: CalibrationArtifact) -> list[str]:
-    outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
-    steps = []
-    ranked = ranking(artifact)
-    if isinstance(outcome, Infeasible):
-        steps.append(remedy(outcome))
-    elif ranked is not None:
-        steps.append(ranked)
-    elif diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC:
-        steps.append(
-            f"Use another score: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells "
-            f"right from wrong (0.5 is guessing). {FRESH_LABELS}"
-        )
-    if diagnostics.base_error > 0.5:
-        steps.append(f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong.")
-    if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
-        steps.append(
-            f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
-            f"accepted or rejected together. {_finer(artifact)}"
-        )
-    if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
-        steps.append(
-            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. The same `calibrate collect` "
-            "again asks those whose server failed."
-        )
-    return steps
 
 
 def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
