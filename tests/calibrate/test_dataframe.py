@@ -130,7 +130,7 @@ def test_each_step_is_the_function_of_its_name(tmp_path: Path) -> None:
     written = fitted.report(tmp_path / "report.html", test=test, splits=0)
     page = written[0].read_text(encoding="utf-8")
     assert page.startswith("<!doctype html>")
-    assert "On 30 questions kept out of the fit" in page
+    assert "of 30 questions" in page
     records.write(tmp_path / "records.jsonl")
     assert Records.read(tmp_path / "records.jsonl").file.records == records.file.records
     assert read_records(tmp_path / "records.jsonl").header == records.file.header

