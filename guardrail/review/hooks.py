@@ -50,77 +50,6 @@ _log = logging.getLogger(__name__)
 _guard_log = logging.getLogger("guardrail")
 
 
-def ask_reviewer(
-    store: ReviewStore,
-    *,
-    wait: float,
-    candidates: CandidateRule | None = None,
-    metadata: Metadata | None = None,
-    key: Key | None = None,
-) -> AskReviewer:
-    """An ``on_abstain`` handler that blocks until a person decides.
-
-    "approve" returns exactly the judged candidate, "edit" the edited candidate, "respond" the answer that the reviewer
-    wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
-    ``response_metadata["review"]`` names ticket and action.
-
-    Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
-    stays open until its deadline, ``wait`` seconds after the last call that asked for it, even if callers are cancelled
-    or give up earlier. A call after the deadline opens it again; a call after the decision gets the decision.
-
-    Args:
-        store: The queue.
-        wait: Seconds to wait, at most ten years. After that the item is closed, because nobody waits for a decision.
-        candidates: Calibrated list of candidates to show; see `CandidateRule`.
-        metadata: Stored with the item; plain JSON, or a function of the verdict and the messages that returns it.
-        key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item. By
-            default, and if it returns None, every call makes a new item.
-
-    Raises:
-        UsageError: ``wait`` is not positive or above ten years, or the metadata is not JSON. What a function
-            returns is checked when a call abstains.
-    """
-    check_seconds("wait", wait, "Use `ticket` to reply immediately.")
-    return AskReviewer(store=store, wait=wait, candidates=candidates, metadata=_checked(metadata), key=key)
-
-
-def ticket(
-    store: ReviewStore,
-    *,
-    reply: str = TICKET,
-    callback: str | None = None,
-    expires_in: float | None = None,
-    candidates: CandidateRule | None = None,
-    metadata: Metadata | None = None,
-    key: Key | None = None,
-) -> Ticket:
-    """An ``on_abstain`` handler that queues the item and immediately replies with the ticket.
-
-    If the caller cannot use a text (it expects a tool call, or parses a format), the item is queued and
-    `AbstainedError` is raised, with the ticket and the reply.
-
-    Args:
-        store: The queue.
-        reply: Reply to the user; "{ticket}" is replaced.
-        callback: URL that receives the decision, or the news that nobody decided in time; see `Deliverer`.
-        expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
-        candidates: Calibrated list of candidates to show.
-        metadata: Stored with the item and sent with the callback, e.g. whom to notify. Plain JSON, or a function of
-            the verdict and the messages that returns it.
-        key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket. The retry
-            extends the deadline to ``expires_in`` seconds from now and opens an expired item again. By default, and if
-            it returns None, every call makes a new item.
-
-    Raises:
-        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is not JSON. What a
-            function returns is checked when a call abstains.
-    """
-    if expires_in is not None:
-        check_seconds("expires_in", expires_in, "Use None for no limit.")
-    common: dict[str, Any] = {"store": store, "candidates": candidates, "metadata": _checked(metadata), "key": key}
-    return Ticket(**common, reply=reply, callback=callback, expires_in=expires_in)
-
-
 def content_of(
     verdict: Verdict,
     messages: Sequence[BaseMessage],
@@ -176,10 +105,14 @@ def content_of(
 class _Hook:
     """What both hooks of an abstention have in common."""
 
-    store: ReviewStore
-    candidates: CandidateRule | None
-    metadata: Metadata
-    key: Key | None
+    store: ReviewStore = field(kw_only=False)
+    candidates: CandidateRule | None = None
+    metadata: Metadata | None = None
+    key: Key | None = None
+
+    def __post_init__(self) -> None:
+        if not callable(self.metadata):
+            _json(self.metadata)
 
     def __call__(self, verdict: Verdict) -> AIMessage | None:
         """Handle a verdict without its conversation."""
@@ -203,7 +136,7 @@ class _Hook:
                 abstention.messages,
                 allowed=allowed,
                 candidates=self.candidates,
-                metadata=self.metadata if isinstance(self.metadata, dict) else _json(result_of(self.metadata)),
+                metadata=_json(result_of(self.metadata) if callable(self.metadata) else self.metadata),
                 schemas=schemas_of(abstention.bound),
             )
             return self.store.enqueue(content, key=key, reopen=key is not None, **settings)
@@ -218,9 +151,34 @@ class _Hook:
 
 @dataclass(frozen=True, kw_only=True)
 class AskReviewer(_Hook):
-    """See `ask_reviewer`."""
+    """An ``on_abstain`` handler that blocks until a person decides.
+
+    "approve" returns exactly the judged candidate, "edit" the edited candidate, "respond" the answer that the reviewer
+    wrote. After "reject", or without a decision in time, the abstention message is returned. The reply's
+    ``response_metadata["review"]`` names ticket and action.
+
+    Without a key nobody else can wait for an item, so it is closed when its call ends, for any reason. With a key it
+    stays open until its deadline, ``wait`` seconds after the last call that asked for it, even if callers are cancelled
+    or give up earlier. A call after the deadline opens it again; a call after the decision gets the decision.
+
+    Attributes:
+        store: The queue.
+        wait: Seconds to wait, at most ten years. After that the item is closed, because nobody waits for a decision.
+        candidates: Calibrated list of candidates to show; see `CandidateRule`.
+        metadata: Stored with the item; plain JSON, or a function of the verdict and the messages that returns it.
+        key: Names the item in at most 512 characters, so that a retry of the same call waits for the same item. By
+            default, and if it returns None, every call makes a new item.
+
+    Raises:
+        UsageError: ``wait`` is not positive or above ten years, or the metadata is not JSON. What a function
+            returns is checked when a call abstains.
+    """
 
     wait: float
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_seconds("wait", self.wait, "Use `ticket` to reply immediately.")
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, wait, and return the reply; None after "reject", without a decision in time, or if queueing failed."""
@@ -278,11 +236,36 @@ class AskReviewer(_Hook):
 
 @dataclass(frozen=True, kw_only=True)
 class Ticket(_Hook):
-    """See `ticket`."""
+    """An ``on_abstain`` handler that queues the item and immediately replies with the ticket.
 
-    reply: str
-    callback: str | None
-    expires_in: float | None
+    If the caller cannot use a text (it expects a tool call, or parses a format), the item is queued and
+    `AbstainedError` is raised, with the ticket and the reply.
+
+    Attributes:
+        store: The queue.
+        reply: Reply to the user; "{ticket}" is replaced.
+        callback: URL that receives the decision, or the news that nobody decided in time; see `Deliverer`.
+        expires_in: Seconds until the deadline of the decision, at most ten years; None for no deadline.
+        candidates: Calibrated list of candidates to show.
+        metadata: Stored with the item and sent with the callback, e.g. whom to notify. Plain JSON, or a function of
+            the verdict and the messages that returns it.
+        key: Names the item in at most 512 characters, so that a retry of the same call gives the same ticket. The retry
+            extends the deadline to ``expires_in`` seconds from now and opens an expired item again. By default, and if
+            it returns None, every call makes a new item.
+
+    Raises:
+        UsageError: ``expires_in`` is not positive or above ten years, or the metadata is not JSON. What a
+            function returns is checked when a call abstains.
+    """
+
+    reply: str = TICKET
+    callback: str | None = None
+    expires_in: float | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.expires_in is not None:
+            check_seconds("expires_in", self.expires_in, "Use None for no limit.")
 
     def on_abstention(self, abstention: Abstention) -> AIMessage | None:
         """Queue, and return the reply with the ticket."""
@@ -324,10 +307,6 @@ def _reply(item: Item, decision: Decision | None) -> AIMessage | None:
     return AIMessage(content=outcome.text, tool_calls=calls, response_metadata={"review": review})
 
 
-def _checked(metadata: Metadata | None) -> Metadata:
-    return metadata if callable(metadata) else _json(metadata)
-
-
 def _json(metadata: dict[str, Any] | None) -> dict[str, Any]:
     try:
         json.dumps(metadata, allow_nan=False, ensure_ascii=False).encode()
@@ -347,14 +326,8 @@ _ALLOWED: tuple[Action, ...] = (
 )  # "respond" would not say whether the accepted answer is right
 
 
-def audit_sample(
-    store: ReviewStore,
-    rate: float,
-    *,
-    key: AuditKey | None = None,
-    metadata: dict[str, Any] | None = None,
-    on_watch_failure: Literal["hold", "pass"] = "hold",
-) -> AuditSample:
+@dataclass(frozen=True)
+class AuditSample:
     """An observer that sends accepted answers to the review queue with a known probability.
 
         Guardrail(..., on_verdict=audit_sample(store, rate=0.1))
@@ -367,7 +340,7 @@ def audit_sample(
     two requests: under a single key it would count once among the accepted answers and twice among the held-back
     answers.
 
-    Args:
+    Attributes:
         store: The queue; items have the kind "audit" and the metadata "audit_rate".
         rate: Probability, in (0, 1].
         key: Names the request. Default: the id of the last message if it has one (LangGraph gives ids), so that a
@@ -379,22 +352,18 @@ def audit_sample(
     Raises:
         UsageError: A rate outside (0, 1], or an ``on_watch_failure`` other than "hold" and "pass".
     """
-    if not 0 < rate <= 1:
-        raise UsageError(f"rate must be in (0, 1], got {rate}. Write 0.1 to audit one answer in ten.")
-    passes(on_watch_failure)
-    return AuditSample(store, float(rate), key, metadata or {}, on_watch_failure)
-
-
-@dataclass(frozen=True, slots=True)
-class AuditSample:
-    """See `audit_sample`."""
 
     store: ReviewStore
     rate: float
-    key: AuditKey | None
-    metadata: dict[str, Any]
-    on_watch_failure: Literal["hold", "pass"] = "hold"
-    _unwritten: list[str] = field(default_factory=list, repr=False, compare=False)
+    key: AuditKey | None = field(default=None, kw_only=True)
+    metadata: Mapping[str, Any] = field(default_factory=dict, kw_only=True)
+    on_watch_failure: Literal["hold", "pass"] = field(default="hold", kw_only=True)
+    _unwritten: list[str] = field(default_factory=list, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not 0 < self.rate <= 1:
+            raise UsageError(f"rate must be in (0, 1], got {self.rate}. Write 0.1 to audit one answer in ten.")
+        passes(self.on_watch_failure)
 
     @property
     def unwritten(self) -> int:
@@ -415,7 +384,7 @@ class AuditSample:
             name = f"audit:{self.key(verdict.model_copy(deep=True), copies_of(messages))}"
         check_text("key", name, LONGEST_KEY)
         if chosen(name, self.rate):
-            metadata = {**self.metadata, AUDIT_RATE: self.rate}
+            metadata = {**self.metadata, AUDIT_RATE: float(self.rate)}
             content = content_of(verdict, messages, kind="audit", allowed=_ALLOWED, metadata=metadata)
             try:
                 self.store.enqueue(content, key=name)
@@ -429,3 +398,7 @@ class AuditSample:
 def _request(verdict: Verdict, messages: Sequence[BaseMessage]) -> str:
     name = messages[-1].id if messages else None
     return f"{verdict.artifact}:{name}" if name else uuid4().hex
+
+
+ask_reviewer, ticket, audit_sample = AskReviewer, Ticket, AuditSample
+"""The hooks, as a guard names them: ``Guardrail(on_abstain=ticket(store), on_verdict=audit_sample(store, 0.1))``."""

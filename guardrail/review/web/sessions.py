@@ -6,6 +6,7 @@ restart; after a sign-out, a copy of the cookie is worth nothing.
 
 from __future__ import annotations
 
+import hmac
 import json
 import re
 import secrets
@@ -14,7 +15,7 @@ from ...plain_json import sha256_hex
 from ..keys import ExpiringKeys
 from .accounts import Account, Accounts
 
-__all__ = ["LIFETIME", "Sessions", "form_token", "is_cookie", "new_cookie"]
+__all__ = ["LIFETIME", "Sessions", "form_token", "is_cookie", "is_form_token", "new_cookie"]
 
 LIFETIME = 12 * 3600.0
 """Seconds after which a session ends."""
@@ -63,6 +64,11 @@ def is_cookie(text: str) -> bool:
 def form_token(cookie: str) -> str:
     """The token in every form that is sent with this cookie; another site cannot know it."""
     return sha256_hex(f"form:{cookie}")
+
+
+def is_form_token(text: str, cookie: str) -> bool:
+    """Whether a form was sent by one of our pages, to the browser with this cookie."""
+    return hmac.compare_digest(text.encode("utf-8", "surrogatepass"), form_token(cookie).encode())
 
 
 def _name(cookie: str) -> str:

@@ -34,7 +34,7 @@ from ..item import Candidate
 from ..keys import ExpiringKeys
 from ..store import LEASE
 from .accounts import Account, Accounts
-from .sessions import LIFETIME, Sessions, form_token, is_cookie, new_cookie
+from .sessions import LIFETIME, Sessions, form_token, is_cookie, is_form_token, new_cookie
 
 __all__ = [
     "FAILURES",
@@ -185,7 +185,7 @@ class Site:
             raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
         form = await call.request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
         token = form.get("form_token")
-        if call.is_new or not isinstance(token, str) or token != form_token(call.cookie):
+        if call.is_new or not isinstance(token, str) or not is_form_token(token, call.cookie):
             raise PageError(
                 403, "This form has expired", "Go back, reload the page and try again. Nothing was changed."
             )
