@@ -222,11 +222,6 @@ def problem_in(error: ValidationError) -> str:
 
 
 def _choice(call: SiteCall, item: Item, note: str) -> Decision:
-    if call.field("action"):
-        text = (
-            "The form had both a choice from the list and another decision. Send only one of them. Nothing was changed."
-        )
-        raise PageError(422, "Two decisions at once", text)
     decision = choose(item.content, call.field("choice"), note)
     if decision is None:
         why = (

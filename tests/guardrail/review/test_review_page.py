@@ -396,9 +396,6 @@ def test_only_what_is_on_the_items_own_list_can_be_chosen(store: ReviewStore, si
     for choice in ("9", "-1", "Forster", "x" * 32, empty, elsewhere["Stein"], offered["Forster"].upper()):
         status, text = ann.post(f"/items/{item.id}/decide", lease=lease, choice=choice)
         assert (status, "not on the list" in text) == (422, True), choice
-    both = {"choice": offered["Forster"], "action": "reject"}
-    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, **both)
-    assert (status, "Two decisions at once" in text) == (422, True)
     assert store.item(item.id).decision is None
 
 
