@@ -50,6 +50,8 @@ ONE_QUESTION = "human"
 _ROLES = {"user": "human", "assistant": "ai", "model": "ai", "developer": "system", "function": "tool"}
 _NOT_CONTENT = frozenset({"id", "index", "cache_control", "cachePoint"})
 """Keys of a content block that say nothing: LangChain's constructors make a new id each time."""
+_MEDIA = frozenset({"image", "image_url", "audio", "input_audio", "video", "file", "document"})
+"""Types of a model's own blocks that make another conversation; its thoughts and signatures differ each time."""
 _CLASSES = (
     (SystemMessage, "system"),
     (HumanMessage, "human"),
@@ -170,7 +172,7 @@ def prompt_content(
         others = [
             {name: value for name, value in block.items() if name not in _NOT_CONTENT}
             for block in blocks
-            if isinstance(block, dict) and role != "ai" and not _is_text(block)
+            if isinstance(block, dict) and not _is_text(block) and (role != "ai" or block.get("type") in _MEDIA)
         ]
         text = "" if hide_system and role == "system" else form(text)
         content.append((role, text, calls, [_seen(block, form) for block in others if block]))

@@ -92,6 +92,14 @@ def test_earlier_calls_and_pictures_that_look_the_same_make_no_other_question() 
         assert seen != after(other, picture)
 
 
+def test_a_picture_that_the_model_made_makes_another_question_and_its_thoughts_do_not() -> None:
+    def after(*blocks: dict[str, Any]) -> Any:
+        return prompt_content([HumanMessage("Draw."), AIMessage(["Here.", *blocks]), HumanMessage("What is it?")])
+
+    assert after({"type": "image", "base64": "AA=="}) != after({"type": "image", "base64": "BB=="})
+    assert after({"type": "thinking", "thinking": "hm", "signature": "a"}) == after()
+
+
 def test_the_name_of_a_speaker_makes_no_other_question() -> None:
     def asked(name: str | None) -> list[BaseMessage]:
         return [HumanMessage("q", name=name), AIMessage("a", name=name), HumanMessage("r", name=name)]
