@@ -11,15 +11,19 @@ from __future__ import annotations
 import math
 import random
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
 from benchmarks.published import import_published
-from calibrate.candidate_sets import Population, evaluate_candidates, fit_candidates, judge_candidates
+from calibrate.candidate_sets import Judged, Population, fit_candidates, judge_candidates
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import score_records
+from guardrail.errors import UsageError
+from guardrail.review.candidates import CandidateRule, ranked, shown_answers
 from guardrail.uncertainty import make_estimator as make
 
 FILES = (("triviaqa-20samples.jsonl", "token_f1"), ("gsm8k-13variants.jsonl", "numeric"))
@@ -63,6 +67,42 @@ def measure(path: Path, correctness: str) -> None:
                 f"{fmean(missed) if missed else math.nan:21.3f}  {without:16.3f}  "
                 f"{fmean(r.mean_size for r in rows):11.2f}  {fmean(r.mean_all for r in rows):10.2f}"
             )
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """Coverage and size of a rule's sets on some questions.
+
+    Attributes:
+        n: Questions.
+        covered: Share whose set holds an acceptable answer.
+        mean_size: Answers in the set, on average.
+        mean_all: Answers there were to show, on average.
+    """
+
+    n: int
+    covered: float
+    mean_size: float
+    mean_all: float
+
+
+def evaluate_candidates(judged: Sequence[Judged], rule: CandidateRule) -> Coverage:
+    """Coverage and size on other questions than the rule was fitted on.
+
+    Raises:
+        UsageError: No question of the rule's population.
+    """
+    chosen = [question for question in judged if rule.population == "all" or not question.accepted]
+    if not chosen:
+        raise UsageError(f"no question of the rule's population ({rule.population}) among {len(judged)}.")
+    limit = math.inf if rule.quantile is None else rule.quantile
+    sizes = [
+        sum(s <= limit for s in ranked([share for _, share in shown_answers(question.verdict)])) for question in chosen
+    ]
+    every = sum(len(question.acceptable) for question in chosen)
+    # Everything is shown where the quantile is infinite; a question without an acceptable answer is missed even then.
+    covered = sum(not math.isinf(question.score) and question.score <= limit for question in chosen)
+    return Coverage(len(chosen), covered / len(chosen), sum(sizes) / len(chosen), every / len(chosen))
 
 
 def main() -> None:

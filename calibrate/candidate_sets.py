@@ -22,7 +22,7 @@ from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA, check_open_unit
 from .rules.certificate import tail, upper_bound
 
-__all__ = ["Coverage", "Judged", "evaluate_candidates", "fit_candidates", "judge_candidates", "quantile"]
+__all__ = ["Judged", "fit_candidates", "judge_candidates", "quantile"]
 
 Population = Literal["held_back", "all"]
 
@@ -48,23 +48,6 @@ class Judged:
         """Least score among the acceptable answers; infinite without an acceptable answer."""
         scores = ranked([share for _, share in shown_answers(self.verdict)])
         return min((s for s, good in zip(scores, self.acceptable, strict=True) if good), default=math.inf)
-
-
-@dataclass(frozen=True, slots=True)
-class Coverage:
-    """Coverage and size of a rule's sets on some questions.
-
-    Attributes:
-        n: Questions.
-        covered: Share whose set holds an acceptable answer.
-        mean_size: Answers in the set, on average.
-        mean_all: Answers there were to show, on average.
-    """
-
-    n: int
-    covered: float
-    mean_size: float
-    mean_all: float
 
 
 def judge_candidates(
@@ -162,22 +145,3 @@ def quantile(scores: Sequence[float], epsilon: float, delta: float) -> float:
     p = tail(np.arange(n), np.full(n, n), epsilon)
     allowed = int(np.searchsorted(p, delta * (1 + 1e-9), side="right"))
     return sorted(scores)[n - allowed] if allowed else math.inf
-
-
-def evaluate_candidates(judged: Sequence[Judged], rule: CandidateRule) -> Coverage:
-    """Coverage and size on other questions than the rule was fitted on.
-
-    Raises:
-        UsageError: No question of the rule's population.
-    """
-    chosen = [question for question in judged if rule.population == "all" or not question.accepted]
-    if not chosen:
-        raise UsageError(f"no question of the rule's population ({rule.population}) among {len(judged)}.")
-    limit = math.inf if rule.quantile is None else rule.quantile
-    sizes = [
-        sum(s <= limit for s in ranked([share for _, share in shown_answers(question.verdict)])) for question in chosen
-    ]
-    every = sum(len(question.acceptable) for question in chosen)
-    # Everything is shown where the quantile is infinite; a question without an acceptable answer is missed even then.
-    covered = sum(not math.isinf(question.score) and question.score <= limit for question in chosen)
-    return Coverage(len(chosen), covered / len(chosen), sum(sizes) / len(chosen), every / len(chosen))

@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 from scipy import stats
 
-from calibrate.candidate_sets import Judged, evaluate_candidates, fit_candidates, judge_candidates, quantile
+from benchmarks.candidate_sets import evaluate_candidates
+from calibrate.candidate_sets import Judged, fit_candidates, judge_candidates, quantile
 from calibrate.correctness import make_rule
 from calibrate.data.records import Record, RecordFile, RecordHeader
 from guardrail.artifact import CalibrationArtifact
