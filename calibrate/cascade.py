@@ -16,15 +16,13 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.artifact import GOES_ON, CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.errors import UsageError
 from guardrail.gate import accepts
-from guardrail.guard.cascade import GOES_ON
 from guardrail.outcome import CERTIFIED, Feasible, Infeasible, InfeasibleReason
 from guardrail.types import Unmeasured
 
-from .data.collect import package_versions
-from .data.records import Record, RecordFile, read_records
+from .data.records import Record, RecordFile, package_versions, read_records
 from .data.split import Groups, one_per_cluster
 from .fitting import DEFAULT_DELTA
 from .pipeline import FitSettings, fit_artifact

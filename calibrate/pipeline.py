@@ -24,11 +24,10 @@ from guardrail.outcome import CERTIFIED, Feasible, Infeasible
 from guardrail.types import Frozen
 
 from .binding import hashes_of_fit, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
-from .data.collect import package_versions
 from .data.columns import open_records
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
-from .data.records import Record, RecordFile, RecordHeader
+from .data.records import Record, RecordFile, RecordHeader, package_versions
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .fitting import DEFAULT_DELTA, fit, rule_named

@@ -18,9 +18,8 @@ from guardrail.errors import UsageError
 from guardrail.outcome import CERTIFIED, Diagnostics, Infeasible, InfeasibleReason
 
 from .binding import now
-from .data.collect import package_versions
 from .data.columns import open_records
-from .data.records import Record, RecordFile
+from .data.records import Record, RecordFile, package_versions
 from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
 from .pipeline import FitSettings, fit_artifact

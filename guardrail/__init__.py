@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from .artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
     from .bindings import bindings_for
     from .errors import (
-        AbstainedError,
         ArtifactError,
         ArtifactFormatError,
         ArtifactMismatchError,
@@ -22,7 +21,6 @@ if TYPE_CHECKING:
         MissingDependencyError,
         PromptTooLongError,
         RecordError,
-        UnmeasuredError,
         UsageError,
     )
     from .gate import accepts
@@ -36,7 +34,7 @@ if TYPE_CHECKING:
     from .prompting import PromptWrapping
     from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
     from .uncertainty import Scorer, make_estimator, plan_for, rank_mean, scorer, then, ties
-    from .verdict import Meaning, Reason, Verdict
+    from .verdict import AbstainedError, Meaning, Reason, UnmeasuredError, Verdict
 
 __all__ = [
     "AbstainedError",
@@ -87,7 +85,7 @@ __all__ = [
 ]
 
 _MODULES = {
-    "AbstainedError": "errors",
+    "AbstainedError": "verdict",
     "ArtifactError": "errors",
     "ArtifactFormatError": "errors",
     "ArtifactMismatchError": "errors",
@@ -119,7 +117,7 @@ _MODULES = {
     "ToolCall": "types",
     "Uncertainty": "types",
     "Unmeasured": "types",
-    "UnmeasuredError": "errors",
+    "UnmeasuredError": "verdict",
     "UsageError": "errors",
     "Verdict": "verdict",
     "accepts": "gate",

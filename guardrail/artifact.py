@@ -35,10 +35,11 @@ from .outcome import (
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
-from .types import Fingerprint, Frozen, SamplingPlan
+from .types import Fingerprint, Frozen, SamplingPlan, Unmeasured
 
 __all__ = [
     "ALL_OTHERS",
+    "GOES_ON",
     "MOST_FAILED",
     "Artifact",
     "CalibrationArtifact",
@@ -392,6 +393,11 @@ class RouterArtifact(Persisted):
                 if getattr(artifact, field) != getattr(first, field):
                     raise ValueError(f"group {name!r} has another {field} than the others; fit all on one record file")
         return self
+
+
+GOES_ON = frozenset({Unmeasured.CUT_OFF, Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
+"""Reasons of an unmeasured stage after which the next one is asked: its model has no answer to this very question, as
+it had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
 
 
 class StageShare(Frozen):

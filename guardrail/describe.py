@@ -1,28 +1,24 @@
-"""The words about a gate: what it promises, what that leaves out, what it answers, and why it decided as it did.
+"""The words about a gate: what it promises, what that leaves out, what it answers, and why it has no threshold.
 
-Artifacts, outcomes and verdicts store numbers and reasons; every sentence about a promise is made here, when it is
-shown. Terminal, report, log and ``/readyz`` therefore say the same. Shares are of all questions asked.
+Artifacts and outcomes store numbers and reasons; every sentence about a promise is made here, when it is shown.
+Terminal, report, log and ``/readyz`` therefore say the same. Shares are of all questions asked. The words of a verdict
+are in `guardrail.verdict`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
 from .items.spec import ItemRule
 from .notebook import percent, sure
 from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, TieBlock
-from .types import Basis, NoteKind, Reason, Uncertainty, Unmeasured
-
-if TYPE_CHECKING:
-    from .verdict import Verdict  # which shows itself with these words
 
 __all__ = [
     "FRESH_LABELS",
     "USEFUL_AUROC",
-    "WAY_OUT",
     "Asked",
     "Terms",
     "answer_if",
@@ -32,15 +28,12 @@ __all__ = [
     "confidence",
     "describe",
     "guarantee",
-    "next_step",
     "not_covered",
     "promise_line",
     "promised_of_items",
     "promises",
-    "reason_in_words",
     "remedy",
     "reversed_score",
-    "settled_early",
     "stops_nothing",
     "summary",
     "target_text",
@@ -52,8 +45,6 @@ __all__ = [
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
-LISTED = 12
-"""Most places of items that a sentence lists."""
 NO_THRESHOLD, NO_CALL = "answer nothing: no threshold was found", "let no call through: no threshold was found"
 PEOPLE = "prediction_powered"
 """The rule that fits on the labels of a judge, corrected by those of people."""
@@ -608,190 +599,3 @@ def _found_by_people(outcome: Infeasible) -> str:
         f"At the first threshold tested {e} of the {k} accepted answers that people labelled are wrong, which with the "
         f"judge's labels does not show an error rate of {outcome.alpha:g}. "
     )
-
-
-# -- Verdicts ----------------------------------------------------------------------------------------------------------
-
-WAY_OUT = {
-    Unmeasured.MISCONFIGURED: (
-        "Check the endpoint's key, model name and address, and that its server runs; until then every question is held "
-        "back."
-    ),
-    Unmeasured.DEGENERATE_SAMPLES: (
-        "`guardrail doctor --model MODEL` shows what the endpoint honours. If its answers differ although a probe got "
-        'equal ones (a model of rules, a few possible answers), draw without the probe: probe="off", or the class '
-        "attribute guardrail_trusted = True."
-    ),
-    Unmeasured.MODEL_CHANGED: (
-        "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
-    ),
-}
-"""The next step where something other than the question must be looked after."""
-_NEXT = {
-    Reason.WITHIN_THRESHOLD: "Nothing: the answer was given.",
-    Reason.ABOVE_THRESHOLD: "Hand the question to a person or a stronger model, or ask it more precisely.",
-    Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
-    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
-    Reason.PARTLY_HELD_BACK: "Have a person decide about the items that were held back.",
-    Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
-    Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
-}
-_HIGH = {
-    Basis.SAMPLES: "The model's own answers disagree too much",
-    Basis.SAMPLE_LIKELIHOOD: "The model gave its own answers too little probability",
-    Basis.ANSWER_LIKELIHOOD: "The model gave its own answer too little probability",
-    Basis.OPTIONS: "No option stands out clearly enough",
-    Basis.QUESTION_ABOUT_ANSWER: "Asked about its own answer, the model did not stand by it clearly enough",
-    Basis.SCORER: "The score does not speak for the answer clearly enough",
-    Basis.CONFIDENCE: "The score does not speak for the answer clearly enough",
-    Basis.TWO_STAGES: "The model gave its own answer too little probability, or its further answers contradict it",
-    Basis.SEVERAL: "Its scores together do not speak for the answer clearly enough",
-}
-"""The meaning of a high score."""
-
-
-def next_step(verdict: Verdict) -> str:
-    """The next step after a verdict, in one sentence."""
-    if (reason := verdict.uncertainty.reason) in WAY_OUT:
-        return WAY_OUT[reason]
-    if verdict.record is not None:
-        return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
-    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
-        return (
-            "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
-        )
-    return _NEXT[verdict.reason]
-
-
-def reason_in_words(verdict: Verdict) -> str:
-    """The reason of a verdict, with its numbers, its notes and the way out."""
-    outcome = verdict.outcome
-    stage = f"Stage {verdict.stage} of {len(outcome.stages)}: " if isinstance(outcome, CascadeOutcome) else ""
-    return " ".join((stage + _why(verdict), *_remarks(verdict)))
-
-
-def _why(verdict: Verdict) -> str:
-    notes, score = {note.kind: " ".join(note.about) for note in verdict.notes}, verdict.uncertainty
-    unmeasured = f"({score.reason}: {score.detail})"
-    if NoteKind.ALARM in notes:
-        return f"Held back although the gate accepts, because of an alarm. {notes[NoteKind.ALARM]}"
-    if NoteKind.NOT_RECORDED in notes:
-        return (
-            f"Held back although the gate accepts: the verdict could not be recorded ({notes[NoteKind.NOT_RECORDED]}). "
-            "Answers that cannot be recorded are not given. Fix the observer (on_verdict)."
-        )
-    if NoteKind.ANOTHER_MODEL in notes:
-        fault = notes[NoteKind.ANOTHER_MODEL]
-        return (
-            "Held back: the message did not come from the guarded model, so its score could not be measured. Hand it "
-            f"to a person.{f' It cannot be given out either: {fault}.' if fault else ''}"
-        )
-    if NoteKind.NO_LABEL in notes:
-        way_out = "`guardrail doctor --model MODEL` shows what the endpoint honours."
-        if score.reason is Unmeasured.CUT_OFF:
-            way_out = "Give plan= a larger max_tokens."
-        return (
-            f"Held back, and nobody is asked: it could not be measured {unmeasured}, so no decision about it could "
-            f"become a label. {_looked_after(score, way_out)}"
-        )
-    if verdict.reason is Reason.PARTLY_HELD_BACK:
-        return _in_part(verdict)
-    if verdict.reason is Reason.INFEASIBLE:
-        return _without_threshold(verdict)
-    if verdict.reason is Reason.UNMEASURED:
-        way_out = "The answer itself may be fine. Fix the cause and retry, or hand the question to a person."
-        if score.reason is not None and score.reason.depends_on_question:
-            way_out = "Hand the question to a person; nothing draws it again."
-        return f"Held back: the score could not be measured {unmeasured}. {_looked_after(score, way_out)}"
-    return _compared(verdict)
-
-
-def _looked_after(score: Uncertainty, otherwise: str) -> str:
-    """The way out of a cause that is not the question's; otherwise the text given."""
-    return otherwise if score.reason is None else WAY_OUT.get(score.reason, otherwise)
-
-
-def _compared(verdict: Verdict) -> str:
-    """Score and threshold, in the direction of the user's own score where that is the other one."""
-    score, outcome, threshold = verdict.uncertainty, verdict.outcome, verdict.threshold
-    assert score.value is not None, "it was measured"
-    assert threshold is not None, "it was compared"
-    unit, own = " nats" if score.unit == "nats" else "", ""
-    if verdict.basis is Basis.CONFIDENCE:
-        top = 1.0 if score.unit == "probability" else 0.0
-        own = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
-    target = target_text(verdict.alpha, certifies=certifies(outcome))
-    sign = ">" if verdict.reason is Reason.ABOVE_THRESHOLD else "<="
-    limit = f"{score.estimator} {score.value:.4g} {sign} {threshold:.4g}{unit}{own}"
-    if verdict.reason is not Reason.ABOVE_THRESHOLD:
-        return f"Accepted: {limit}, calibrated for {target}."
-    return (
-        f"Held back: {limit}, the threshold calibrated for {target} among answers that are given. "
-        f"{_HIGH[verdict.basis]}; hand the question to a person, a stronger model, or ask it more precisely."
-    )
-
-
-def _without_threshold(verdict: Verdict) -> str:
-    outcome = verdict.outcome
-    assert isinstance(outcome, Infeasible | CascadeOutcome), "it has no threshold"
-    why = why_infeasible(outcome)
-    if outcome.reason is InfeasibleReason.NOT_CALIBRATED:
-        score = verdict.uncertainty
-        fault = "" if score.measured else f" Not measured: {score.reason}: {score.detail}."
-        return f"Held back: {why[0].lower()}{why[1:]}{fault}"
-    if outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
-        return f"Held back: {why[0].lower()}{why[1:]}"
-    reason = "stage_not_used" if outcome.reason is None else outcome.reason.value
-    return (
-        f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
-        f"nothing is accepted ({reason}: {why}) Route these questions elsewhere, or calibrate with a larger alpha, "
-        "more questions, or a better model."
-    )
-
-
-def _in_part(verdict: Verdict) -> str:
-    """The reason of a verdict on items of which some are kept, with the places of the others."""
-    held, n = verdict.held_back, len(verdict.items)
-    places = ", ".join(item.shown_path or "(the whole value)" for item in held[:LISTED])
-    places += f" and {len(held) - LISTED} more" if len(held) > LISTED else ""
-    counted, limit = f"{n - len(held)} of {n} items", f"(uncertainty <= {verdict.threshold:.4g})"
-    if verdict.accepted:
-        return (
-            f"Accepted in part: kept {counted} {limit}. Held back: {places}. Have a person decide about these, or do "
-            "without them."
-        )
-    answer = verdict.candidate
-    calls = answer is not None and answer.tool_calls
-    without = "a call must not run without the others" if calls else "the caller takes a whole answer only"
-    return f"Held back: {counted} are certain enough {limit}, but {without}: {places}. Have a person decide about them."
-
-
-def _remarks(verdict: Verdict) -> Iterator[str]:
-    """The sentences after the reason."""
-    score, notes = verdict.uncertainty, {note.kind: note.about for note in verdict.notes}
-    if score.is_bound:
-        yield f"The score itself was not needed: {settled_early(score)}."
-    if (about := notes.get(NoteKind.AGREES_WITH_NONE)) is not None:
-        unread = f", and {about[0]} compares the samples alone" if about else ""
-        yield f"The answer agrees with none of the {len(verdict.samples)} samples{unread}."
-    if NoteKind.NOT_COMPARED in notes:
-        listed = "; ".join(notes[NoteKind.NOT_COMPARED])
-        yield f"Not judged, because the artifact leaves it out of the comparison: {listed}. Check it."
-    if verdict.items and not verdict.held_back:
-        yield f"Kept: all {len(verdict.items)} items."
-    if verdict.turns is not None:
-        yield f"The promise does not cover it: no calibration prompt had the turns {verdict.turns[:200]}."
-    if NoteKind.ASKED_BEFORE in notes:
-        yield "The same prompt was asked before; this is its verdict, and nothing was drawn again."
-    if NoteKind.NEXT_STAGE_NOT_ASKED in notes:
-        stage, after = verdict.stage, notes[NoteKind.NEXT_STAGE_NOT_ASKED][0]
-        yield (
-            f"Stage {after} was not asked instead: its threshold was calibrated for questions that stage {stage} is "
-            f"not certain about, not for all of them. Until stage {stage} decides again, have a person answer, or a "
-            f"guard of its own around the model of stage {after} (`calibrate fit`)."
-        )
-
-
-def settled_early(score: Uncertainty) -> str:
-    """How the first of two stages decided."""
-    return f"settled by the first call, whose score is {score.first:.4g}, whatever the samples say"

@@ -25,7 +25,7 @@ from collections.abc import Collection, Iterable
 from difflib import get_close_matches
 from importlib import import_module
 from importlib.metadata import EntryPoint
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from langchain_core.exceptions import LangChainException
 
@@ -33,7 +33,6 @@ from .plain_json import visible
 
 __all__ = [
     "READING",
-    "AbstainedError",
     "ArtifactError",
     "ArtifactFormatError",
     "ArtifactMismatchError",
@@ -43,7 +42,6 @@ __all__ = [
     "PromptTooLongError",
     "RecordError",
     "TurnsMismatchError",
-    "UnmeasuredError",
     "UnreadableReplyError",
     "UsageError",
     "describe_error",
@@ -53,9 +51,6 @@ __all__ = [
     "reply_facts",
     "require",
 ]
-
-if TYPE_CHECKING:
-    from .verdict import Verdict
 
 
 class GuardrailError(LangChainException):
@@ -104,45 +99,6 @@ class RecordError(GuardrailError):
 
 class PromptTooLongError(GuardrailError, ValueError):
     """The prompt (plus room for the answer) exceeds the model's context window."""
-
-
-class AbstainedError(GuardrailError):
-    """The guard abstained, and ``on_abstain="raise"`` is set or a text would have been taken for an answer.
-
-    Works with ``guard.with_fallbacks([other], exceptions_to_handle=(AbstainedError,))`` and with LangChain's
-    ``ModelFallbackMiddleware``.
-
-    Attributes:
-        verdict: The full verdict, with the frozen candidate answer that was held back.
-        message: The text the user would have received. ``str(error)`` is the verdict's detail, for the log.
-        ticket: Ticket under which a person decides (`guardrail.review.ticket`), or None.
-    """
-
-    def __init__(self, verdict: Verdict, message: str | None = None, ticket: str | None = None) -> None:
-        super().__init__(verdict.detail)
-        self.verdict = verdict
-        self.message = verdict.detail if message is None else message
-        self.ticket = ticket
-
-    @classmethod
-    def of(cls, verdict: Verdict, message: str | None = None, ticket: str | None = None) -> AbstainedError:
-        """An `UnmeasuredError` if the transport failed, so that nothing was measured; otherwise an `AbstainedError`.
-
-        For a cascade, only if no stage was measured: a retry would draw that stage again.
-        """
-        failed = verdict.reason.value == "unmeasured" and not verdict.is_result
-        return (UnmeasuredError if failed else AbstainedError)(verdict, message, ticket)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.verdict, self.message, self.ticket)  # pickling passes it between processes
-
-
-class UnmeasuredError(AbstainedError):
-    """The guard abstained because the model, its server or its endpoint failed. Another attempt may succeed.
-
-    Not where the question may be the cause (an empty, refused, unreadable or unjudged answer): that is a result, which
-    nothing may draw again, and raises a plain `AbstainedError`.
-    """
 
 
 def did_you_mean(name: object, known: Iterable[str]) -> str:

@@ -6,13 +6,15 @@ import logging
 import math
 from fractions import Fraction
 from functools import lru_cache
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
-from langchain_core.language_models import BaseChatModel
 from pydantic import Field
 
 from .errors import UsageError
 from .types import Frozen, Unit
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel  # slow to import, and commands on records do not need it
 
 __all__ = ["IMPORTED", "Clustering", "CorrectnessSpec", "EstimatorSpec", "JudgeSpec", "ModelIdentity", "identify"]
 

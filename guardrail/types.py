@@ -64,7 +64,7 @@ StopString = Annotated[str, Field(min_length=1)]
 class Frozen(BaseModel):
     """Base of every value and persisted type: immutable. An unknown name is an error, as an argument and in a file."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", defer_build=True)
 
     @classmethod
     def from_stored(cls, stored: str | bytes | Mapping[str, Any]) -> Self:

@@ -50,6 +50,12 @@ def test_a_command_loads_its_own_module_only() -> None:
     assert "calibrate.cli.run" not in heavy_modules("from calibrate.cli import app; import calibrate.cli.plan")
 
 
+def test_a_fit_loads_no_chat_model() -> None:
+    """Fits and reports read files: half of a second of imports at each of them would serve nothing."""
+    models = {"langsmith", "langchain_core.runnables.base", "langchain_core.language_models.chat_models"}
+    assert not heavy_modules("import calibrate.cli.fit; import calibrate.pipeline") & models
+
+
 def test_the_list_of_commands_is_what_the_commands_say() -> None:
     commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
     for name, (module, text) in COMMANDS.items():

@@ -11,21 +11,22 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import sha256
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage
 
 from guardrail.errors import GuardrailError
 from guardrail.judges.cache import PairCache
 from guardrail.plain_json import canonical_json
-from guardrail.sampling.native import is_native
-from guardrail.sampling.sampler import draw
 from guardrail.specs import CorrectnessSpec, identify
 from guardrail.types import SampleSet, SamplingPlan
 
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from .base import Label
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel
 
 __all__ = ["PROMPT_VERSION", "ChatLabelJudge", "judge_messages", "read_verdict"]
 
@@ -113,6 +114,9 @@ class ChatLabelJudge:
 
     def _ask(self, todo: dict[bytes, list[BaseMessage]]) -> Iterator[tuple[bytes, SampleSet]]:
         """Replies as they come."""
+        from guardrail.sampling.native import is_native  # chat models are slow to import
+        from guardrail.sampling.sampler import draw
+
         keys = list(todo)
         if is_native(self._model):
             for start in range(0, len(keys), _IN_FLIGHT):

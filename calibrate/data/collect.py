@@ -12,7 +12,6 @@ from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Literal
 
@@ -36,9 +35,9 @@ from guardrail.uncertainty import Scorer
 from .batches import Batches
 from .progress import Progress, silent
 from .questions import Question, fingerprint, option_labels
-from .records import Record, RecordHeader, RecordWriter, open_writer
+from .records import Record, RecordHeader, RecordWriter, open_writer, package_versions
 
-__all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records", "header_for", "package_versions"]
+__all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records", "header_for"]
 
 BATCH_SIZE = 16
 """Questions drawn at once by a native sampler."""
@@ -166,21 +165,6 @@ def header_for(
         n_questions=len(questions),
         packages=package_versions(),
     )
-
-
-def package_versions() -> dict[str, str]:
-    """Versions of the installed packages that can move a number."""
-    names = ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai")
-    return {name: installed for name in names if (installed := _version(name)) is not None}
-
-
-@cache
-def _version(package: str) -> str | None:
-    """The installed version; looking it up parses the package's metadata."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
 
 
 class _CollectTally:

@@ -17,9 +17,8 @@ from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReaso
 
 from .. import rules
 from ..binding import narrowed_plan, now, refuse_fitted, turns_of_records, unlike
-from ..data.collect import package_versions
 from ..data.columns import open_records
-from ..data.records import Record, RecordFile
+from ..data.records import Record, RecordFile, package_versions
 from ..data.split import Groups, Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..fitting import DEFAULT_DELTA

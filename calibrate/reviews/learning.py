@@ -16,10 +16,9 @@ from guardrail.types import SampleSet
 from guardrail.verdict import Reason
 
 from ..binding import hashes_of_fit
-from ..data.collect import package_versions
 from ..data.questions import fingerprint
 from ..data.record import ItemLabels
-from ..data.records import GIVEN, Record, RecordFile, RecordHeader
+from ..data.records import GIVEN, Record, RecordFile, RecordHeader, package_versions
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
 from ..ledger import Ledger, counted

@@ -15,7 +15,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import MOST_FAILED
-from guardrail.describe import WAY_OUT
 from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache, cached
@@ -24,6 +23,7 @@ from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
 from guardrail.uncertainty.combine import Ranks, needs_ranks, with_ranks
 from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
+from guardrail.verdict import WAY_OUT
 
 from ..data.formats.field_map import IMPORTED
 from ..data.progress import Progress, silent

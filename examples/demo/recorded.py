@@ -13,10 +13,9 @@ from typing import Any
 from rich.table import Table
 
 from calibrate.correctness import label_records, make_rule
-from calibrate.data.collect import package_versions
 from calibrate.data.progress import bar
 from calibrate.data.questions import Question, fingerprint
-from calibrate.data.records import Record, RecordFile, RecordHeader
+from calibrate.data.records import Record, RecordFile, RecordHeader, package_versions
 from calibrate.evaluation.evaluate import Evaluation, EvaluationRow, evaluate
 from calibrate.pipeline import fit_artifact
 from calibrate.report import compare_rules, write_report

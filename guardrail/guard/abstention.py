@@ -17,14 +17,13 @@ from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.config import run_in_executor
 
 from ..bindings import binding_settings
-from ..describe import next_step
-from ..errors import AbstainedError, UnmeasuredError, UsageError
+from ..errors import UsageError
 from ..items.partial import is_partial
 from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps, arun, run
 from ..sampling.limits import take_slot
 from ..types import Bindings
-from ..verdict import Verdict
+from ..verdict import AbstainedError, UnmeasuredError, Verdict, next_step
 from .base import GuardedChatModel
 from .messages import HANDOFF
 

@@ -18,7 +18,6 @@ from pydantic import Field
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
-from ..describe import next_step
 from ..errors import UsageError
 from ..items.gate import undivided
 from ..judges import with_majority
@@ -31,7 +30,7 @@ from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler, joined
 from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
-from ..verdict import Verdict
+from ..verdict import Verdict, next_step
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 

@@ -17,10 +17,11 @@ from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetr
 from pydantic import field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
-from ..errors import AbstainedError, UsageError
+from ..errors import UsageError
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
+from ..verdict import AbstainedError
 from .messages import as_chunk
 
 __all__ = [

@@ -14,13 +14,13 @@ from langchain_core.outputs import ChatResult
 from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
-from ..artifact import CascadeArtifact
+from ..artifact import GOES_ON, CascadeArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
-from ..types import Note, NoteKind, Reason, Unmeasured
+from ..types import Note, NoteKind, Reason
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
 from .base import GuardedChatModel
@@ -32,11 +32,7 @@ from .structured import TRANSPORT
 if TYPE_CHECKING:
     from langchain_core.prompts import ChatPromptTemplate
 
-__all__ = ["GOES_ON", "Cascade", "CascadeVerdict"]
-
-GOES_ON = frozenset({Unmeasured.CUT_OFF, Unmeasured.EMPTY_ANSWER, Unmeasured.REFUSED})
-"""Reasons of an unmeasured stage after which the next one is asked: its model has no answer to this very question, as
-it had none to some of the calibration questions. Any other cause (an outage, say) affects every question."""
+__all__ = ["Cascade", "CascadeVerdict"]
 
 
 class CascadeVerdict(Verdict):

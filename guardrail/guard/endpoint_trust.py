@@ -15,13 +15,12 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
-from ..describe import next_step
 from ..sampling.effects import Steps, run
 from ..sampling.limits import new_lock
 from ..sampling.probe import ProbeReport
 from ..sampling.prober import needs_probe, probe_steps
 from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
-from ..verdict import Verdict
+from ..verdict import Verdict, next_step
 
 __all__ = ["EndpointProblem", "EndpointTrust"]
 

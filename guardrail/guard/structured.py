@@ -18,10 +18,11 @@ from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
 from ..bindings import bindings_for, check_bindings, json_format
-from ..errors import AbstainedError, ArtifactMismatchError, UsageError
+from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.call_settings import SettingRole, setting_names
 from ..sampling.replies import end_of, is_whole
 from ..types import Bindings, SamplingPlan
+from ..verdict import AbstainedError
 from .abstention import Form
 from .messages import with_verdict
 

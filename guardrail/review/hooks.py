@@ -15,11 +15,11 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage
 
 from ..bindings import schemas_of
-from ..errors import AbstainedError, UsageError
+from ..errors import UsageError
 from ..guard.abstention import Abstention
 from ..guard.observers import chosen
 from ..prompting import copies_of, plain_turns, question_text
-from ..verdict import Verdict
+from ..verdict import AbstainedError, Verdict
 from .candidates import CandidateRule
 from .errors import StoreUnavailableError, UnstorableError
 from .item import ACTIONS, Action, Candidate, Content, Decision, Item, Kind

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from .native import NativeSampler, is_native, request_seed
-from .sampler import Sampler, draw
+if TYPE_CHECKING:
+    from ..uncertainty.plan import plan_for
+    from .sampler import draw
 
-__all__ = ["NativeSampler", "Sampler", "draw", "is_native", "plan_for", "request_seed"]
+__all__ = ["draw", "plan_for"]
 
 
 def __getattr__(name: str) -> Any:
-    # `plan_for` reads estimators, which build on sampling; this path is documented, so it is resolved on demand.
+    # On demand: `draw` loads LangChain's chat models, and `plan_for` reads estimators, which build on this package.
+    if name == "draw":
+        from .sampler import draw
+
+        return draw
     if name == "plan_for":
-        from guardrail.uncertainty.plan import plan_for
+        from ..uncertainty.plan import plan_for
 
         return plan_for
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

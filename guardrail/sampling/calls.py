@@ -25,7 +25,7 @@ from .call_settings import carried
 from .callbacks import drop_streaming_handlers, without_tokens
 from .draws import Draw
 from .effects import Effect, Steps, arun, run
-from .limits import adopt_limits, current_limits, limits_for_threads, take_slot
+from .limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, take_slot
 from .replies import cause_of, read_reply
 
 __all__ = [
@@ -41,8 +41,6 @@ __all__ = [
     "with_settings",
 ]
 
-DEFAULT_CONCURRENCY = 16
-"""Calls in flight at once, unless the caller says otherwise."""
 SAMPLE_INDEX = "guardrail_sample"
 """Run metadata key that numbers a call: -1 for the primary answer, 0 ... n - 1 for the samples."""
 

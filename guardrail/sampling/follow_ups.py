@@ -23,9 +23,9 @@ from ..errors import UsageError
 from ..plain_json import sha256_hex
 from ..prompting import PromptWrapping, question_text
 from ..types import Cost, Missing, Sample, SampleSet, SamplingPlan, Unmeasured
-from .calls import DEFAULT_CONCURRENCY, at_once
 from .draws import NOTHING, Draw
 from .effects import Steps
+from .limits import DEFAULT_CONCURRENCY
 
 __all__ = [
     "FOLLOW_UPS",
@@ -267,6 +267,8 @@ class Scoring:
                     return remembered
                 reply = yield from scorer.reply_steps(prompts[place], drawn[place], self.prompt)
                 return (yield from memory.note(piece, reply))
+
+            from .calls import at_once  # slow to import, and estimators only name follow-ups
 
             replies = yield at_once(rate, places, most or DEFAULT_CONCURRENCY)
             drawn = _attached(drawn, Round(name, plan, places, ()), replies)

@@ -28,6 +28,7 @@ from ..errors import UsageError
 from .effects import Effect, Steps, arun, run
 
 __all__ = [
+    "DEFAULT_CONCURRENCY",
     "Limit",
     "adopt_limits",
     "ain_flight",
@@ -41,6 +42,8 @@ __all__ = [
 ]
 
 
+DEFAULT_CONCURRENCY = 16
+"""Calls in flight at once, unless the caller says otherwise."""
 _with_locks: WeakSet[Any] = WeakSet()
 
 

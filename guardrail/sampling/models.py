@@ -17,11 +17,12 @@ import sys
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
 from pathlib import Path
-from typing import Any
-
-from langchain_core.language_models import BaseChatModel
+from typing import TYPE_CHECKING, Any
 
 from ..errors import MissingDependencyError, UsageError, load_entry_point
+
+if TYPE_CHECKING:
+    from langchain_core.language_models import BaseChatModel  # slow to import, and `import_named` does not need it
 
 __all__ = ["GROUP", "import_named", "resolve_model"]
 
@@ -57,6 +58,8 @@ def _form(kind: str) -> EntryPoint | None:
 
 
 def _from_python(spec: str, target: str) -> BaseChatModel:
+    from langchain_core.language_models import BaseChatModel
+
     named = import_named(target, f"model {spec!r}")
     if not callable(named) or isinstance(named, BaseChatModel):
         return _checked(named, spec)
@@ -99,6 +102,8 @@ def import_named(target: str, what: str) -> Any:
 
 
 def _checked(model: Any, spec: str) -> BaseChatModel:
+    from langchain_core.language_models import BaseChatModel
+
     if not isinstance(model, BaseChatModel):
         raise UsageError(f"model {spec!r} is a {type(model).__name__}; it must be a LangChain chat model or make one")
     return model

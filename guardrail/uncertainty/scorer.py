@@ -30,10 +30,9 @@ from ..errors import ArtifactMismatchError, GuardrailError, UsageError, describe
 from ..plain_json import canonical_json, sha256_hex
 from ..prompting import PromptWrapping, copies_of
 from ..sampling.background import BackgroundLoop
-from ..sampling.calls import DEFAULT_CONCURRENCY
 from ..sampling.effects import Effect, Steps
 from ..sampling.follow_ups import SCORE, FollowUp
-from ..sampling.limits import adopt_limits, current_limits, limits_for_threads, new_lock, take_slot
+from ..sampling.limits import DEFAULT_CONCURRENCY, adopt_limits, current_limits, limits_for_threads, new_lock, take_slot
 from ..sampling.models import import_named
 from ..sampling.replies import transport_cause
 from ..specs import EstimatorSpec

@@ -18,7 +18,7 @@ from uuid import uuid4
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
-from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
@@ -28,7 +28,7 @@ from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan
-from guardrail.verdict import Verdict
+from guardrail.verdict import AbstainedError, Verdict
 
 from .artifact_set import ANY_TOOL, ArtifactSet, Given
 from .calls import (

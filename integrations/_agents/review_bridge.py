@@ -15,9 +15,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from pydantic import ValidationError
 
-from guardrail.errors import AbstainedError, UnmeasuredError
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.verdict import Verdict
+from guardrail.verdict import AbstainedError, UnmeasuredError, Verdict
 
 from .calls import call_subject
 from .decisions import checked, tools_of

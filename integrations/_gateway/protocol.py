@@ -15,7 +15,6 @@ from typing import Any, Literal
 from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages, convert_to_openai_messages
 
 from guardrail.bindings import bindings_for, check_bindings
-from guardrail.describe import next_step
 from guardrail.errors import ArtifactMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
@@ -23,7 +22,7 @@ from guardrail.plain_json import json_fault
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.replies import end_of, is_refusal, is_whole
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
-from guardrail.verdict import Reason, Verdict
+from guardrail.verdict import Reason, Verdict, next_step
 
 from .._openai.requests import CHAT_COMPLETIONS
 from .config import Alias

@@ -17,10 +17,10 @@ from calibrate.rules.cascade import Policy, certified_cascade
 from calibrate.rules.certificate import certified
 from calibrate.rules.counts import Feasible
 from calibrate.scoring.apart import training_of
-from guardrail.artifact import CascadeArtifact
+from guardrail.artifact import GOES_ON, CascadeArtifact
 from guardrail.describe import promises, why_infeasible
 from guardrail.errors import ArtifactFormatError, ArtifactTamperedError, UsageError
-from guardrail.guard.cascade import GOES_ON, Cascade
+from guardrail.guard.cascade import Cascade
 from guardrail.outcome import InfeasibleReason
 from guardrail.specs import EstimatorSpec
 from guardrail.types import Unmeasured

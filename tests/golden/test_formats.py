@@ -24,7 +24,7 @@ from calibrate.ledger import Ledger, Line
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Spent
 from guardrail.bindings import read_bindings
-from guardrail.errors import AbstainedError, ArtifactTamperedError, GuardrailError
+from guardrail.errors import ArtifactTamperedError, GuardrailError
 from guardrail.guard.assess import Remembered
 from guardrail.items.spec import ItemScores, ItemsSpec
 from guardrail.judges import EntailmentScores
@@ -38,7 +38,7 @@ from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.combine import Parts
-from guardrail.verdict import Reason, Verdict
+from guardrail.verdict import AbstainedError, Reason, Verdict
 from integrations._agents.held import GuardState, unpack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import ReviewBridge

@@ -18,9 +18,8 @@ from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
-from ..collect import package_versions
 from ..questions import fingerprint
-from ..records import Record, RecordFile, RecordHeader
+from ..records import Record, RecordFile, RecordHeader, package_versions
 from ..rows import KINDS, Found, RawRow, get_name, open_rows, with_paths
 from .build import Builder, OptionScale, Primary, check_references
 from .exports import EXPORTS, export_like

@@ -18,9 +18,10 @@ from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, Spent
 from guardrail.bindings import bindings_for
 from guardrail.describe import together
 from guardrail.doctor import examine
-from guardrail.errors import AbstainedError, ArtifactFormatError, ArtifactMismatchError
+from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
 from guardrail.monitor import DriftMonitor
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.verdict import AbstainedError
 from integrations._agents.artifact_set import load
 
 HALF = "Is it open?"  # two meanings, equally often: ln 2 = .69

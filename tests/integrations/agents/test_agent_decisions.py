@@ -27,9 +27,9 @@ from pydantic import BaseModel
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import bindings_for
-from guardrail.errors import AbstainedError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.chat_model import Guardrail
+from guardrail.verdict import AbstainedError
 from integrations._agents.agent_model import name_of
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, guarded_nodes

@@ -18,12 +18,11 @@ from langchain_core.runnables import RunnableLambda
 from langgraph.checkpoint.memory import InMemorySaver
 from pydantic import PrivateAttr
 
-from guardrail.errors import AbstainedError, UnmeasuredError
 from guardrail.prompting import question_text
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.draws import Draws
 from guardrail.testing import ended
-from guardrail.verdict import Reason
+from guardrail.verdict import AbstainedError, Reason, UnmeasuredError
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, Counter, artifact_of
 from tests.integrations.agents.test_langchain_agents import Alarmed

@@ -29,13 +29,13 @@ from langgraph.types import Command, interrupt
 from pydantic import BaseModel, ValidationError
 
 from guardrail.artifact import ALL_OTHERS, RouterArtifact
-from guardrail.errors import AbstainedError, ArtifactMismatchError, UsageError
+from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
-from guardrail.verdict import Verdict
+from guardrail.verdict import AbstainedError, Verdict
 from integrations.langchain_agents import GuardrailMiddleware
 from tests.integrations.agents.agent_fakes import (
     SYSTEM,
