@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -21,21 +21,8 @@ from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs
 from .frame.next_commands import listed
-from .frame.options import (
-    FILES,
-    MODEL_HELP,
-    SCORES,
-    CallsOption,
-    ItemsOption,
-    MaxTokensOption,
-    PrimaryOption,
-    SamplesOption,
-    SetOption,
-    SystemOption,
-    TemperatureOption,
-    ToolsOption,
-)
-from .frame.settings import CollectSettings, load_settings
+from .frame.options import FILES, MODEL_HELP, SetOption
+from .frame.settings import CollectSettings, load_settings, with_flags
 from .frame.terminal import finish, print_line
 
 __all__ = ["collect"]
@@ -44,7 +31,9 @@ Engine = Literal["live", "ray", "batch", "export"]
 
 
 @command("collect", "calibrating.md#collect")
+@with_flags(CollectSettings)
 def collect(
+    *,
     questions: Annotated[
         Path, typer.Argument(help="Questions: .jsonl or .csv with question[, references, options, group].")
     ],
@@ -52,21 +41,6 @@ def collect(
     out: Annotated[Path, typer.Option("--out", "-o", help="Record file; resumed if it exists.")] = Path(
         "records.jsonl"
     ),
-    score: Annotated[
-        list[str] | None,
-        typer.Option("--score", "-s", help="What will be computed; decides what is drawn.", rich_help_panel=SCORES),
-    ] = None,
-    scorer: Annotated[
-        list[str] | None, typer.Option(help="A score of your own, MODULE:NAME.", rich_help_panel=SCORES)
-    ] = None,
-    items: ItemsOption = False,
-    calls: CallsOption = None,
-    n: SamplesOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    primary: PrimaryOption = None,
-    system: SystemOption = None,
-    tools: ToolsOption = None,
     assigned: SetOption = None,
     map: Annotated[
         list[str] | None, typer.Option("--map", help="FIELD=COLUMN of questions.", rich_help_panel=FILES)
@@ -83,6 +57,7 @@ def collect(
     results: Annotated[
         list[Path] | None, typer.Option(help="Results of exported requests.", rich_help_panel=FILES)
     ] = None,
+    given: dict[str, Any],
 ) -> None:
     """Ask the model every question: one primary answer and n samples each.
 
@@ -92,10 +67,8 @@ def collect(
     Every answer is on disk before the next is waited for: the same command continues a collection that was stopped.
     Options given several times: --score, --scorer, --map, --set, --results.
     """
-    drawn = ("score", "scorer", "items", "calls", "n", "temperature", "max_tokens", "primary", "system", "tools")
-    values = locals()
-    settings = load_settings(CollectSettings, None, {name: values[name] for name in drawn}, assigned or ())
-    keep_inputs([questions, tools, *(results or ())], [out])
+    settings = load_settings(CollectSettings, None, given, assigned or ())
+    keep_inputs([questions, settings.tools, *(results or ())], [out])
     if engine in ("live", "ray") and results:
         raise UsageError("--results belong to --engine batch. Add that, too.")
     columns = parse_map(map) if map else None
@@ -125,10 +98,10 @@ def collect(
         print_line(
             f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of the "
             f"scores takes {POOL_FACTOR * 300 * 2} questions."
-            if not items
+            if not settings.items
             else f"{without} item by item: score them, and `calibrate label --cut` asks about the certain items only."
         )
-    by_items = " --items" if items else ""
+    by_items = " --items" if settings.items else ""
     finish([out], f"calibrate score {listed([out])}{by_items}")
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -20,7 +20,7 @@ from ..data.columns import in_memory
 from ..data.formats import ImportSettings, is_table
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, write_records
-from ..data.split import Groups, Repeats, dependence, one_per_question, split
+from ..data.split import Groups, dependence, one_per_question, split
 from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious, unread_answers
@@ -64,27 +64,40 @@ __all__ = ["fit"]
 
 
 @dataclass(frozen=True, slots=True)
-class _Testing:
-    """The questions that the fit leaves out and is tested on."""
+class _Job:
+    """What a fit of whole answers is asked for; the fields are those of the command."""
 
-    fraction: float
-    files: Sequence[Path]
+    records: Sequence[Path]
+    out: Path
+    alpha: float | Literal["smallest"]
+    rule: str
+    delta: float | None
+    share: float | None
+    groups: Groups
+    test_fraction: float
+    test: Sequence[Path]
     table: ImportSettings
+    settings: FitSettings
 
-    def cut(
-        self, file: RecordFile, path: Path, groups: Groups, repeats: Repeats
-    ) -> tuple[Sequence[Record], RecordFile | None]:
-        """The records of the fit, and the test part; a part of these records belongs into the file at ``path``.
+    @property
+    def kept_out(self) -> Path:
+        """The file of the questions that the fit leaves out."""
+        return self.out.with_suffix(".test.jsonl")
 
-        The test part counts equal questions as the fit does.
-        """
-        if self.files:
-            return file.records, open_pool(self.files, self.table)
-        if not self.fraction:
+    @property
+    def labelled_by_people(self) -> Path:
+        """The file of the random sample that people labelled."""
+        return self.out.with_suffix(".human.jsonl")
+
+    def cut(self, file: RecordFile) -> tuple[Sequence[Record], RecordFile | None]:
+        """The records of the fit, and those to test on, which count equal questions as the fit does."""
+        if self.test:
+            return file.records, open_pool(self.test, self.table)
+        if not self.test_fraction:
             return file.records, None
-        part, rest = split(file.records, test_fraction=self.fraction, seed=0, groups=groups)
-        rest = one_per_question(rest) if repeats == "once" else rest
-        return part, RecordFile(path, part_header(file.header, rest), rest, file.torn)
+        part, rest = split(file.records, test_fraction=self.test_fraction, seed=0, groups=self.groups)
+        rest = one_per_question(rest) if self.settings.repeats == "once" else rest
+        return part, RecordFile(self.kept_out, part_header(file.header, rest), rest, file.torn)
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +111,6 @@ class _Fitted:
         part: Records of the fit.
         test: Records to test on, if there are any.
         beside: Records to write next to the artifact: the part that was kept out, or the sample that people labelled.
-        repeats: Whether equal questions of the test records count once.
     """
 
     artifact: CalibrationArtifact
@@ -107,89 +119,52 @@ class _Fitted:
     part: Sequence[Record]
     test: RecordFile | None = None
     beside: RecordFile | None = None
-    repeats: Repeats = "once"
 
 
-class _Fitting(Protocol):
-    """A way to make an artifact of a record file: by its labels alone, or with people's."""
-
-    def fit(self, file: RecordFile, key: str) -> _Fitted:
-        """Fit on the scores of ``key``."""
-        ...
-
-
-@dataclass(frozen=True, slots=True)
-class _ByRule:
-    """Fit by a threshold rule on the labels of the records, without the test part."""
-
-    sources: Sequence[Path]
-    out: Path
-    rule: str
-    alpha: float | Literal["smallest"]
-    delta: float | None
-    share: float | None
-    groups: Groups
-    testing: _Testing
-    settings: FitSettings
-
-    def fit(self, file: RecordFile, key: str) -> _Fitted:
-        """Fit, on the estimator with the highest AUROC if ``key`` is AUTO."""
-        settings = self.settings
-        part, test = self.testing.cut(file, _kept_out(self.out), self.groups, settings.repeats)
-        if key == AUTO:
-            chosen = choose_score(file, groups=self.groups, part=tuple(part))
-            print_choice(chosen)
-            key, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
-        artifact = fit_artifact(
-            file,
-            score=key,
-            alpha=self.alpha,
-            rule=self.rule,
-            delta=self.delta,
-            share=self.share,
-            groups=self.groups,
-            part=part,
-            settings=settings,
-        )
-        if test is not None:
-            refuse_failed(test.records, key, allowed=settings.without_failed)
-        if test is not None and self.testing.files:  # before the fit is counted
-            require_same(artifact, test, key)
-            refuse_untestable(test.records, key)
-            refuse_fitted(artifact, test.records, "test")
-        artifact = _counted(artifact, self.sources, key)
-        beside = None if self.testing.files else test
-        return _Fitted(artifact, key, self.sources, part, test, beside=beside, repeats=settings.repeats)
+def _fit_by_rule(job: _Job, file: RecordFile, key: str) -> _Fitted:
+    """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if ``key`` is AUTO."""
+    settings = job.settings
+    part, test = job.cut(file)
+    if key == AUTO:
+        chosen = choose_score(file, groups=job.groups, part=tuple(part))
+        print_choice(chosen)
+        key, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
+    artifact = fit_artifact(
+        file,
+        score=key,
+        alpha=job.alpha,
+        rule=job.rule,
+        delta=job.delta,
+        share=job.share,
+        groups=job.groups,
+        part=part,
+        settings=settings,
+    )
+    if test is not None:
+        refuse_failed(test.records, key, allowed=settings.without_failed)
+    if test is not None and job.test:  # before the fit is counted
+        require_same(artifact, test, key)
+        refuse_untestable(test.records, key)
+        refuse_fitted(artifact, test.records, "test")
+    artifact = counted(artifact, Ledger(job.records))
+    return _Fitted(artifact, key, job.records, part, test, beside=None if job.test else test)
 
 
-@dataclass(frozen=True, slots=True)
-class _WithPeople:
-    """Fit on a judge's labels of all records, and people's of a random sample of them."""
-
-    labels: Path
-    out: Path
-    alpha: float
-    delta: float
-    sources: Sequence[Path]
-    without_failed: bool
-
-    def fit(self, file: RecordFile, key: str) -> _Fitted:
-        """Fit, and keep the sample that people labelled."""
-        file, labels, path = in_memory(file), read_labels(self.labels), _labelled_by_people(self.out)
-
-        artifact, sample = artifact_with_people(
-            file,
-            labels,
-            score=key,
-            alpha=self.alpha,
-            delta=self.delta,
-            without_failed=self.without_failed,
-        )
-        artifact = _counted(artifact, self.sources, key)
-        return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
+def _fit_with_people(job: _Job, file: RecordFile, key: str, labels: Path) -> _Fitted:
+    """Fit on a judge's labels of all records and people's of a random sample, which is kept."""
+    artifact, sample = artifact_with_people(
+        in_memory(file),
+        read_labels(labels),
+        score=key,
+        alpha=_number(job.alpha),
+        delta=DEFAULT_DELTA if job.delta is None else job.delta,
+        without_failed=job.settings.without_failed,
+    )
+    artifact, path = counted(artifact, Ledger(job.records)), job.labelled_by_people
+    return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
 
 
-def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> None:
+def _fit_by_group(job: _Job, by: ByGroup, file: RecordFile, key: str) -> None:
     """Fit a router, test it on what was kept out, and write and print it.
 
     Raises:
@@ -197,26 +172,24 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
     """
     if key == AUTO:
         raise UsageError("--score auto chooses one score for all questions. With --by group name a score.")
-    repeats = fitting.settings.repeats
-    part, test = fitting.testing.cut(file, _kept_out(fitting.out), fitting.groups, repeats)
+    part, test = job.cut(file)
     router = fit_router(
         file,
         score=key,
         by=by,
-        alpha=_number(fitting.alpha),
-        rule=fitting.rule,
-        delta=DEFAULT_DELTA if fitting.delta is None else fitting.delta,
-        share=fitting.share,
+        alpha=_number(job.alpha),
+        rule=job.rule,
+        delta=DEFAULT_DELTA if job.delta is None else job.delta,
+        share=job.share,
         part=part,
-        settings=fitting.settings,
+        settings=job.settings,
     )
-    audits = {} if test is None else audit_router(router, test.records, key, repeats=repeats)
-    ledger = Ledger(fitting.sources)
-    router = counted(router, ledger)
+    audits = {} if test is None else audit_router(router, test.records, key, repeats=job.settings.repeats)
+    router = counted(router, Ledger(job.records))
     print_fits(next(iter(router.artifacts.values())))
-    fitting.out.parent.mkdir(parents=True, exist_ok=True)
-    written = [router.save(fitting.out)]
-    if test is not None and not fitting.testing.files:
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    written = [router.save(job.out)]
+    if test is not None and not job.test:
         write_records(test.path, test.header, test.records)
         written.append(test.path)
     print_router(router)
@@ -224,25 +197,10 @@ def _fit_by_group(fitting: _ByRule, by: ByGroup, file: RecordFile, key: str) -> 
         print_audits(audits)
     finish(
         written,
-        f"calibrate report {listed([fitting.out])}; serve it with guardrail.Router.of(model, artifact, key=...)",
+        f"calibrate report {listed([job.out])}; serve it with guardrail.Router.of(model, artifact, key=...)",
     )
     if any(result.verdict == "refuted" for result in audits.values()):
         raise typer.Exit(1)
-
-
-def _counted(artifact: CalibrationArtifact, sources: Sequence[Path], key: str) -> CalibrationArtifact:
-    """The artifact with the fits on these labels counted."""
-    ledger = Ledger(sources)
-    artifact = counted(artifact, ledger)
-    return artifact
-
-
-def _kept_out(out: Path) -> Path:
-    return out.with_suffix(".test.jsonl")
-
-
-def _labelled_by_people(out: Path) -> Path:
-    return out.with_suffix(".human.jsonl")
 
 
 @command("fit", "calibrating.md#fit")
@@ -345,30 +303,25 @@ def fit(
         )
         return
     refuse_without_items(cap=cap)
+    _refuse_conflicts(rule, human_labels, test, test_fraction, by=by, clusters=cluster_by_group)
     name, options = _rule_and_options(rule or CERTIFIED)
-    share = options.pop("share", None)
-    table = table_settings(map, right, cut)
-    testing, groups_of = _Testing(test_fraction, test or (), table), None if by is None else _by(by)
-    fitting: _Fitting
-    if human_labels is not None:
-        beside = [_labelled_by_people(out)]
-        fitting = _WithPeople(human_labels, out, _number(target), spent, records, without_failed)
-    else:
-        beside = [_kept_out(out)] if test_fraction else []
-        fitting = _ByRule(
-            sources=records,
-            out=out,
-            rule=name,
-            alpha=target,
-            delta=delta,
-            share=share,
-            groups=groups,
-            testing=testing,
-            settings=FitSettings(options, "all" if count_repeats else "once", without_failed),
-        )
-    keep_inputs([*records, *testing.files, human_labels, estimator], [out, *beside])
-    _refuse_conflicts(rule, human_labels, testing, by=by, clusters=cluster_by_group)
-    files = open_files(records, table)
+    job = _Job(
+        records=records,
+        out=out,
+        alpha=target,
+        rule=name,
+        delta=delta,
+        share=options.pop("share", None),
+        groups=groups,
+        test_fraction=test_fraction,
+        test=test or (),
+        table=table_settings(map, right, cut),
+        settings=FitSettings(options, "all" if count_repeats else "once", without_failed),
+    )
+    grouping = None if by is None else _by(by)
+    beside = job.labelled_by_people if human_labels is not None else job.kept_out if test_fraction else None
+    keep_inputs([*records, *job.test, human_labels, estimator], [out, beside])
+    files = open_files(records, job.table)
     file = pool_of(files)
     refuse_few(file, allowed=few)
     key = _key(file, estimator, reads_all=human_labels is not None)
@@ -376,19 +329,18 @@ def fit(
     if human_labels is None and not trust_labels:
         refuse_broken(file)
     warn_incomplete(file)
-    if groups_of is not None:
-        assert isinstance(fitting, _ByRule), "refused above"
-        _fit_by_group(fitting, groups_of, file, key)
+    if grouping is not None:
+        _fit_by_group(job, grouping, file, key)
         warn_unlike(files, key)
         return
-    fitted = fitting.fit(file, key)
+    fitted = _fit_by_rule(job, file, key) if human_labels is None else _fit_with_people(job, file, key, human_labels)
     out.parent.mkdir(parents=True, exist_ok=True)
     fitted.artifact.save(out)
     if fitted.beside is not None:
         write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
     print_ranked(fitted.artifact.estimator)
     warn_unlike(files, fitted.key)
-    _present(fitted, file, testing.files, out)
+    _present(fitted, file, job)
 
 
 def _target(text: str) -> float | Literal["smallest"]:
@@ -441,20 +393,21 @@ def _by(text: str) -> ByGroup:
 def _refuse_conflicts(
     rule: str | None,
     human_labels: Path | None,
-    testing: _Testing,
+    test: Sequence[Path] | None,
+    test_fraction: float,
     *,
     by: str | None,
     clusters: bool,
 ) -> None:
     """Refuse options that exclude each other, before a file is read."""
-    if human_labels is not None and (rule or by or clusters or testing.files or testing.fraction):
+    if human_labels is not None and (rule or by or clusters or test or test_fraction):
         raise UsageError(
             "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
             "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
         )
     if by and clusters:
         raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    if testing.files and testing.fraction:
+    if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
 
 
@@ -470,15 +423,15 @@ def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
     return AUTO
 
 
-def _present(fitted: _Fitted, file: RecordFile, test_files: Sequence[Path], out: Path) -> None:
+def _present(fitted: _Fitted, file: RecordFile, job: _Job) -> None:
     """Test the artifact on what the fit left out, and print the verdict and the next command.
 
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise.
     """
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
-    audited = None if test is None else audit(artifact, test.records, key, repeats=fitted.repeats)
-    tests = test_files if test is None or fitted.beside is None else [test.path]
+    audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
+    tests, out = job.test if test is None or fitted.beside is None else [test.path], job.out
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     interval = auroc_of(artifact)
     reversed_score = interval is not None and interval.verdict == "reversed"
@@ -488,8 +441,8 @@ def _present(fitted: _Fitted, file: RecordFile, test_files: Sequence[Path], out:
         fresh_command(artifact, key, tests, out),
         listed(fitted.sources),
         unread=unread(key, unread_answers(file, key)),
-        # Of a reversed score every label looks suspicious.
         dependent=dependence(fitted.part),
+        # Of a reversed score every label looks suspicious.
         doubtful=None if reversed_score else _doubtful(fitted, report),
     )
     print_verdict(text)
@@ -497,10 +450,10 @@ def _present(fitted: _Fitted, file: RecordFile, test_files: Sequence[Path], out:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None:
         _print_share(test.header.scope)
+    following = report + "".join(f" --test {listed([path])}" for path in tests)
     if any(map(is_table, fitted.sources)):
-        report = f"calibrate report {listed([out])} | docs/start/scores.md"
-    written = [out] if fitted.beside is None else [out, fitted.beside.path]
-    conclude(written, text, report + "".join(f" --test {listed([path])}" for path in tests))
+        following = f"calibrate report {listed([out])} | docs/start/scores.md"
+    conclude([out] if fitted.beside is None else [out, fitted.beside.path], text, following)
 
 
 def _doubtful(fitted: _Fitted, report: str) -> str | None:

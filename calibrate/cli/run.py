@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from langchain_core.language_models import BaseChatModel
@@ -60,21 +60,8 @@ from .frame.labels import (
     rule_from,
 )
 from .frame.next_commands import fresh_command, listed
-from .frame.options import (
-    PROMISE,
-    SCORES,
-    WHAT,
-    CallsOption,
-    MaxTokensOption,
-    OptionalModelOption,
-    PrimaryOption,
-    SamplesOption,
-    SetOption,
-    SystemOption,
-    TemperatureOption,
-    ToolsOption,
-)
-from .frame.settings import RunSettings, load_settings
+from .frame.options import SetOption
+from .frame.settings import RunSettings, load_settings, with_flags
 from .frame.terminal import console, print_line
 from .frame.verdicts import (
     conclude,
@@ -87,53 +74,14 @@ __all__ = ["run"]
 
 
 @command("run", "calibrating.md#all-at-once")
+@with_flags(RunSettings)
 def run(
+    *,
     config: Annotated[
         Path | None, typer.Argument(help="YAML file of settings, with _ for -; flags win.", show_default=False)
     ] = None,
-    questions: Annotated[Path | None, typer.Option(help="Question file, .jsonl or .csv.", rich_help_panel=WHAT)] = None,
-    model: OptionalModelOption = None,
-    out: Annotated[Path | None, typer.Option("--out", "-o", help="Folder (calibration).", rich_help_panel=WHAT)] = None,
-    test_fraction: Annotated[
-        float | None, typer.Option(help="Share of the questions to test on (0.3).", rich_help_panel=WHAT)
-    ] = None,
-    calls: CallsOption = None,
-    n: SamplesOption = None,
-    temperature: TemperatureOption = None,
-    max_tokens: MaxTokensOption = None,
-    primary: PrimaryOption = None,
-    system: SystemOption = None,
-    tools: ToolsOption = None,
-    score: Annotated[
-        str | None, typer.Option("--score", "-s", help="A score; auto: the best one.", rich_help_panel=SCORES)
-    ] = None,
-    scorer: Annotated[
-        str | None, typer.Option(help="A score of your own, MODULE:NAME.", rich_help_panel=SCORES)
-    ] = None,
-    correctness: Annotated[
-        str | None, typer.Option(help="Rule that labels, as `label --rule`.", rich_help_panel=SCORES)
-    ] = None,
-    judge_model: Annotated[
-        str | None, typer.Option(help="Model that labels, instead of a rule.", rich_help_panel=SCORES)
-    ] = None,
-    items: Annotated[
-        bool | None,
-        typer.Option("--items", help="Keep or hold back each item (field of JSON).", rich_help_panel=SCORES),
-    ] = None,
-    alpha: Annotated[
-        float | None,
-        typer.Option("--alpha", "-a", help="Share of wrong answers accepted (0.1).", rich_help_panel=PROMISE),
-    ] = None,
-    rule: Annotated[str | None, typer.Option(help="Threshold rule (certified).", rich_help_panel=PROMISE)] = None,
-    delta: Annotated[float | None, typer.Option(help="Failure probability (0.1).", rich_help_panel=PROMISE)] = None,
-    trust_labels: Annotated[
-        bool | None, typer.Option("--trust-labels", help="Fit on labels that look broken.", rich_help_panel=PROMISE)
-    ] = None,
-    without_failed: Annotated[
-        bool | None,
-        typer.Option("--without-failed", help="Fit without questions that failed.", rich_help_panel=PROMISE),
-    ] = None,
     assigned: SetOption = None,
+    given: dict[str, Any],
 ) -> None:
     """Do it all: collect, score, label, fit, test on questions kept out, report.
 
@@ -143,8 +91,7 @@ def run(
     The same command continues a run that was interrupted. Exit code 1 if the
     questions kept out refute the promise.
     """
-    flags = {name: value for name, value in locals().items() if name not in ("config", "assigned")}
-    _run(config, load_settings(RunSettings, config, flags, assigned or ()))
+    _run(config, load_settings(RunSettings, config, given, assigned or ()))
 
 
 def _run(config: Path | None, settings: RunSettings) -> None:

@@ -22,23 +22,15 @@ __all__ = [
     "PROMISE",
     "SCORES",
     "WHAT",
-    "CallsOption",
     "CutOption",
     "EstimatorOption",
     "ItemsOption",
     "MapOption",
-    "MaxTokensOption",
     "MissingOption",
-    "OptionalModelOption",
-    "PrimaryOption",
     "RecordsArgument",
     "RespondOption",
     "RightOption",
-    "SamplesOption",
     "SetOption",
-    "SystemOption",
-    "TemperatureOption",
-    "ToolsOption",
     "WithoutFailedOption",
     "chosen_estimator",
     "table_settings",
@@ -53,25 +45,6 @@ PROMISE, LABELS, FILES = "Promise", "Labels and test", "Files"
 COLUMNS = "Columns of a table"
 """Headings of options in the help of commands."""
 
-OptionalModelOption = Annotated[
-    str | None, typer.Option("--model", "-m", help=f"{MODEL_HELP}", rich_help_panel=WHAT, metavar="MODEL")
-]
-CallsOption = Annotated[
-    float | None, typer.Option(help="Calls for each question: 1, 1.4, 3, 11.", rich_help_panel=ASKING)
-]
-SamplesOption = Annotated[
-    int | None, typer.Option("--n", help="Samples for each question (10).", rich_help_panel=ASKING)
-]
-TemperatureOption = Annotated[float | None, typer.Option(help="Of the samples, above 0 (0.7).", rich_help_panel=ASKING)]
-MaxTokensOption = Annotated[int | None, typer.Option(help="Longest answer, in tokens (256).", rich_help_panel=ASKING)]
-PrimaryOption = Annotated[
-    str | None,
-    typer.Option(help="The answer given: greedy, or sampled too.", rich_help_panel=ASKING, metavar="HOW"),
-]
-SystemOption = Annotated[str | None, typer.Option(help="System message, or @FILE.", rich_help_panel=ASKING)]
-ToolsOption = Annotated[
-    Path | None, typer.Option(help="JSON: tools, or tools and format.", rich_help_panel=ASKING, metavar="FILE")
-]
 SetOption = Annotated[
     list[str] | None,
     typer.Option("--set", help="A rare setting: seed=1, stop=END, ...", rich_help_panel=ASKING, metavar="NAME=VALUE"),

@@ -1,15 +1,19 @@
-"""Settings of `run` and `collect`: the common ones are flags, all of them stand in one YAML file or in `--set`."""
+"""Settings of `run` and `collect`: all stand in one YAML file or in `--set`, and the common ones are flags."""
 
 from __future__ import annotations
 
 import difflib
 import json
 import shlex
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from inspect import Parameter, Signature, signature
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar, get_args, get_origin
 
+import typer
 from pydantic import Field, ValidationError, field_validator
+from pydantic_core import PydanticUndefined
+from typer.models import ArgumentInfo
 
 from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, require
@@ -24,8 +28,69 @@ from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.questions import Question, option_labels, slot_names, system_of
 from ...scoring.scores import parse_estimator, usual_estimators
+from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
 
-__all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings"]
+__all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings", "with_flags"]
+
+
+def _flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
+    """A field that is also a flag, under a heading of the help; its description is the help."""
+    extra: dict[str, Any] = {"panel": panel, "short": short, "metavar": metavar}
+    return Field(default=default, description=description, json_schema_extra=extra, **limits)
+
+
+def with_flags(kind: type[Frozen]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Give a command a flag for each setting that is one; its parameter ``given`` takes them by name, None if left out.
+
+    Args:
+        kind: The settings of the command. Their flags stand before its own options.
+    """
+
+    def decorated(command: Callable[..., None]) -> Callable[..., None]:
+        flags = _options(kind)
+        own = [each for each in signature(command, eval_str=True).parameters.values() if each.name != "given"]
+        first = [each for each in own if each.default is Parameter.empty or _is_argument(each)]
+
+        def with_given(**values: Any) -> None:
+            given = {name: values.pop(name) for name in flags}
+            command(**values, given=given)
+
+        parameters = [*first, *flags.values(), *(each for each in own if each not in first)]
+        with_given.__doc__, with_given.__name__ = command.__doc__, command.__name__
+        with_given.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
+        return with_given
+
+    return decorated
+
+
+def _is_argument(parameter: Parameter) -> bool:
+    return any(isinstance(each, ArgumentInfo) for each in get_args(parameter.annotation))
+
+
+def _options(kind: type[Frozen]) -> dict[str, Parameter]:
+    """The flags of settings by name, in the order of their headings."""
+    options: dict[tuple[str, str], Parameter] = {}
+    for name, field in kind.model_fields.items():
+        extra = field.json_schema_extra
+        if not isinstance(extra, dict):
+            continue
+        several, usual = get_origin(field.annotation) is tuple, field.default
+        shown = "" if several or usual in (None, False, PydanticUndefined) else f" ({usual})"
+        option = typer.Option(
+            *filter(None, ("--" + name.replace("_", "-"), str(extra["short"]))),
+            help=f"{str(field.description).removesuffix('.')}{shown}.",
+            rich_help_panel=str(extra["panel"]),
+            metavar=str(extra["metavar"]) or None,
+        )
+        # What typer reads by itself; other types, such as a choice of words, are read by the settings.
+        plain = [each for each in (field.annotation, *get_args(field.annotation)) if each in (bool, int, float, Path)]
+        taken: Any = list[str] if several else plain[0] if plain else str
+        annotation = Annotated[taken | None, option]
+        options[str(extra["panel"]), name] = Parameter(
+            name, Parameter.KEYWORD_ONLY, default=None, annotation=annotation
+        )
+    ordered = sorted(options, key=lambda key: (WHAT, ASKING, SCORES, PROMISE).index(key[0]))
+    return {name: options[panel, name] for panel, name in ordered}
 
 
 class ImportedPlan(Frozen):
@@ -42,26 +107,26 @@ class ImportedPlan(Frozen):
 
 
 class CollectSettings(Frozen):
-    """How questions are asked. Every field is a name for `--set`; the common ones are flags as well."""
+    """How questions are asked. Every field is a name for `--set`; the common ones are flags as well (`_flag`)."""
 
     questions_format: str | None = Field(default=None, description="Format of the questions: coqa, medmcqa, hf, ...")
-    score: tuple[str, ...] = Field(default=(), description="Scores that will be computed; they decide what is drawn.")
-    scorer: tuple[str, ...] = Field(default=(), description="Scores of your own: MODULE:NAME, or an installed name.")
-    calls: float | None = Field(default=None, description="Calls for each question, instead of n.")
-    items: bool = Field(default=False, description="Work on the items of answers (the fields of their JSON).")
-    n: int = Field(default=10, description="Samples for each question.")
-    temperature: float = Field(default=0.7, description="Sampling temperature, above 0.")
+    score: tuple[str, ...] = _flag(SCORES, "What will be computed; decides what is drawn.", (), "-s", "NAME")
+    scorer: tuple[str, ...] = _flag(SCORES, "A score of your own, MODULE:NAME.", (), metavar="NAME")
+    calls: float | None = _flag(ASKING, "Calls for each question: 1, 1.4, 3, 11.")
+    items: bool = _flag(SCORES, "Keep or hold back each item (field of JSON).", False)
+    n: int = _flag(ASKING, "Samples for each question.", 10)
+    temperature: float = _flag(ASKING, "Of the samples, above 0.", 0.7)
     top_p: float = Field(default=0.9, description="Nucleus mass.")
-    max_tokens: int = Field(default=MAX_TOKENS, description="Longest answer, in tokens.")
-    primary: Literal["greedy", "sampled"] = Field(default="greedy", description="How the primary answer is drawn.")
+    max_tokens: int = _flag(ASKING, "Longest answer, in tokens.", MAX_TOKENS)
+    primary: Literal["greedy", "sampled"] = _flag(ASKING, "The answer given, or sampled too.", "greedy", "", "HOW")
     cut_off: Literal["abstain", "measure"] = Field(
         default="abstain", description="A longer answer: abstain from it, or measure the part like an answer."
     )
     stop: tuple[str, ...] = Field(default=(), description="Strings that end an answer.")
     stop_token_ids: tuple[int, ...] = Field(default=(), description="Tokens that end an answer, for local models.")
     seed: int = Field(default=0, description="Seed of the samples, and of the split of `run`.")
-    tools: Path | None = Field(default=None, description="JSON file of the tools, or of tools and answer format.")
-    system: str | None = Field(default=None, description="System message.")
+    tools: Path | None = _flag(ASKING, "JSON: tools, or tools and format.", metavar="FILE")
+    system: str | None = _flag(ASKING, "System message, or @FILE.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
     max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16, endpoints 64).")
@@ -135,33 +200,32 @@ class CollectSettings(Frozen):
 class RunSettings(CollectSettings):
     """Everything `calibrate run` needs. Paths are relative to the current directory."""
 
-    questions: Path = Field(description="Question file (.jsonl or .csv).")
-    model: str = Field(description="transformers:PATH_OR_ID, python:MODULE:NAME, or a LangChain name.")
-    out: Path = Field(default=Path("calibration"), description="Folder for records, artifact and report.")
+    score: tuple[str, ...] = _flag(SCORES, "A score; auto: the best one.", (), "-s", "NAME")
+    questions: Path = _flag(WHAT, "Question file, .jsonl or .csv.", PydanticUndefined)
+    model: str = _flag(WHAT, MODEL_HELP, PydanticUndefined, "-m", "MODEL")
+    out: Path = _flag(WHAT, "Folder.", Path("calibration"), "-o")
     test_questions: Path | None = Field(default=None, description="Question file to test on; replaces test_fraction.")
-    test_fraction: float = Field(
-        default=0.3, ge=0, lt=1, description="Share of the questions kept out of the fit and tested on; 0 for none."
-    )
+    test_fraction: float = _flag(WHAT, "Share of the questions to test on.", 0.3, ge=0, lt=1)
     cap: int | None = Field(default=None, ge=1, description="With items: most items of an answer that are ever kept.")
     field_judge: tuple[str, ...] = Field(default=(), description="With items: PATH=JUDGE, e.g. /total=numeric.")
     key_field: tuple[str, ...] = Field(default=(), description="With items: PATH=FIELD, e.g. /items=sku.")
     optional_field: tuple[str, ...] = Field(
         default=(), description="With items: path of a field that an answer may leave out."
     )
-    alpha: float = Field(default=0.1, description="Share of wrong answers you accept among those given.")
-    rule: str = Field(default="certified", description="Threshold rule.")
-    delta: float | None = Field(default=None, description="Failure probability, for rules that have one (0.1).")
+    alpha: float = _flag(PROMISE, "Share of wrong answers accepted.", 0.1, "-a")
+    rule: str = _flag(PROMISE, "Threshold rule.", "certified")
+    delta: float | None = _flag(PROMISE, "Failure probability (0.1).")
     share: float | None = Field(
         default=None, description="Rule certified: share of the questions from which thresholds are tested (0.25)."
     )
     count_repeats: bool = Field(default=False, description="Use every record of a question that is asked repeatedly.")
-    correctness: str | None = Field(default=None, description="The rule that labels, as for `label --rule`.")
-    judge_model: str | None = Field(default=None, description="The model that labels, written like model.")
-    trust_labels: bool = Field(default=False, description="Fit even where the labels look broken.")
+    correctness: str | None = _flag(SCORES, "Rule that labels, as `label --rule`.")
+    judge_model: str | None = _flag(SCORES, "Model that labels, instead of a rule.")
+    trust_labels: bool = _flag(PROMISE, "Fit on labels that look broken.", False)
     cluster_by_group: bool = Field(
         default=False, description="Groups are conversations, users or documents: split whole, fit on one of each."
     )
-    without_failed: bool = Field(default=False, description="Fit although more than 1 % of the questions failed.")
+    without_failed: bool = _flag(PROMISE, "Fit without questions that failed.", False)
     price: float | None = Field(default=None, ge=0, description="Price of one model call; the run says its cost first.")
     splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")
 
