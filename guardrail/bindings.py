@@ -52,12 +52,19 @@ def bindings_for(
         tools: Functions, classes, LangChain tools or schemas.
         tool_choice: None or "auto" (the model decides), "any", "required" or True (some call), the name of a tool, or
             OpenAI's dict. Calibrate a model that cannot be forced with None.
-        response_format: OpenAI's dict, or a Pydantic class, TypedDict or JSON schema (see `json_format`).
+        response_format: OpenAI's dict, or a Pydantic class, TypedDict or JSON schema (see `json_format`). Not the
+            ``response_format`` of an agent, for which LangChain binds a tool where the provider has no such format: see
+            `integrations.langchain_agents.agent_bindings`.
         strict: Whether the server must enforce the schema of tool arguments.
 
     Raises:
         UsageError: A tool cannot be described, or the choice is not one of the tools.
     """
+    if hasattr(response_format, "schema_specs") or hasattr(response_format, "schema_spec"):
+        raise UsageError(
+            f"{type(response_format).__name__} is for an agent, where the model decides what it becomes. Use "
+            "integrations.langchain_agents.agent_bindings(model, tools, response_format=...)."
+        )
     try:
         described = tuple(convert_to_openai_tool(tool, strict=strict) for tool in tools)
         plain = json.loads(json.dumps(described))  # no enum, tuple or subclass that JSON would change

@@ -17,6 +17,7 @@ How it works, in the order of a step:
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,17 +25,28 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import AIMessage, BaseMessage, RemoveMessage, ToolMessage
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
+from langchain_core.tools import BaseTool
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain, worded
 from guardrail.guard.router import route_by
 from guardrail.sampling.effects import Effect, Steps, arun, run
-from guardrail.types import SamplingPlan
+from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
-from ._agents.agent_model import AgentModel, HeldBack, Outcome, has_checkpointer, replaying, step_of
+from ._agents.agent_model import (
+    AgentModel,
+    HeldBack,
+    Offered,
+    OfferRecorder,
+    Outcome,
+    has_checkpointer,
+    name_of,
+    replaying,
+    step_of,
+)
 from ._agents.artifact_set import routes
 from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS
@@ -53,6 +65,7 @@ from ._agents.verdicts import VerdictStore
 from .langgraph_review import ask
 
 if TYPE_CHECKING:
+    from langchain.agents import create_agent
     from langchain.agents.middleware.types import (
         AgentMiddleware,
         AgentState,
@@ -66,6 +79,7 @@ if TYPE_CHECKING:
     from langgraph.channels import UntrackedValue
     from langgraph.types import Command, TracePolicy, omit_payload
 else:
+    create_agent = require("langchain.agents", extra="agents").create_agent
     _types = require("langchain.agents.middleware.types", extra="agents")
     AgentMiddleware, AgentState, PrivateStateAttr = _types.AgentMiddleware, _types.AgentState, _types.PrivateStateAttr
     ExtendedModelResponse, ModelRequest, ModelResponse = (
@@ -77,7 +91,9 @@ else:
     from langgraph.channels import UntrackedValue
     from langgraph.types import Command, TracePolicy, omit_payload
 
-__all__ = ["GuardrailMiddleware", "GuardrailState", "unsure"]
+__all__ = ["GuardrailMiddleware", "GuardrailState", "agent_bindings", "unsure"]
+
+log = logging.getLogger("guardrail")
 
 
 class GuardrailState(AgentState[Any]):
@@ -99,9 +115,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     The agent's model must be the calibrated one, with the same system prompt and tools (in any order); every call
     checks this. No check can tell whether conversations and tool results are like those of calibration.
 
-    List one in an agent, and list it last: a call that middleware before it changes is not run, but a call that
-    middleware after it changes is run, because this middleware cannot see the change. ``HumanInTheLoopMiddleware`` may
-    stand before or after it, and both are asked; in ``per_call`` mode list it after this one, or its edits are not run.
+    List one in an agent, and list it last: a call that other middleware changes is not run, wherever it stands, and
+    middleware after this one can still put another tool in the place of the judged call's. ``HumanInTheLoopMiddleware``
+    may stand before or after it, and both are asked; edits of its ``per_call`` mode are not run.
 
     Args:
         artifact: Judges final answers (and structured output): an artifact or its file. None lets answers pass. With
@@ -283,10 +299,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     def wrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolMessage | Command[Any]]
     ) -> ToolMessage | Command[Any]:
-        """Run the call if this very call may run; otherwise tell the model why not.
-
-        The request that arrives here is compared. Middleware after this one in the list can still change it, unseen.
-        """
+        """Run the call if this very call may run; otherwise tell the model why not."""
         order = _order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
@@ -332,10 +345,41 @@ def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrde
 
 
 def _edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:
-    """The request, with a person's edit of the call if there is one."""
-    if order.decision != "edit" or order.args is None:
+    """The request, with a person's edit of the call if there is one, to a tool that runs this very call only."""
+    if order.decision == "exempt":
         return request
-    return request.override(tool_call={**request.tool_call, "args": order.args})
+    call: Any = request.tool_call if order.args is None else {**request.tool_call, "args": order.args}
+    if request.tool is None:  # the model made the name up, or middleware brings the tool
+        return request.override(tool_call=call)
+    return request.override(tool_call=call, tool=_only(request.tool, call, _policy_edit(request)))
+
+
+def _only(tool: BaseTool, call: Mapping[str, Any], edit: Mapping[str, Any]) -> BaseTool:
+    """A copy of a tool that runs one call only, or a person's edit of it, whatever middleware after the guard does."""
+    only, schema = tool.model_copy(), tool.args_schema
+    offered = schema.get("properties", {}) if isinstance(schema, dict) else tool.args
+
+    def refusal(given: Any) -> ToolMessage | None:
+        # ToolNode adds arguments that no model sees: state, store, runtime.
+        args = {name: value for name, value in given["args"].items() if name in call["args"] or name in offered}
+        runs = {"name": given["name"], "args": args}
+        if same_call(runs, call) or same_call(runs, edit):
+            return None
+        said = (
+            f"The call of {call['name']} was not run: middleware listed after GuardrailMiddleware changed it after it "
+            "was judged. List GuardrailMiddleware last."
+        )
+        log.error("guardrail: %s", said)
+        return _tool_message(call, said, "error")
+
+    def invoke(given: Any, config: Any = None, **kwargs: Any) -> Any:
+        return refusal(given) or tool.invoke(given, config, **kwargs)
+
+    async def ainvoke(given: Any, config: Any = None, **kwargs: Any) -> Any:
+        return refusal(given) or await tool.ainvoke(given, config, **kwargs)
+
+    vars(only).update(invoke=invoke, ainvoke=ainvoke)
+    return only
 
 
 def _with_edit_note(
@@ -392,6 +436,25 @@ def _policy_edit(request: ToolCallRequest) -> Mapping[str, Any]:
 
 def _tool_message(call: Mapping[str, Any], said: str, status: Literal["success", "error"]) -> ToolMessage:
     return ToolMessage(content=said, name=call["name"], tool_call_id=call["id"], status=status)
+
+
+def agent_bindings(model: BaseChatModel, tools: Sequence[Any] = (), **agent: Any) -> Bindings:
+    """An agent's tools and response format as calibration needs them (``tools.json`` of ``calibrate collect``).
+
+    LangChain decides by the model how it asks for a ``response_format``: as a tool, or of the provider.
+
+    Args:
+        model: The agent's model. It is not called.
+        tools: The agent's tools.
+        **agent: Further arguments of ``create_agent`` that change what the model is offered: ``response_format``, and
+            ``middleware`` that brings tools (not `GuardrailMiddleware`).
+    """
+    recorder = OfferRecorder(model_name=name_of(model), profile=model.profile)
+    try:
+        create_agent(recorder, list(tools), **agent).invoke({"messages": [HumanMessage("?")]})
+    except Offered as offered:
+        return offered.bindings
+    raise UsageError("this agent called no model. Leave out middleware that answers in its place.")
 
 
 def unsure(

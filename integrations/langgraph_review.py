@@ -39,7 +39,6 @@ from ._agents.decisions import (
     Decision,
     DecisionType,
     answer_schema,
-    possible,
     released,
     review_request,
 )
@@ -94,10 +93,8 @@ def ask(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECISIONS) -> l
     LangGraph checks the answer against the schema before it keeps it: a bad one raises ``pydantic.ValidationError``
     and the same interrupt can be answered again.
     """
-    tools = [target.name for target in held.judged if target.call_id is not None]
-    schema = answer_schema(possible(held, allowed), tools)
     request = review_request(held, allowed)
-    answer = interrupt(request, response_schema=schema)
+    answer = interrupt(request, response_schema=answer_schema(request))
     if not unchanged(answer, request):
         answer = lapsed(request, CHANGED)
     return cast(list[Decision], answer["decisions"])

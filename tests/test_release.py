@@ -119,6 +119,6 @@ def test_a_pin_without_a_hash_is_noticed() -> None:
 
 def test_the_licences_of_bundled_data_and_models_are_in_the_metadata() -> None:
     files = {path.name for pattern in PROJECT["license-files"] for path in ROOT.glob(pattern)}
-    data = {path.with_suffix(".txt").name for path in (ROOT / "examples" / "recorded").glob("*.jsonl")}
+    data = {path.with_suffix(".txt").name for path in (ROOT / "examples" / "recorded").glob("*.[cj]s*")}
     assert data
     assert files == {"LICENSE", "models.txt"} | data

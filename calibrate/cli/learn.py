@@ -80,7 +80,7 @@ def learn(
         str | None, typer.Option(help="Feed the risk monitor of this name.", rich_help_panel=ANSWERS, metavar="NAME")
     ] = None,
     tool: Annotated[
-        str | None, typer.Option(help="Tool to make a gate for.", rich_help_panel=CALLS, metavar="NAME")
+        str | None, typer.Option(help="Tool to make a gate for; or answer.", rich_help_panel=CALLS, metavar="NAME")
     ] = None,
     records: Annotated[
         list[Path] | None, typer.Option(help=f"What the agent wrote ({RECORDS}).", rich_help_panel=CALLS)

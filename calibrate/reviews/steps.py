@@ -1,7 +1,8 @@
-"""People's decisions about an agent's calls as labelled steps: from the review queue, or from LangGraph checkpoints.
+"""People's decisions about an agent's messages as labelled steps: from the review queue, or from LangGraph checkpoints.
 
 A message of the agent is one step. Approved: its calls are the reference. Edited: the edit is. Rejected: its calls are
-wrong, and nobody said what is right. A message with several calls is right only if all of them are.
+wrong, and nobody said what is right. A message with several calls is right only if all of them are. An answer is right
+if it was approved.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from langchain_core.messages import AIMessage, SystemMessage, convert_to_openai_
 
 from guardrail.errors import UsageError
 from guardrail.plain_json import canonical_json
+from guardrail.specs import CorrectnessSpec
 from guardrail.types import ToolCall, canonical_calls
 from guardrail.uncertainty import Estimator
 
-from ..agent_steps import Step
+from ..agent_steps import ANSWER, Step
 from ..correctness import CorrectnessRule, label_records, labelled_by
-from ..data.records import Record, RecordFile, write_records
+from ..data.records import GIVEN, Record, RecordFile, RecordHeader, write_records
 from ..data.table import table_of
 from ..pipeline import part_header
 from ..scoring.scores import score_records
@@ -33,6 +35,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ReviewedStep",
+    "labelled_answers",
     "labelled_records",
     "labelled_steps",
     "reviews_of_checkpoints",
@@ -80,7 +83,7 @@ class _Decided:
 def reviews_of_store(
     store: ReviewStore, records: Mapping[str, Record], *, respond: Respond = "wrong"
 ) -> tuple[list[ReviewedStep], int]:
-    """Read people's decisions in a review queue about calls whose samples were recorded.
+    """Read people's decisions in a review queue about calls and answers whose samples were recorded.
 
     Args:
         store: The queue.
@@ -94,8 +97,8 @@ def reviews_of_store(
     others = 0
     for item in all_items(store):
         name = str((item.content.verdict or {}).get("record"))
-        about_calls = item.content.kind == "tool_call" and item.content.candidate is not None
-        if about_calls and name in records and records[name].messages is not None:
+        decided_about = item.content.kind in ("tool_call", ANSWER) and item.content.candidate is not None
+        if decided_about and name in records and records[name].messages is not None:
             items_of[name].append(item)
         else:
             others += 1
@@ -104,8 +107,9 @@ def reviews_of_store(
         record = records[name]
         primary = record.drawn.primary if record.drawn is not None else None
         decided = [_decided(item) for item in items]
+        reviewed = _reviewed_answer if items[0].content.kind == ANSWER else _reviewed
         steps.append(
-            _reviewed(
+            reviewed(
                 () if primary is None else primary.tool_calls,
                 decided,
                 respond,
@@ -151,7 +155,7 @@ def reviews_of_checkpoints(saver: Any, *, respond: Respond = "wrong") -> list[Re
 
 
 def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> list[Step]:
-    """Make steps with the right calls, or with the rejected ones.
+    """Make steps about calls with the right calls, or with the rejected ones.
 
     Args:
         items: In order of arrival.
@@ -172,36 +176,58 @@ def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> 
 def labelled_records(
     file: RecordFile, steps: Sequence[Step], rule: CorrectnessRule, estimator: Estimator
 ) -> RecordFile:
-    """The records of some steps, scored, and labelled by their references.
+    """The records of some steps about calls, scored, and labelled by their references.
 
     Raises:
         UsageError: None of the steps has a record.
     """
     labels = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
+    labelled = label_records(_with_labels(file, labels), rule)
+    return _scored(file, labelled_by(file.header, rule), labelled, estimator)
+
+
+def labelled_answers(
+    file: RecordFile, items: Sequence[ReviewedStep], estimator: Estimator, missing: Missing = "wait"
+) -> RecordFile:
+    """The records of some steps about answers, scored, and labelled by people's decisions.
+
+    Raises:
+        UsageError: None of the steps has a record.
+    """
+    labels = {item.id: {"correct": item.correct, "group": item.group} for item in settled(items, missing)}
+    spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", "missing": missing})
+    header = file.header.model_copy(update={"correctness": spec})
+    return _scored(file, header, _with_labels(file, labels), estimator)
+
+
+def _with_labels(file: RecordFile, labels: Mapping[str, Mapping[str, Any]]) -> list[Record]:
     drawn = {record.id: record for record in file.records if record.id in labels}
-    records = [drawn[step.id].model_copy(update=labels[step.id]) for step in steps if step.id in drawn]
+    records = [drawn[name].model_copy(update=dict(label)) for name, label in labels.items() if name in drawn]
     if not records:
         raise UsageError(f"{file.path} has no record of these steps. Name the file that the agent's records= wrote.")
-    labelled = table_of(label_records(records, rule))
-    header = labelled_by(file.header, rule)
-    return score_records(replace(file, header=header, records=labelled), [estimator])
+    return records
+
+
+def _scored(file: RecordFile, header: RecordHeader, records: Sequence[Record], estimator: Estimator) -> RecordFile:
+    return score_records(replace(file, header=header, records=table_of(records)), [estimator])
 
 
 def write_part(file: RecordFile, tool: str, path: Path) -> None:
-    """Write the records of the messages that call a tool.
+    """Write the records of the messages that call a tool, or are answers.
 
     Raises:
-        UsageError: No message calls it.
+        UsageError: There is no such message.
     """
     part = [record for record in file.records if tool in _called(record)]
     if not part:
-        raise UsageError(f"no message of {file.path} calls {tool!r}. Name the file that the agent's records= wrote.")
+        what = "is an answer" if tool == ANSWER else f"calls {tool!r}"
+        raise UsageError(f"no message of {file.path} {what}. Name the file that the agent's records= wrote.")
     write_records(path, part_header(file.header, part), part)
 
 
 def _called(record: Record) -> set[str]:
     primary = record.drawn.primary if record.drawn is not None else None
-    return set() if primary is None else {call.name for call in primary.tool_calls}
+    return set() if primary is None else {call.name for call in primary.tool_calls} or {ANSWER}
 
 
 def _reviewed(
@@ -231,6 +257,23 @@ def _reviewed(
         correct=correct,
         action=action,
         open=open and correct is None and action is None,
+        **known,
+    )
+
+
+def _reviewed_answer(
+    proposed: Sequence[ToolCall], decided: Sequence[_Decided], respond: Respond, *, open: bool, **known: Any
+) -> ReviewedStep:
+    """The decision about an answer: approved is right, edited and rejected are wrong."""
+    action = decided[0].action
+    correct = None if action is None or (action == "respond" and respond == "leave-out") else action == "approve"
+    return ReviewedStep(
+        proposed=tuple(proposed),
+        gated=frozenset({ANSWER}),
+        reference=None,
+        correct=correct,
+        action=action,
+        open=open and action is None,
         **known,
     )
 

@@ -63,7 +63,18 @@ else:
         _module.ToolStrategy,
     )
 
-__all__ = ["AgentModel", "DecidedModel", "HeldBack", "Outcome", "has_checkpointer", "name_of", "replaying", "step_of"]
+__all__ = [
+    "AgentModel",
+    "DecidedModel",
+    "HeldBack",
+    "OfferRecorder",
+    "Offered",
+    "Outcome",
+    "has_checkpointer",
+    "name_of",
+    "replaying",
+    "step_of",
+]
 
 TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
 """Call settings that say how a request travels, not how an answer is drawn: they pass unchanged."""
@@ -205,7 +216,7 @@ class AgentModel(SteppedChatModel):
         pending = HeldMessage.of(
             self._message(candidate, assessment),
             assessment.verdict if gate is None else _merged(assessment.verdict, gate.estimator.judge),
-            conversation=Conversation.of(messages),
+            conversation=Conversation.of(messages, self.gates.artifacts.plan.bindings),
             verdicts=verdicts,
             answers=self.step.answers,
         )
@@ -465,3 +476,31 @@ class DecidedModel(BaseChatModel):
     @property
     def _llm_type(self) -> str:
         return "guardrail_frozen"
+
+
+class Offered(Exception):  # noqa: N818 - a signal, not an error
+    """Signal that a model was offered these tools and this format, raised in place of an answer."""
+
+    def __init__(self, bindings: Bindings) -> None:
+        super().__init__(bindings)
+        self.bindings = bindings
+
+
+class OfferRecorder(BaseChatModel):
+    """Raises `Offered` when it is asked; stands for an agent's model, under its name and profile."""
+
+    model_name: str = ""
+
+    def bind_tools(
+        self, tools: Sequence[Any], *, tool_choice: Any = None, strict: bool | None = None, **kwargs: Any
+    ) -> Runnable[LanguageModelInput, AIMessage]:
+        """Raise what is offered."""
+        response_format = kwargs.get("response_format")
+        raise Offered(bindings_for(tools, tool_choice=tool_choice, response_format=response_format, strict=strict))
+
+    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
+        raise Offered(Bindings())
+
+    @property
+    def _llm_type(self) -> str:
+        return "guardrail_recorder"

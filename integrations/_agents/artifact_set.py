@@ -20,8 +20,17 @@ from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.uncertainty import make_estimator
 from guardrail.uncertainty.plan import plan_for
 
-__all__ = ["ANSWER", "ANY_TOOL", "COLLECT", "ArtifactSet", "Given", "collecting", "is_collecting", "load"]
-__all__ += ["routes"]
+__all__ = [
+    "ANSWER",
+    "ANY_TOOL",
+    "COLLECT",
+    "ArtifactSet",
+    "Given",
+    "collecting",
+    "is_collecting",
+    "load",
+    "routes",
+]
 
 ANY_TOOL = "*"
 ANSWER = "answer"

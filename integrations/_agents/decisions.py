@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, NotRequired
 from pydantic import AfterValidator, Discriminator, TypeAdapter
 from typing_extensions import TypedDict
 
+from guardrail.bindings import arguments_fault
 from guardrail.errors import UsageError
 from guardrail.plain_json import json_fault, text_fault
 from guardrail.verdict import Verdict
@@ -37,7 +38,6 @@ __all__ = [
     "possible",
     "released",
     "review_request",
-    "tools_of",
 ]
 
 DecisionType = Literal["approve", "edit", "reject", "respond"]
@@ -135,57 +135,68 @@ Decision = Approve | Edit | Reject | Respond | Lapse
 """The shapes of LangChain's ``HumanInTheLoopMiddleware``, and one more for a missing decision."""
 
 
-def answer_schema(allowed: Sequence[DecisionType], tools: Sequence[str]) -> type[dict[str, Any]]:
+def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
     """Schema of ``{"decisions": [...]}``: one decision per action, each of an allowed shape that can be carried out.
 
     ``content`` beside them is an optional digest of the decided message, which `ReviewBridge` adds.
 
     Args:
-        allowed: Decisions the person may take.
-        tools: Names of the tools whose calls are decided about, in order; empty for an answer.
+        request: The request, see `review_request`.
     """
     make: Any = TypedDict  # the check depends on the request, so the type is made here
     decision = Annotated[Decision, Discriminator("type")]
-    several = Annotated[list[decision], AfterValidator(partial(_fitting, tuple(allowed), tuple(tools)))]
+    several = Annotated[list[decision], AfterValidator(partial(_fitting, request))]
     schema: type[dict[str, Any]] = make("ReviewResponse", {"decisions": several, "content": NotRequired[str]})
     return schema
 
 
-def checked(answer: Mapping[str, Any], allowed: Sequence[DecisionType], tools: Sequence[str]) -> dict[str, Any]:
-    """Return the answer if the graph accepts it.
+def checked(answer: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the answer to a request if the graph accepts it.
 
     Raises:
         pydantic.ValidationError: The graph would refuse the answer.
     """
-    return TypeAdapter(answer_schema(allowed, tools)).validate_python(dict(answer))
+    return TypeAdapter(answer_schema(request)).validate_python(dict(answer))
 
 
-def _fitting(allowed: tuple[str, ...], tools: tuple[str, ...], decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
+def _fitting(request: Mapping[str, Any], decisions: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Check that there is one allowed decision for each target, and that each edit can be carried out."""
-    names = tools or ("answer",)
-    if len(decisions) != len(names):
-        raise ValueError(f"there are {len(decisions)} decisions about {len(names)} targets; give one for each")
-    for name, decision in zip(names, decisions, strict=True):
-        kind = decision["type"]
+    actions, allowed = request["action_requests"], request["review_configs"][0]["allowed_decisions"]
+    if len(decisions) != len(actions):
+        raise ValueError(f"there are {len(decisions)} decisions about {len(actions)} targets; give one for each")
+    for asked, decision in zip(actions, decisions, strict=True):
+        kind, name = decision["type"], asked["name"]
         if kind not in (*allowed, "lapse"):
             raise ValueError(f"the decision {kind!r} about {name!r} is not allowed. Allowed are {', '.join(allowed)}")
-        if kind == "edit":
-            _check_edit(decision["edited_action"], name, is_answer=not tools)
+        if kind == "edit" and request["kind"] == "answer":
+            _check_text(decision["edited_action"])
+        elif kind == "edit":
+            _check_arguments(decision["edited_action"], asked, request["schemas"].get(name))
     texts = {decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision}
     if len(texts) > 1:
         raise ValueError(f"the edits give {len(texts)} different texts, but the message has one")
     return decisions
 
 
-def _check_edit(action: Action, name: str, *, is_answer: bool) -> None:
+def _check_text(action: Action) -> None:
+    args = action["args"]
+    if action["name"] != "answer" or args.keys() != {"text"} or not isinstance(args["text"], str):
+        raise ValueError(
+            f'the edit of an answer has the name "answer" and the arguments {{"text": "..."}} and no others, got '
+            f"{action['name']!r} with {sorted(args)}"
+        )
+    _nonempty(args["text"])
+
+
+def _check_arguments(action: Action, asked: Mapping[str, Any], schema: Mapping[str, Any] | None) -> None:
+    name = asked["name"]
     if action["name"] != name:
         raise ValueError(
             f"the edit of {name!r} calls {action['name']!r}: an edit changes arguments. Reject it to make another call"
         )
-    if is_answer:
-        if action["args"].keys() != {"text"} or not isinstance(action["args"]["text"], str):
-            raise ValueError('the edit of an answer has the arguments {"text": "..."} and no others')
-        _nonempty(action["args"]["text"])
+    fault = None if schema is None or action["args"] == asked["args"] else arguments_fault(schema, action["args"])
+    if fault is not None:
+        raise ValueError(f"the arguments do not fit the tool {name}: {fault}. Correct them, or reject the call")
 
 
 EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
@@ -199,8 +210,8 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
     """The request that the person sees: the value of the interrupt, plain JSON.
 
     ``action_requests`` and ``review_configs`` are those of ``HumanInTheLoopMiddleware``, so its clients can read them;
-    question, messages, candidate, verdict and alternatives come on top. The request shows the held-back message: it is
-    for the reviewer, not for the end user.
+    question, messages, candidate, verdict, alternatives and the schemas of the called tools come on top. The request
+    shows the held-back message: it is for the reviewer, not for the end user.
     """
     verdict = held.verdict
     return {
@@ -217,6 +228,7 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
         "verdict": verdict.without_answers(),
         "alternatives": [{"text": text, "share": share} for text, share in verdict.alternatives],
         "meanings": [meaning.model_dump(mode="json") for meaning in verdict.meanings],
+        "schemas": held.conversation.schemas,
         "action_requests": [
             {"name": target.name, "args": target.args, "description": detail}
             for target in held.judged
@@ -233,11 +245,6 @@ def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[Decisi
     if not held.empty:
         return tuple(allowed)
     return tuple(name for name in allowed if name in ("reject", "respond")) or ("reject",)
-
-
-def tools_of(request: Mapping[str, Any]) -> list[str]:
-    """Names of the tools whose calls a request is about, in order; empty for a request about an answer."""
-    return [] if request["kind"] == "answer" else [action["name"] for action in request["action_requests"]]
 
 
 # -- The effect of a decision ------------------------------------------------------------------------------------------

@@ -49,7 +49,6 @@ from .decisions import (
     checked,
     order_for,
     review_request,
-    tools_of,
 )
 from .gates import AgentGate, AgentStep, GateSettings, Judgement
 from .held import Conversation, HeldMessage, ToolCallOrder
@@ -190,8 +189,8 @@ class CallReviews:
 
 
 def _order(request: Mapping[str, Any], decision: Mapping[str, Any]) -> ToolCallOrder:
-    (action,), (config,) = request["action_requests"], request["review_configs"]
-    (valid,) = checked({"decisions": [decision]}, config["allowed_decisions"], tools_of(request))["decisions"]
+    (action,) = request["action_requests"]
+    (valid,) = checked({"decisions": [decision]}, request)["decisions"]
     if request["kind"] == "answer":
         return ToolCallOrder(digest="", decision="reject" if valid["type"] in REFUSED else "approve")
     return order_for({"name": action["name"], "args": action["args"]}, valid)
@@ -350,7 +349,7 @@ class FrameworkGuard:
         if message is None:
             assert judgement.accepted is not None, "the gate accepts candidates only"
             message = candidate_message(judgement.accepted.judged_part, self.model_name)
-        conversation = None if judgement.held is None else Conversation.of(messages)
+        conversation = None if judgement.held is None else Conversation.of(messages, asked)
         for call in message.tool_calls:
             subject = call_subject(call["name"], call["args"])
             if judgement.fallback is not None:

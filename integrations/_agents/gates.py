@@ -279,7 +279,7 @@ class AgentGate:
         message = message.model_copy(update={"tool_calls": calls})
         gated = {call["name"]: verdict for call in calls if call["name"] not in self.artifacts.exempt}
         message = with_verdict(message, verdict)
-        conversation = Conversation.of(step.messages)
+        conversation = Conversation.of(step.messages, self.artifacts.plan.bindings)
         return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
 
     def _unjudged_verdict(self, message: AIMessage) -> Verdict:

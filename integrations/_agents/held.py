@@ -19,7 +19,7 @@ from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
 from guardrail.plain_json import json_fault, spelled
 from guardrail.prompting import plain_turns, question_text
-from guardrail.types import Frozen
+from guardrail.types import Bindings, Frozen
 from guardrail.verdict import Verdict
 
 from .calls import call_subject, conversation_digest
@@ -60,10 +60,13 @@ class Conversation(Frozen):
     cut at `LONGEST_TEXT`, and the oldest messages left out above `LONGEST_TALK`; both are marked."""
     digest: str = ""
     """Digest of all of it, uncut: the same words are another question in another conversation."""
+    schemas: dict[str, dict[str, Any]] = Field(default_factory=dict)
+    """JSON schemas of the arguments of the tools that the agent offers, by name, as far as they are known."""
 
     @classmethod
-    def of(cls, messages: Sequence[BaseMessage]) -> Conversation:
-        """The conversation before a message."""
+    def of(cls, messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> Conversation:
+        """The conversation before a message, and the tools that the agent offers."""
+        tools = [tool["function"] for tool in (() if bindings is None else bindings.tools)]
         turns = [_cut(turn) for turn in plain_turns([message for message in messages if message.type != "system"])]
         room, shown = LONGEST_TALK, 0
         for turn in reversed(turns):
@@ -76,6 +79,7 @@ class Conversation(Frozen):
             question=spelled(question_text(messages)),
             messages=(*mark, *turns[older:]),
             digest=conversation_digest(messages),
+            schemas={tool["name"]: tool["parameters"] for tool in tools if tool.get("parameters")},
         )
 
 
@@ -179,6 +183,9 @@ class HeldMessage(Frozen):
             answers: Tools whose call is the answer.
         """
         judged = targets_of(message, verdicts or {}, answers, verdict)
+        called = {target.name for target in judged if not target.is_answer}
+        schemas = {name: schema for name, schema in conversation.schemas.items() if name in called}
+        conversation = conversation.model_copy(update={"schemas": schemas})
         return cls(conversation=conversation, message=FrozenMessage.of(message), judged=judged, verdict=verdict)
 
     @property

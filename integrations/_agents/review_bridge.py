@@ -19,7 +19,7 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.verdict import AbstainedError, UnmeasuredError, Verdict
 
 from .calls import call_subject
-from .decisions import checked, tools_of
+from .decisions import checked
 
 __all__ = ["CHANGED", "ENDED", "TOO_LATE", "BaseBridge", "RunBridge", "content_digest", "lapsed", "request_digest"]
 
@@ -88,7 +88,7 @@ class BaseBridge:
             if item.decision.action in ("approve", "edit"):  # a node compares it with the message that it holds
                 answer["content"] = content_digest(item.content)
             try:
-                checked(answer, request["review_configs"][0]["allowed_decisions"], tools_of(request))
+                checked(answer, request)
             except ValidationError as error:
                 why = str(error.errors()[0]["msg"]).removeprefix("Value error, ")
         if why is None:
@@ -236,7 +236,7 @@ def content_of(request: Mapping[str, Any]) -> Content:
         alternatives=tuple((answer["text"], answer["share"]) for answer in request["alternatives"]),
         allowed=allowed,
         edits="text" if kind == "answer" else "arguments",
-        schemas=request.get("schemas", {}),
+        schemas=request["schemas"],
         fixed=_fixed(request),
     )
 

@@ -1,4 +1,4 @@
-"""Learning from decisions about an agent's calls: labelled records of one tool, and a gate for it."""
+"""Learning from decisions about an agent's calls of a tool, or its answers: labelled records, and a gate."""
 
 from __future__ import annotations
 
@@ -18,16 +18,18 @@ from guardrail.sampling.models import resolve_model
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 
-from ...agent_steps import Step, collect_steps, fit_action
+from ...agent_steps import ANSWER, Step, collect_steps
 from ...correctness import ToolCalls
 from ...data.progress import bar
 from ...data.records import RecordFile, read_records
-from ...ledger import Ledger
+from ...ledger import Ledger, counted
+from ...pipeline import fit_artifact
 from ...report.sentences import verdict_text
 from ...reviews import Missing, Respond
-from ...reviews.pool import UNDECIDED
+from ...reviews.pool import UNDECIDED, settled
 from ...reviews.steps import (
     ReviewedStep,
+    labelled_answers,
     labelled_records,
     labelled_steps,
     reviews_of_checkpoints,
@@ -77,7 +79,7 @@ def learn_calls(
     drawing: Drawing | None,
     fitting: Fitting,
 ) -> None:
-    """Label the recorded calls of a tool by people's decisions, and fit a gate for it.
+    """Label the recorded calls of a tool, or the answers (tool "answer"), by people's decisions, and fit a gate.
 
     Raises:
         UsageError: No decision can be used, samples are missing, or an option has no use here.
@@ -93,57 +95,67 @@ def learn_calls(
         labelled_file, drawn_file = (fitting.out.with_name(path.name) for path in (labelled_file, drawn_file))
     read = [*records] or ([RECORDS] if drawing is None and RECORDS.is_file() else [])
     keep_inputs([*read, None if drawing is None else drawing.tools, sqlite_path(source)], [fitting.out, labelled_file])
+    about_answers = tool == ANSWER
+    if about_answers and (compare is not None or drawing is not None):
+        raise UsageError("--compare and --model are about calls. Answers are learned from what the agent recorded.")
     arguments = None if compare is None else {tool: [name.strip() for name in compare.split(",")]}
-    measured = make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
     compared = ToolCalls() if arguments is None else ToolCalls(arguments=arguments)
+    measured = (
+        make_estimator("graded_disagreement")
+        if about_answers
+        else make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
+    )
     file = read_records(*read) if read else None
     items = _reviewed(source, file, respond)
     _print_decisions(items)
-    steps = _used_steps([item for item in items if tool in item.gated], missing, source, tool)
-    if file is None:
-        file = _drawn(steps, drawing, measured, drawn_file)
-    labelled = labelled_records(file, steps, compared, measured)  # first, so that a refusal leaves no file
+    items = [item for item in items if tool in item.gated]
+    _say_what_waits(items, missing, source, tool)
+    if about_answers:
+        assert file is not None, "reviews of answers need the records"
+        labelled = labelled_answers(file, items, measured, missing)
+    else:
+        steps = labelled_steps(items, missing)
+        file = _drawn(steps, drawing, measured, drawn_file) if file is None else file
+        labelled = labelled_records(file, steps, compared, measured)  # first, so that a refusal leaves no file
     _print_unmeasured(arrays(labelled.records, estimator_key(measured)))
     labelled_file.parent.mkdir(parents=True, exist_ok=True)
     write_part(labelled, tool, labelled_file)
-    if arguments is None:
+    if arguments is None and not about_answers:
         _ask_which_arguments_matter(labelled)
     if fitting.alpha is None or fitting.out is None:
         again = shlex.join(["calibrate", "learn", source, "--tool", tool])
         finish([labelled_file], f"{again} --alpha ALPHA --out {shlex.quote(f'{tool}.json')}")
         return
     ledger = Ledger([labelled_file])
-    fitted = fit_action(
-        labelled_file,
-        measured,
-        alpha=fitting.alpha,
-        correctness=compared,
-        rule=fitting.rule,
-        delta=fitting.delta,
-        ledger=ledger,
+    key = estimator_key(measured)
+    fitted = fit_artifact(
+        labelled_file, score=key, alpha=fitting.alpha, rule=fitting.rule, delta=fitting.delta, groups="cluster"
     )
+    fitted = counted(fitted, ledger, key)
     print_verdict(verdict_text(fitted))
     fitted.save(fitting.out)
-    gate = f"GuardrailMiddleware(tools={{{tool!r}: {str(fitting.out)!r}}})"
-    finish([fitting.out, labelled_file], f"use it: {gate}")
+    given = f"artifact={str(fitting.out)!r}" if about_answers else f"tools={{{tool!r}: {str(fitting.out)!r}}}"
+    finish([fitting.out, labelled_file], f"use it: GuardrailMiddleware({given})")
 
 
-def _used_steps(items: Sequence[ReviewedStep], missing: Missing, source: str, tool: str) -> list[Step]:
-    """The steps with a label; what waits for an open item is said."""
-    steps = labelled_steps(items, missing)
-    if not steps:
+def _say_what_waits(items: Sequence[ReviewedStep], missing: Missing, source: str, tool: str) -> None:
+    """Print how many decisions wait for an open item.
+
+    Raises:
+        UsageError: All of them do.
+    """
+    used = {item.id for item in settled(items, missing)}
+    if not used:
         raise UsageError(
-            f"{source} holds no decision about {tool!r} that can be used yet.{_oldest_open(items)} Decide about the "
-            f"calls that wait; with --missing wait nothing after the oldest open one counts. {UNDECIDED}"
+            f"{source} holds no decision about {tool!r} that can be used yet.{_oldest_open(items)} Decide about what "
+            f"waits; with --missing wait nothing after the oldest open one counts. {UNDECIDED}"
         )
-    used = {step.id for step in steps}
     if left := sum(item.correct is not None and item.id not in used for item in items):
         print_line(
             f"{left} decisions wait for the oldest open one, which counts as wrong until then.{_oldest_open(items)} "
             f"{UNDECIDED}",
             "yellow",
         )
-    return steps
 
 
 def _drawn(steps: Sequence[Step], drawing: Drawing | None, measured: Estimator, path: Path) -> RecordFile:

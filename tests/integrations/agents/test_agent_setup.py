@@ -12,13 +12,18 @@ import pytest
 pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
 
 from langchain.agents import create_agent
+from langchain.agents.structured_output import ProviderStrategy, ToolStrategy
 from langchain_core.messages import HumanMessage
 from langgraph.checkpoint.memory import InMemorySaver
+from pydantic import BaseModel
 
+from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.judges import Judge, JudgeSpec, ToolCallJudge
+from guardrail.prompting import PromptWrapping
+from guardrail.testing import make_artifact
 from guardrail.uncertainty import make_estimator
-from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langchain_agents import GuardrailMiddleware, agent_bindings
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, balance, calls, close, transfer
 
 CONFIG: Any = {"configurable": {"thread_id": "1"}}
@@ -149,3 +154,33 @@ def test_judges_are_given_alone_or_by_name() -> None:
     forms: list[Any] = [judge, {"own": judge}]
     for form in forms:
         assert GuardrailMiddleware(artifact, judge=form)
+
+
+class Weather(BaseModel):
+    """The weather."""
+
+    degrees: int
+
+
+@pytest.mark.parametrize("schema", [Weather, ToolStrategy(Weather), ProviderStrategy(Weather), None])
+def test_bindings_of_an_agent_are_what_its_model_is_offered(schema: Any) -> None:
+    """An artifact of other tools, or of another form of the answer, refuses every request of the agent."""
+    model = AgentChat(default=[calls(("Weather", {"degrees": 5})) if schema is not None else "Fine."])
+    bindings = agent_bindings(model, TOOLS, response_format=schema)
+    native = isinstance(schema, ProviderStrategy)
+    assert (bindings.response_format is not None) is native
+    assert ("Weather" in bindings.tool_names) is (schema is not None and not native)
+    assert model.made == 0
+    if native:  # this model answers by a call, which is not the provider's format
+        return
+    artifact = make_artifact(model, prompt=PromptWrapping(system=SYSTEM), n=4, bindings=bindings)
+    gate = GuardrailMiddleware(artifact, exempt=["balance", "transfer", "close"], on_abstain="message")
+    agent: Any = create_agent(model, TOOLS, system_prompt=SYSTEM, middleware=[gate], response_format=schema)
+    result = agent.invoke({"messages": "?"})
+    assert result.get("structured_response") == (None if schema is None else Weather(degrees=5))
+
+
+@pytest.mark.parametrize("strategy", [ToolStrategy(Weather), ProviderStrategy(Weather)])
+def test_a_strategy_of_an_agent_is_refused_where_the_model_does_not_decide(strategy: Any) -> None:
+    with pytest.raises(UsageError, match=r"agent_bindings\(model, tools, response_format=\.\.\.\)"):
+        bindings_for(TOOLS, response_format=strategy)

@@ -22,6 +22,7 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from guardrail import CalibrationArtifact
 from guardrail.bindings import bindings_for
+from guardrail.outcome import Infeasible
 from guardrail.prompting import PromptWrapping
 from guardrail.review import Candidate, Decision
 from guardrail.testing import make_artifact
@@ -31,6 +32,7 @@ from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, balance, ca
 pytestmark = pytest.mark.slow
 
 PAGE = Path(__file__).parents[3] / "docs" / "agents.md"
+RUNS = Path(__file__).parents[3] / "examples" / "recorded" / "tau-bench-airline.csv"
 
 
 def decide(bridge: Any, agent: Any) -> None:
@@ -46,6 +48,24 @@ def decide(bridge: Any, agent: Any) -> None:
     assert ran[3] == "sent 3 to bob"
     assert ran[7].endswith("sent 70 to bob")
     assert "was not run" in ran[8]
+
+
+def test_the_score_of_whole_runs_is_as_the_page_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The figures of the page come from the recorded table by the page's commands."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / RUNS.name).write_bytes(RUNS.read_bytes())
+    page = PAGE.read_text(encoding="utf-8")
+    for line in re.findall(r"^calibrate (.*)$", page[page.index("## Whole runs") :], flags=re.MULTILINE):
+        ran = CliRunner().invoke(app, shlex.split(line))
+        assert ran.exit_code == 0, ran.output
+    outcome = CalibrationArtifact.load("runs.json").outcome
+    assert isinstance(outcome, Infeasible)
+    assert outcome.hint is not None
+    assert (outcome.hint.n_accepted, outcome.hint.n_errors, outcome.diagnostics.base_error) == (18, 6, 0.58)
+    assert outcome.diagnostics.auroc == pytest.approx(0.78, abs=0.005)
+    rows = [line.split(",")[1:5] for line in RUNS.read_text(encoding="utf-8").splitlines()[1:]]
+    unanimous = [effects[0] for effects in rows if len(set(effects)) == 1]
+    assert unanimous == ["nothing"] * 10
 
 
 def run_commands() -> None:
@@ -108,10 +128,11 @@ def test_every_block_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     for number, block in enumerate(blocks):
         exec(compile(block, f"docs/agents.md, block {number + 1}", "exec"), names)
         if number == 0:
-            assert names["waiting"]["candidate"]["tool_calls"] == [
-                {"name": "transfer", "args": {"to": "alex.meyer", "amount": 40}}
-            ]
-            assert names["result"]["messages"][-1].text == "Done."
+            assert names["item"].content.calls_in_words() == "transfer: to alex.meyer, amount 40"
+            assert names["result"] is None  # nobody has decided
+            names["bridge"].store.decide(names["bridge"].store.claim("ann"), Decision(action="approve"))
+            done = names["bridge"].resume(names["agent"], names["config"])
+            assert done["messages"][-1].text == "Done."
         if number == 1:
             assert len(names["bridge"].store.items()) == 1
             names["bridge"].store.close()

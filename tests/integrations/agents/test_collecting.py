@@ -270,6 +270,43 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     assert "Give --records" in " ".join(refused.output.split())
 
 
+def test_answers_are_collected_and_learned_like_calls() -> None:
+    """From an agent without any artifact to a gate on its answers: approved ones were right, all others wrong."""
+    wrong = {f"odd {k}": [f"guess {k}", *(f"other {k} {n}" for n in range(9))] for k in range(6)}
+    model = chat(**{**{f"plain {k}": [f"word {k}"] for k in range(20)}, **wrong})
+    guarded_agent = agent(model, GuardrailMiddleware("collect", exempt=["balance", "transfer", "close"]))
+    with ReviewStore("reviews.db") as store:
+        bridge = ReviewBridge(store)
+        for (text, _), _ in zip(model.steps, range(26), strict=False):
+            (waiting,) = ask(guarded_agent, text, text)["__interrupt__"]
+            (item,) = bridge.enqueue(guarded_agent, {"configurable": {"thread_id": text}})
+            assert (waiting.value["kind"], item.content.blind) == ("answer", True)
+            lease = store.claim("ann", item=item.id)
+            assert lease is not None
+            store.decide(lease, Decision(action="approve" if text.startswith("plain") else "reject"))
+    assert agent_says(guarded_agent, bridge, "plain 1") == "word 1"
+    learned = CliRunner().invoke(
+        app, ["learn", "reviews.db", "--tool", "answer", "--alpha", "0.3", "--out", "answers.json"]
+    )
+    assert learned.exit_code == 0, learned.output
+    assert "GuardrailMiddleware(artifact='answers.json')" in learned.output
+    (labels,) = [[record.correct for record in read_records("answer.records.jsonl").records]]
+    assert (labels.count(True), labels.count(False)) == (20, 6)
+    gate = GuardrailMiddleware("answers.json", exempt=["balance", "transfer", "close"], on_abstain="message")
+    guarded_agent = agent(model, gate)
+    assert ask(guarded_agent, "plain 2", "a")["messages"][-1].text == "word 2"
+    assert ask(guarded_agent, "odd 2", "b")["messages"][-1].text == ABSTENTION
+    compared = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "answer", "--compare", "to"])
+    assert (compared.exit_code, "--compare and --model are about calls" in compared.output) == (2, True)
+
+
+def agent_says(guarded_agent: Any, bridge: ReviewBridge, thread: str) -> str:
+    with ReviewStore("reviews.db") as store:
+        result = ReviewBridge(store).resume(guarded_agent, {"configurable": {"thread_id": thread}})
+    assert result is not None
+    return str(result["messages"][-1].text)
+
+
 def test_a_free_note_does_not_make_equal_calls_differ() -> None:
     def refund(amount: int, note: str) -> Any:
         return calls(("transfer", {"to": "bob", "amount": amount, "note": note}))
