@@ -9,7 +9,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK = 1
 # The tests start some hundred processes; without compiled modules each of them compiles the packages again.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help check mutate test-oldest test-pure release-check audit sbom container-requirements setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-adoption test-newest postgres-test docs lint types style format bench soak clean
+.PHONY: help check mutate test-oldest test-pure release-check audit sbom container-requirements setup demo demo-quick demo-serve test test-slow test-real peers test-peers test-litellm test-clients test-schema test-telemetry test-providers test-scorers test-adoption test-mcp test-newest postgres-test docs lint types style format bench soak clean
 
 help: ## Show this help
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F ':.*## ' '{printf "  make %-16s %s\n", $$1, $$2}'
@@ -131,6 +131,12 @@ test-scorers: ## Scorers with published packages (LangChain's decision models, o
 	  .venv-scorers/bin/pip install -q -e . 'pytest>=8' 'pytest-asyncio>=1.0' 'langchain-core>=1.8,<2' langchain-openai \
 	  openevals deepeval; }
 	@.venv-scorers/bin/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/providers/test_scorers.py
+
+test-mcp: ## Tools of an MCP server with the published adapters, in an environment of their own (.venv-mcp)
+	@test -x .venv-mcp/bin/pytest || { $(PYTHON) -m venv .venv-mcp && \
+	  .venv-mcp/bin/pip install -q -e '.[agents,review]' 'pytest>=8' 'pytest-asyncio>=1.0' \
+	  'langchain-mcp-adapters>=0.3,<0.4' 'deepagents>=0.7,<0.8'; }
+	@.venv-mcp/bin/python -m pytest -q -p no:cacheprovider -W ignore --noconftest tests/providers/test_mcp.py
 
 test-newest: $(READY) ## The LangChain and agent tests against the newest releases (in build/, .venv stays as it is)
 	@$(BIN)/python -m pip install -q --no-deps --upgrade --target build/newest 'langchain-core<2' 'langchain<2' 'langgraph<2'
