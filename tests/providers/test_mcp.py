@@ -1,4 +1,4 @@
-"""Tools of an MCP server with the published adapters (docs/mcp.md), and the approvals of deepagents: `make test-mcp`."""
+"""Tools of an MCP server with the published adapters (docs/mcp.md), and deepagents' approvals: `make test-mcp`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-adapters: Any = pytest.importorskip("langchain_mcp_adapters.client", reason="make test-mcp installs it")
+pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+pytest.importorskip("sqlalchemy", reason="the `review` extra is not installed")
 
 from langgraph.checkpoint.memory import InMemorySaver
 from langgraph.types import Command
@@ -23,6 +24,7 @@ from guardrail.types import ToolCall
 from integrations.langchain_agents import unsure
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, calls
 
+adapters: Any = pytest.importorskip("langchain_mcp_adapters.client", reason="make test-mcp installs it")
 PAGE = Path(__file__).parents[2] / "docs" / "mcp.md"
 SERVER = '''
 from mcp.server.fastmcp import FastMCP
