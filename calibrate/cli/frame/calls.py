@@ -131,7 +131,7 @@ def learn_calls(
     fitted = fit_artifact(
         labelled_file, score=key, alpha=fitting.alpha, rule=fitting.rule, delta=fitting.delta, groups="cluster"
     )
-    fitted = counted(fitted, ledger, key)
+    fitted = counted(fitted, ledger)
     print_verdict(verdict_text(fitted))
     fitted.save(fitting.out)
     given = f"artifact={str(fitting.out)!r}" if about_answers else f"tools={{{tool!r}: {str(fitting.out)!r}}}"
