@@ -12,6 +12,7 @@ import codecs
 import re
 import socket
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from json import JSONDecodeError
 from typing import Any
 
@@ -490,6 +491,7 @@ def stated(reason: Any) -> str | None:
     return None if reason is None else str(reason).strip() or None
 
 
+@lru_cache(maxsize=64)  # a server has few reasons, and each answer of each question is asked about several times
 def _letters(reason: str) -> str:
     """A reason in the spelling of `_WHOLE` and `_CUT`; any mark but those that join words makes another reason."""
     return re.sub(r"[\s_-]", "", _folded(reason))
