@@ -17,9 +17,9 @@ from langchain_core.language_models import BaseChatModel
 
 from ..sampling.effects import Steps, run
 from ..sampling.limits import new_lock
-from ..sampling.probe import ProbeReport
+from ..sampling.probe import ProbeReport, unlike
 from ..sampling.prober import needs_probe, probe_steps
-from ..types import Cost, SampleSet, SamplingPlan, Unmeasured
+from ..types import Cost, Fingerprint, SampleSet, SamplingPlan, Unmeasured
 from ..verdict import Verdict, next_step
 
 __all__ = ["EndpointProblem", "EndpointTrust"]
@@ -35,6 +35,7 @@ _LOGGED: dict[Unmeasured | None, str] = {
 }
 """Faults that an operator has to correct, in words."""
 
+DOCTOR = "Compare again with `guardrail doctor` while it is idle"
 log = logging.getLogger("guardrail")
 
 
@@ -60,12 +61,26 @@ class EndpointProblem:
 
 
 class EndpointTrust:
-    """Probes one guard's model. Shared by threads and tasks; keeps no prompt and no answer."""
+    """Probes one guard's model. Shared by threads and tasks; keeps no prompt and no answer.
+
+    Args:
+        model: The model.
+        plan: The plan that it is asked by.
+        enabled: Whether to probe.
+        clock: Seconds.
+        fingerprint: That of the calibrated weights: if a probe finds other weights, the log says so.
+    """
 
     def __init__(
-        self, model: BaseChatModel, plan: SamplingPlan, *, enabled: bool, clock: Callable[[], float] = time.monotonic
+        self,
+        model: BaseChatModel,
+        plan: SamplingPlan,
+        *,
+        enabled: bool,
+        clock: Callable[[], float] = time.monotonic,
+        fingerprint: Fingerprint | None = None,
     ) -> None:
-        self._model, self._plan, self._clock = model, plan, clock
+        self._model, self._plan, self._clock, self._fingerprint = model, plan, clock, fingerprint
         self._enabled = enabled and needs_probe(model)
         self._lock = new_lock(self)
         self._unfit_until: float | None = None
@@ -73,7 +88,8 @@ class EndpointTrust:
 
     def __deepcopy__(self, memo: dict[int, Any]) -> EndpointTrust:
         # The state is about this model object, and a lock cannot be copied: a copy starts afresh with its own.
-        return EndpointTrust(copy.deepcopy(self._model, memo), self._plan, enabled=self._enabled, clock=self._clock)
+        model, kept = copy.deepcopy(self._model, memo), self._fingerprint
+        return EndpointTrust(model, self._plan, enabled=self._enabled, clock=self._clock, fingerprint=kept)
 
     def check(self) -> EndpointProblem:
         """Probe if it is time to; a report that is known already costs nothing."""
@@ -88,6 +104,9 @@ class EndpointTrust:
             report, cost = yield from probe_steps(self._model, self._plan, again=again)
         finally:  # also when cancelled: the probe that was due must be made by the next caller
             self._note(report, again)
+        now = report.greedy if report is not None and cost.calls else None
+        if self._fingerprint and now and (difference := unlike(self._fingerprint, now)):
+            log.warning("guardrail: the endpoint may not have the calibrated weights: %s. %s", difference, DOCTOR)
         problem = None if report is None else report.problem(self._plan)
         return EndpointProblem(cost=cost) if problem is None else EndpointProblem(*problem, cost)
 

@@ -26,7 +26,7 @@ from calibrate.cli import app as calibrate_app
 from calibrate.data.collect import collect_records
 from calibrate.data.questions import Question
 from calibrate.data.records import read_records
-from guardrail import scorer
+from guardrail import Guardrail, scorer
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.describe import promises
@@ -453,7 +453,7 @@ def test_a_server_that_does_not_run_is_one_finding(tmp_path: Path) -> None:
     assert "No connection to http://127.0.0.1:9" in findings[-1].detail
 
 
-def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path) -> None:
+def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The threshold was fitted on the scores of the calibrated weights; a swapped quantisation has others."""
     with serving(Endpoint()) as endpoint:
         model = OpenAICompatibleChat(model="m", base_url=endpoint.url)
@@ -472,6 +472,13 @@ def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path) -> Non
             "warn", "not as at calibration: token 1 of the greedy answer is another one",
         )  # fmt: skip
         assert weights(None).detail.startswith("not compared: the calibration gave no greedy answer")
+        for kept, said in ((report.greedy, False), (((first[0] + "!", first[1]), *rest), True)):
+            caplog.clear()
+            fresh = OpenAICompatibleChat(model="m", base_url=endpoint.url)
+            Guardrail(model=fresh, artifact=saved(tmp_path, model, estimator="perplexity", fingerprint=kept)).assess(
+                "q"
+            )
+            assert ("may not have the calibrated weights: token 1" in caplog.text) == said
 
 
 @pytest.mark.parametrize(("oldest", "said"), [(None, "ok    age: 100 days"), ("90", "warn  age: 100 days")])
