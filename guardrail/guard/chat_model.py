@@ -19,7 +19,7 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..decision import Gate, in_two_stages
-from ..errors import ArtifactMismatchError, TurnsMismatchError
+from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
 from ..monitor import SafetySwitch
@@ -388,8 +388,13 @@ class Guardrail(GuardedChatModel):
 
         Raises:
             ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
-            UsageError: An unknown method.
+            UsageError: An unknown method; or ``turns="mark"`` without ``include_raw``.
         """
+        if self.turns == "mark" and not include_raw:
+            raise UsageError(
+                'turns="mark" gives out answers without a promise, and an object of the schema cannot say so. '
+                'Give include_raw=True, whose "raw" has the verdict, or a guard with turns="refuse".'
+            )
         calibrated = self.artifact.plan.bindings
         method = method or method_of(calibrated)
         bindings = wanted_bindings(schema, method, calibrated, strict)

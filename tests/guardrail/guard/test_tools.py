@@ -219,6 +219,16 @@ def test_structured_output_with_raw(model: BaseChatModel, bindings: Bindings, me
         assert not any(secret in str(abstained["raw"]) for secret in ("Kleist", "Heine", "Goethe", "born"))
 
 
+def test_an_object_cannot_say_that_its_turns_were_not_calibrated() -> None:
+    guard = guarded(WRITER, JSON, turns="mark")
+    with pytest.raises(UsageError, match="include_raw=True"):
+        guard.with_structured_output(Person)
+    second_turn = [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(SURE)]
+    marked = guard.with_structured_output(Person, include_raw=True).invoke(second_turn)
+    assert marked["parsed"] == Person(name="Goethe", born=1749)
+    assert marked["raw"].response_metadata["guardrail"]["accepted"] is False
+
+
 def test_an_accepted_answer_that_is_no_json_is_a_parsing_error_not_an_abstention() -> None:
     guard = guarded(ScriptedChat(script={SURE: ["Goethe"]}), JSON)
     assert isinstance(
