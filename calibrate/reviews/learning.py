@@ -249,6 +249,7 @@ def _record(item: ReviewedItem, key: str) -> Record:
     return Record(
         id=item.name,
         question=item.question,
+        messages=item.messages,
         group=item.group,
         drawn=drawn,
         scores={key: verdict.uncertainty},

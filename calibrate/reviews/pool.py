@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -93,6 +93,8 @@ class ReviewedItem(Ended):
     verdict: Verdict
     chance: float
     context: str = ""
+    messages: tuple[dict[str, Any], ...] | None = None
+    """The conversation, where there is more of it than the question."""
     arrived: float = 0.0
     items: tuple[bool | None, ...] = ()
     """Whether each item of the verdict is right, for a gate of items; empty without a decision."""
@@ -283,6 +285,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
         open=item.state in ("pending", "claimed"),
         action=action,
         context=_context(item),
+        messages=item.content.messages if len(item.content.messages) > 1 else None,
         arrived=item.created,
     )
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from langchain_core.messages import HumanMessage
+from langchain_core.messages import AIMessage, HumanMessage
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -34,6 +34,7 @@ from calibrate.reviews import (
     thinned,
     waiting,
 )
+from calibrate.reviews.learning import _record
 from calibrate.reviews.pool import settled
 from calibrate.rules.certificate import interval
 from guardrail import Guardrail
@@ -457,6 +458,18 @@ def test_edits_and_own_answers_and_disagreement(tmp_path: Path) -> None:
     pool = read_reviews(store, [ARTIFACT])
     assert pool.both_ways == 2
     assert [reviewed_item.correct for reviewed_item in pool.items if reviewed_item.question == "a"] == [False, False]
+
+
+def test_equal_words_in_two_conversations_are_two_questions(tmp_path: Path) -> None:
+    """Else one "And there?" of the calibration would keep every other one out of the test part."""
+    store = ReviewStore(tmp_path / "reviews.db")
+    for city in ("Rome", "Oslo"):
+        turns = [HumanMessage(f"Sights of {city}?"), AIMessage("Many."), HumanMessage("And there?")]
+        store.enqueue(content_of(verdict_of(city, 0.9), turns), key=city)
+    decide(store, lambda _: "approve")
+    records = [_record(reviewed_item, "key") for reviewed_item in read_reviews(store, [ARTIFACT]).items]
+    assert [record.question for record in records] == ["And there?", "And there?"]
+    assert len(set(table_of(records).asked_hashes().tolist())) == 2
 
 
 def test_end_to_end_with_a_guard(tmp_path: Path) -> None:
