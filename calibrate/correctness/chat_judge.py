@@ -49,7 +49,7 @@ def judge_messages(answer: str, question: Question) -> list[BaseMessage]:
     """The prompt for one answer."""
     options = "".join(f"\n{label}) {text}" for label, text in (question.options or {}).items())
     accepted = "\n".join(f"<accepted>{reference}</accepted>" for reference in question.references)
-    human = f"<question>{question.question}{options}</question>\n{accepted}\n<answer>{answer}</answer>\n\nRight?"
+    human = f"<question>{question.in_words}{options}</question>\n{accepted}\n<answer>{answer}</answer>\n\nRight?"
     return [SystemMessage(_SYSTEM), HumanMessage(human)]
 
 
@@ -132,7 +132,7 @@ class ChatLabelJudge:
             pool.shutdown(wait=True, cancel_futures=True)
 
     def _key(self, answer: str, question: Question) -> bytes:
-        identity = [PROMPT_VERSION, self._identity.model_dump(), question.question, question.options]
+        identity = [PROMPT_VERSION, self._identity.model_dump(), question.in_words, question.options]
         return sha256(canonical_json([*identity, question.references, answer]).encode()).digest()
 
 

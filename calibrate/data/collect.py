@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Literal
 
 from langchain_core.language_models import BaseChatModel
-from langchain_core.messages import BaseMessage, SystemMessage, convert_to_messages
+from langchain_core.messages import BaseMessage
 
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, turns_of
@@ -392,15 +392,8 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
 
 
 def _conversations(questions: Sequence[Question], prompt: PromptWrapping) -> dict[str, list[BaseMessage]]:
-    """The messages of the questions that end a conversation: wrapped like any other, with what was said before."""
-    asked: dict[str, list[BaseMessage]] = {}
-    for question in questions:
-        if question.messages:
-            *before, _ = convert_to_messages(list(question.messages))
-            *system, wrapped = prompt.messages(question.question, question.options, question.slots)
-            own = isinstance(before[0], SystemMessage) if before else False
-            asked[question.id] = [*(() if own else system), *before, wrapped]
-    return asked
+    """The messages of the questions that end a conversation."""
+    return {question.id: question.messages_in(prompt) for question in questions if question.messages}
 
 
 def _check(drawing: Drawing) -> None:

@@ -10,7 +10,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
@@ -20,6 +20,11 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
 from .rows import RawRow, get_name, good_rows, open_rows, short
+
+if TYPE_CHECKING:
+    from langchain_core.messages import BaseMessage
+
+    from guardrail.prompting import PromptWrapping
 
 __all__ = [
     "Question",
@@ -70,6 +75,33 @@ class Question(Frozen):
         return canonical_json(
             [self.question.strip(), self.options, _sorted_tools(self.tools), self.slots, self.messages]
         )
+
+    @property
+    def before(self) -> tuple[dict[str, Any], ...]:
+        """What was said before the question; empty if nothing was, or if the question is a text of all of it."""
+        said = self.messages or ()
+        return said[:-1] if said and said[-1].get("content") == self.question else ()
+
+    @property
+    def in_words(self) -> str:
+        """The question for people and judges to read: after what was said before it, a line each."""
+        said = [f"{turn['role']}: {turn['content']}" for turn in self.before if turn["role"] != "system"]
+        return "\n".join([*said, f"user: {self.question}"]) if said else self.question
+
+    def messages_in(self, prompt: PromptWrapping) -> list[BaseMessage]:
+        """What a model is asked: the question in its prompt, after what was said before.
+
+        Raises:
+            UsageError: The prompt has slots, and the question no texts for them.
+        """
+        from langchain_core.messages import SystemMessage, convert_to_messages  # slow to import
+
+        *system, wrapped = prompt.messages(self.question, self.options, self.slots)
+        if self.messages and self.messages[-1].get("content") != self.question:  # recorded by an agent, as it was sent
+            said = convert_to_messages(list(self.messages))
+        else:
+            said = [*convert_to_messages(list(self.before)), wrapped]
+        return said if isinstance(said[0], SystemMessage) else [*system, *said]
 
 
 def read_questions(path: str | Path, *, require_references: bool = True) -> list[Question]:

@@ -264,7 +264,7 @@ def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
     return Card(
         id=record.id,
         group=record.group,
-        question=record.question,
+        question=record.to_question().in_words,
         options=tuple((record.options or {}).items()),
         answer="(imported without the answer)" if record.shown_answer is None else record.shown_answer,
         references=record.references,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import islice
 
-from langchain_core.messages import BaseMessage, HumanMessage, SystemMessage, convert_to_messages
+from langchain_core.messages import BaseMessage, HumanMessage
 
 from guardrail.errors import UsageError
 from guardrail.prompting import turns_of
@@ -93,14 +93,9 @@ def _rated(records: Sequence[Record], scorer: Scorer, header: RecordHeader) -> l
 
 def _messages(record: Record, header: RecordHeader) -> list[BaseMessage] | None:
     """The prompt of a record; None if it cannot be made again."""
-    prompt = header.prompt
-    if record.messages is not None:
-        system: list[BaseMessage] = [] if prompt.system is None else [SystemMessage(prompt.system)]
-        messages = [*system, *convert_to_messages(list(record.messages))]
-    else:
-        try:
-            messages = prompt.messages(record.question, record.options, record.slots)
-        except UsageError:  # a record without the texts of the slots
-            return None
+    try:
+        messages = record.to_question().messages_in(header.prompt)
+    except UsageError:  # a record without the texts of the slots
+        return None
     same = record.turns is None or turns_of(messages, header.plan.bindings) == record.turns
     return messages if same else None

@@ -19,7 +19,8 @@ from guardrail.guard.comparability import unlike_served
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
-from guardrail.prompting import ONE_QUESTION, turns_of
+from guardrail.plain_json import sha256_hex
+from guardrail.prompting import ONE_QUESTION, role_of, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import end_of, read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
@@ -190,7 +191,7 @@ class Observing:
             question = drawn.question.removeprefix(before).removesuffix(after)
             mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
             try:
-                self._records.append(passed.number, question, drawn, {"turns": turns_of(messages), **mark})
+                self._records.append(passed.number, question, drawn, {**_talk(messages, question), **mark})
             except OSError as error:
                 text = f"records cannot be written to {records.path} ({error.strerror}), so answers are lost for it"
                 self._health.warn(alias.name, "unwritten", text)
@@ -208,8 +209,8 @@ class Observing:
             return "unmeasured", [Unmeasured.MODEL_CHANGED], None
         if alias.artifact is None:
             self._prompt.check(messages, plan.options)
-            if turns_of(messages, plan.bindings) != ONE_QUESTION:
-                raise UsageError("records hold prompts of one question")
+            if turns_of(messages, plan.bindings) != ONE_QUESTION and not _is_talk(messages):
+                raise UsageError("records hold one question, or a conversation of texts that ends with one")
             drawn = self._collected(messages, answer, passed.credential, plan)
             return ("collected", [], drawn) if drawn.problem is None else ("unmeasured", [drawn.problem], drawn)
         guard = alias.guard(passed.credential)
@@ -261,6 +262,28 @@ class Observing:
             tokens=None if usage is None else usage["output_tokens"] or None,
             fixed=self.alias.upstream.extra_body,
         )
+
+
+def _is_talk(messages: Sequence[BaseMessage]) -> bool:
+    """Whether only a person and the model speak, in texts, the person last."""
+    speakers = turns_of(messages).split(",")
+    return set(speakers) <= {"human", "ai"} and speakers[-1] == "human"
+
+
+def _talk(messages: Sequence[BaseMessage], question: str) -> dict[str, Any]:
+    """The fields of a record that say in which conversation its question was asked.
+
+    Its turns depend on each other. Every request repeats how it began, so that names the group.
+    """
+    spoken = [message for message in messages if role_of(message) != "system"]
+    fields: dict[str, Any] = {"turns": turns_of(messages), "group": sha256_hex(str(spoken[0].text), 16)}
+    if len(spoken) > 1 and _is_talk(messages):
+        before = [{"role": _ROLES[role_of(message)], "content": str(message.text)} for message in spoken[:-1]]
+        fields["messages"] = [*before, {"role": "user", "content": question}]
+    return fields
+
+
+_ROLES = {"human": "user", "ai": "assistant"}
 
 
 async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect) -> AIMessage:

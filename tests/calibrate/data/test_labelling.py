@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.cli.frame import terminal as terminal_frame
-from calibrate.cli.label import card, keys, label_by_hand, shares
+from calibrate.cli.label import _shown, card, keys, label_by_hand, shares
+from calibrate.correctness.chat_judge import judge_messages
 from calibrate.data.labels import (
     Pressed,
     apply_labels,
@@ -34,12 +35,15 @@ from calibrate.data.labels import (
     read_labels,
     refuse_contradictions,
 )
-from calibrate.data.records import Record, RecordFile, read_records, write_records
+from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
 from calibrate.pipeline import fit_artifact
 from guardrail.__main__ import main
 from guardrail.errors import RecordError, UsageError
 from guardrail.plain_json import visible
-from guardrail.types import Sample, SampleSet, ToolCall
+from guardrail.prompting import PromptWrapping
+from guardrail.specs import identify
+from guardrail.testing import ScriptedChat
+from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
 
 ROOT = Path(__file__).parents[3]
 
@@ -174,6 +178,31 @@ def test_the_card_shows_what_is_needed_to_judge() -> None:
     share_of = shares(shown)
     assert [text for text, _ in share_of] == ["Paris", "Nice"]
     assert [share for _, share in share_of] == pytest.approx([2 / 3, 1 / 3])
+
+
+def test_what_was_said_before_is_shown_to_who_labels() -> None:
+    """Nobody can judge an answer to "And there?"."""
+    said = [("system", "Be brief."), ("user", "Sights of Oslo?"), ("assistant", "Many."), ("user", "And there?")]
+    messages = tuple({"role": role, "content": text} for role, text in said)
+    shown = record("a", "Rain.").model_copy(update={"question": "And there?", "messages": messages})
+    console = Console(width=80, record=True, file=io.StringIO())
+    console.print(card(shown, done=0, total=1))
+    lines = [line.strip(" │") for line in console.export_text().splitlines()]
+    at = lines.index("question  user: Sights of Oslo?")
+    assert lines[at + 1 : at + 3] == ["assistant: Many.", "user: And there?"]
+    asked = judge_messages("Rain.", shown.to_question())[-1].text
+    assert "<question>user: Sights of Oslo?\nassistant: Many.\nuser: And there?</question>" in asked
+    header = RecordHeader(
+        created="1970",
+        model=identify(ScriptedChat()),
+        plan=SamplingPlan(n=3),
+        prompt=PromptWrapping(),
+        questions_name="q",
+        questions_sha256="",
+        n_questions=1,
+    )
+    page = _shown(shown, header)
+    assert [turn["content"] for turn in page.messages] == [text for _, text in said]
 
 
 HOSTILE = (

@@ -125,12 +125,17 @@ def test_slots_and_messages_are_those_that_were_sent(tmp_path: Path) -> None:
         seen.append((question, slots["context"], [message.text for message in messages]))
         return 0.5
 
-    questions = [Question(id="1", question="q?", slots={"context": "this"}, references=("a",))]
+    talk = ({"role": "user", "content": "before"}, {"role": "assistant", "content": "reply"})
+    questions = [
+        Question(id="1", question="q?", slots={"context": "this"}, references=("a",)),
+        Question(id="2", question="r?", slots={"context": "that"}, messages=(*talk, {"role": "user", "content": "r?"})),
+    ]
     plan, model = plan_for([grounded.estimator]), ScriptedChat(default=["a"])
     collect_records(questions, model, plan, tmp_path / "live.jsonl", prompt=prompt, scorer=grounded)
     collect_records(questions, model, SamplingPlan(n=0), tmp_path / "bare.jsonl", prompt=prompt)
     score_records(read_records(tmp_path / "bare.jsonl"), [grounded.estimator])
-    assert seen == [("q?", "this", ["Be brief.", "this\n---\nq?"])] * 2
+    first = ("q?", "this", ["Be brief.", "this\n---\nq?"])
+    assert sorted(seen) == [first] * 2 + [("r?", "that", ["Be brief.", "before", "reply", "that\n---\nr?"])] * 2
 
 
 def test_messages_that_no_record_has_leave_the_answer_unrated(tmp_path: Path) -> None:

@@ -207,6 +207,25 @@ def test_without_an_artifact_it_collects_records_that_calibrate_reads(
         Gateway(Config(version=1, models={"m": other}))
 
 
+def test_second_turns_are_collected_with_what_was_said_before(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    """Without it nobody could label "And there?", and each turn would count as independent of the others."""
+    path = tmp_path / "observed.jsonl"
+    prompt = {"system": "Be brief.", "template": "Q: {question}"}
+    served = observing(serve, endpoint, artifact=False, plan=COLLECT, prompt=prompt, records={"path": path})
+    opening = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": f"Q: {SURE}"}]
+    second = [*opening, {"role": "assistant", "content": "Paris"}, {"role": "user", "content": f"Q: {UNSURE}"}]
+    picture = [{"type": "image_url", "image_url": {"url": "data:image/png;base64,iVBORw0KGgo="}}]
+    for messages in (opening, second, [*second, {"role": "user", "content": picture}]):
+        served.http.post("/v1/chat/completions", json={"model": "m", "messages": messages})
+    observed = counts(served)
+    assert (observed.collected, observed.not_comparable) == (2, 1)
+    first, later = sorted(read_records(path).records, key=lambda record: record.turns or "")
+    assert (first.turns, first.messages, later.turns) == ("human", None, "human,ai,human")
+    assert (later.question, first.group) == (UNSURE, later.group)
+    said = [("user", f"Q: {SURE}"), ("assistant", "Paris"), ("user", UNSURE)]  # the form of a question file
+    assert [(each["role"], each["content"]) for each in later.to_question().messages or ()] == said
+
+
 def test_collecting_believes_no_endpoint_before_a_probe(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
     """An endpoint that ignores n or answers from a cache would make every question look certain."""
     settings = {"plan": COLLECT, "records": {"path": tmp_path / "honest.jsonl"}}
