@@ -43,7 +43,7 @@ from ._agents.decisions import (
     review_request,
 )
 from ._agents.held import Conversation, GuardState, HeldMessage, held_message, pack, unpack
-from ._agents.review_bridge import CHANGED, ENDED, BaseBridge, content_digest, lapsed, request_digest
+from ._agents.review_bridge import CHANGED, ENDED, BaseBridge, content_digest, content_of, lapsed
 
 if TYPE_CHECKING:
     from langgraph.graph.message import add_messages
@@ -421,7 +421,7 @@ def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     An answer without a digest, such as a program's own, is about the message that waits.
     """
     digest = answer.get("content")
-    if digest in (None, request_digest(request)):
+    if digest is None or digest == content_digest(content_of(request)):
         return True
     changed = _changed.get()
     if changed is not None:

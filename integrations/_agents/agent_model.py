@@ -33,7 +33,6 @@ from guardrail.judges import ToolCallJudge
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
-from guardrail.specs import ModelIdentity, identify
 from guardrail.types import Bindings, Sample
 from guardrail.verdict import Verdict
 
@@ -199,8 +198,12 @@ class AgentModel(SteppedChatModel):
                 f"this agent has no tools, but its artifacts were calibrated with the tools {bindings.tool_names}. "
                 "Give it these tools, or calibrate it without."
             )
+        if own and is_native(self.model):
+            raise ArtifactMismatchError(
+                f"{type(self.model).__name__} takes no call settings such as {sorted(own)}. Leave them out."
+            )
         form = form_of(plan, stop, call)
-        return replace(self.step, model=_carrying(self.model, own), messages=tuple(messages)), form
+        return replace(self.step, messages=tuple(messages), settings=own), form
 
     # -- after the call ----------------------------------------------------------------------------------------------
 
@@ -288,53 +291,6 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
     return verdict.model_copy(update={"samples": merged})
 
 
-def _carrying(model: BaseChatModel, settings: Mapping[str, Any]) -> BaseChatModel:
-    """The model, or a wrapper whose calls also carry these settings; the model itself is never changed.
-
-    Raises:
-        ArtifactMismatchError: A local sampler cannot take them.
-    """
-    if not settings:
-        return model
-    if is_native(model):
-        raise ArtifactMismatchError(
-            f"{type(model).__name__} takes no call settings such as {sorted(settings)}. Leave them out."
-        )
-    return _Carrying(model=model, settings=dict(settings), rate_limiter=model.rate_limiter)
-
-
-class _Carrying(BaseChatModel):
-    """A model whose every call carries more settings."""
-
-    model: BaseChatModel
-    settings: Mapping[str, Any]
-    cache: Any = False
-
-    def _generate(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
-    ) -> ChatResult:
-        return self.model._generate(messages, stop, run_manager, **{**self.settings, **kwargs})
-
-    async def _agenerate(
-        self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **kwargs: Any
-    ) -> ChatResult:
-        return await self.model._agenerate(messages, stop, run_manager, **{**self.settings, **kwargs})
-
-    def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        bound: Any = self.model.bind_tools(tools, **kwargs)
-        return self.bind(**bound.kwargs)
-
-    def _get_ls_params(self, stop: list[str] | None = None, **kwargs: Any) -> Any:
-        return self.model._get_ls_params(stop=stop)
-
-    def guardrail_identity(self) -> ModelIdentity:
-        return identify(self.model)
-
-    @property
-    def _llm_type(self) -> str:
-        return self.model._llm_type
-
-
 # -- LangChain's requests ----------------------------------------------------------------------------------------------
 # A decided message goes out through the model node, where every other middleware sees it: the node calls a model that
 # gives out the message. LangChain parses that model's answer in the agent's response format, so a message that a person
@@ -386,51 +342,43 @@ def has_checkpointer() -> bool:
 
 def structured_names(response_format: Any) -> tuple[str, ...]:
     """Names of the tools whose call is the structured answer."""
-    specs = getattr(response_format, "schema_specs", None)
-    if specs is not None:
-        return tuple(spec.name for spec in specs)
+    return tuple(_specs(response_format))
+
+
+def _specs(response_format: Any) -> dict[str, Any]:
+    """The schemas of a response format, by the name of the tool whose call is such an answer."""
+    if response_format is None:
+        return {}
     schema = getattr(response_format, "schema", response_format)
-    name = getattr(schema, "__name__", None) or (schema.get("title") if isinstance(schema, dict) else None)
-    return () if name is None else (str(name),)
+    strategy = response_format if isinstance(response_format, ToolStrategy) else ToolStrategy(schema=schema)
+    return {spec.name: spec for spec in strategy.schema_specs}
 
 
-def _readable(response_format: Any, message: AIMessage) -> AIMessage:
-    """A decided message, in which a structured answer that no longer fits its schema after an edit becomes text.
+def _readable(response_format: Any, message: AIMessage) -> tuple[AIMessage, Any]:
+    """A decided message and the format to read it in, so that LangChain neither raises nor asks the model again.
 
-    LangChain would raise at such an answer, or ask the model again.
+    A structured answer that no longer fits its schema after an edit becomes text. A person's own words, and a refusal,
+    are not JSON of the schema: they go out as text without a structured response.
     """
-    bad = [call for call in message.tool_calls if not _call_fits(response_format, call)]
-    if not bad:
-        return message
-    texts = [str(message.text), *(json.dumps(call["args"], ensure_ascii=False) for call in bad)]
-    left = [call for call in message.tool_calls if call not in bad]
-    return message.model_copy(update={"content": "\n".join(filter(None, texts)), "tool_calls": left})
-
-
-def _call_fits(response_format: Any, call: Any) -> bool:
-    if call["name"] not in structured_names(response_format):
-        return True
-    is_strategy = isinstance(response_format, ToolStrategy)
-    schema = getattr(response_format, "schema", response_format)
-    strategy = response_format if is_strategy else ToolStrategy(schema=schema)
-    try:
-        spec = next(spec for spec in strategy.schema_specs if spec.name == call["name"])
-        OutputToolBinding.from_schema_spec(spec).parse(call["args"])
-    except Exception:  # any error of the schema's own code
-        return False
-    return True
-
-
-def _fits(response_format: Any, message: AIMessage) -> bool:
-    """Whether LangChain can read a decided message in the agent's response format; otherwise it would always raise.
-
-    A person's own words, and a refusal, are not JSON of the schema. They go out as text, without structured response.
-    """
+    specs = _specs(response_format)
+    bad = [
+        call
+        for call in message.tool_calls
+        if call["name"] in specs and not _parses(OutputToolBinding, specs[call["name"]], call["args"])
+    ]
+    if bad:
+        texts = [str(message.text), *(json.dumps(call["args"], ensure_ascii=False) for call in bad)]
+        left = [call for call in message.tool_calls if call not in bad]
+        message = message.model_copy(update={"content": "\n".join(filter(None, texts)), "tool_calls": left})
     if response_format is None or message.tool_calls or isinstance(response_format, ToolStrategy):
-        return True
-    schema = getattr(response_format, "schema", response_format)
+        return message, response_format
+    spec = ProviderStrategy(schema=getattr(response_format, "schema", response_format)).schema_spec
+    return message, response_format if _parses(ProviderStrategyBinding, spec, message) else None
+
+
+def _parses(binding: Any, spec: Any, value: Any) -> bool:
     try:
-        ProviderStrategyBinding.from_schema_spec(ProviderStrategy(schema=schema).schema_spec).parse(message)
+        binding.from_schema_spec(spec).parse(value)
     except Exception:  # any error of the schema's own code
         return False
     return True
@@ -443,12 +391,11 @@ def replaying(request: ModelRequest[Any], frozen: FrozenMessage) -> tuple[ModelR
         request: The request to the agent's model.
         frozen: The decided message.
     """
-    model, response_format = request.model, request.response_format
+    decided = frozen.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
+    message, response_format = _readable(request.response_format, decided)
     # LangChain chooses by name and profile how it asks for a format, so the stand-in has those of the agent's model.
-    name, profile = name_of(model), model.profile
-    message = _readable(response_format, frozen.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"}))
-    request = request.override(model=DecidedModel(message=message, model_name=name, profile=profile))
-    return (request if _fits(response_format, message) else request.override(response_format=None)), message
+    model = DecidedModel(message=message, model_name=name_of(request.model), profile=request.model.profile)
+    return request.override(model=model, response_format=response_format), message
 
 
 def name_of(model: BaseChatModel) -> str:

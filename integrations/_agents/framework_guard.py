@@ -233,25 +233,11 @@ class Decided:
 
 
 class FrameworkGuard:
-    """The guard of one agent, for frameworks that bring their own agents.
+    """The guard of one agent, for frameworks that bring their own agents; arguments as of `AgentGate`.
 
-    Args:
-        model: The chat model to guard.
-        artifact: Judges answers, and without ``tools`` every call that is not exempt; an artifact or its file. None
-            lets answers pass.
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
-            a tool without an artifact: a person decides about every call, and its samples are recorded.
-        exempt: Tools whose calls pass.
-        on_abstain: As for `Guardrail`, or "review": a held-back tool call is proposed and runs once a person approves;
-            a call of `ANSWER_TOOL` is proposed in place of a held-back answer, which goes out once a person approves.
-        verdicts: Store of verdicts on tool calls, and of held-back answers.
-        settings: Further settings of `Guardrail`.
-        allowed_decisions: Decisions that a person may take about held-back calls and answers.
-        records: Record file for samples of what collects.
-        plan: Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7.
-
-    Attributes:
-        reviews: The store, and what people decided; see `CallReviews`.
+    Without ``tools`` the artifact also judges every call that is not exempt. Under "review" a held-back call is
+    proposed and runs once a person approves; in place of a held-back answer a call of `ANSWER_TOOL` is proposed, and
+    the answer goes out once a person approves.
 
     Raises:
         UsageError: `ANSWER_TOOL` is gated or exempt; or see `AgentGate`.

@@ -132,6 +132,7 @@ class AgentStep:
         answers: Tools whose call is the answer (structured output).
         bindings: Tools, choice and format of the request; read for an agent without any artifact.
         thread: Name of the conversation; None to tell conversations by their first message.
+        settings: Settings that every call carries beside the plan's.
     """
 
     model: BaseChatModel
@@ -140,6 +141,7 @@ class AgentStep:
     answers: tuple[str, ...] = ()
     bindings: Bindings = field(default_factory=Bindings)
     thread: str | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def system(self) -> str | None:
@@ -417,6 +419,7 @@ class ModelGate:
                 step.model,
                 plan,
                 max_concurrency=agent.settings.max_concurrency,
+                transport=step.settings,
                 scoring=Scoring(agent.settings.scorers, artifacts.artifacts[0].prompt, asked),
             ),
             gates=concerned,

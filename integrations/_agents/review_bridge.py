@@ -21,7 +21,7 @@ from guardrail.verdict import AbstainedError, UnmeasuredError, Verdict
 from .calls import call_subject
 from .decisions import checked
 
-__all__ = ["CHANGED", "ENDED", "TOO_LATE", "BaseBridge", "RunBridge", "content_digest", "lapsed", "request_digest"]
+__all__ = ["CHANGED", "ENDED", "TOO_LATE", "BaseBridge", "RunBridge", "content_digest", "content_of", "lapsed"]
 
 if TYPE_CHECKING:
     from guardrail.review import CandidateRule, Content, Decision, Item, ReviewStore, WorkLease
@@ -221,18 +221,19 @@ def content_of(request: Mapping[str, Any]) -> Content:
     """A request as the content of an item."""
     from guardrail.review import Candidate, Content
 
-    shown, kind = request["candidate"], request["kind"]
-    calls = [{"name": call["name"], "arguments": call["args"]} for call in shown["tool_calls"]]
-    candidate = Candidate.from_stored({"text": shown["text"], "tool_calls": calls}) if shown["text"] or calls else None
+    kind, verdict = request["kind"], _verdict(request)
+    shown = None if verdict["candidate"] is None else Candidate.from_stored(verdict["candidate"])
     allowed = tuple(request["review_configs"][0]["allowed_decisions"])
-    if kind == "answer" and calls:  # a plain graph releases such a message as a whole, or not at all
+    if (
+        kind == "answer" and request["candidate"]["tool_calls"]
+    ):  # a plain graph releases such a message as a whole, or not at all
         allowed = tuple(name for name in allowed if name != "edit") or ("reject",)
     return Content(
         question=request["question"],
         messages=tuple(request["messages"]),
         kind=kind,
-        candidate=candidate,
-        verdict=_verdict(request),
+        candidate=shown,
+        verdict=verdict,
         alternatives=tuple((answer["text"], answer["share"]) for answer in request["alternatives"]),
         allowed=allowed,
         edits="text" if kind == "answer" else "arguments",
@@ -255,28 +256,19 @@ def _verdict(request: Mapping[str, Any]) -> dict[str, Any]:
 def _refusal_of(item: Item, request: Mapping[str, Any]) -> str | None:
     """Reason why a decision cannot be carried out: the message was changed since, or the edit is invalid."""
     assert item.decision is not None, "only decided items are carried out"
-    if item.decision.action in ("approve", "edit") and content_digest(item.content) != request_digest(request):
+    if item.decision.action in ("approve", "edit") and content_digest(item.content) != content_digest(
+        content_of(request)
+    ):
         return CHANGED
     return None if item.decision.candidate is None else content_of(request).why_not(item.decision.candidate)
 
 
 def content_digest(content: Content) -> str:
     """Digest of everything that an approval of this item gives out or runs: text, calls, and the undecided calls."""
-    shown = content.candidate
-    calls = [] if shown is None else [{"name": call.name, "args": call.arguments} for call in shown.tool_calls]
-    return _digest(content.kind, "" if shown is None else shown.text, calls, content.fixed)
-
-
-def request_digest(request: Mapping[str, Any]) -> str:
-    """`content_digest` of a request, so that both can be compared."""
-    shown = request["candidate"]
-    return _digest(request["kind"], shown["text"], shown["tool_calls"], _fixed(request))
-
-
-def _digest(kind: str, text: str, calls: Sequence[Mapping[str, Any]], fixed: Sequence[int]) -> str:
-    return sha256_hex(
-        canonical_json([kind, text, [call_subject(call["name"], call["args"]) for call in calls], list(fixed)])
-    )
+    text = "" if content.candidate is None else content.candidate.text
+    calls = () if content.candidate is None else content.candidate.tool_calls
+    subjects = [call_subject(call.name, call.arguments) for call in calls]
+    return sha256_hex(canonical_json([content.kind, text, subjects, list(content.fixed)]))
 
 
 def _fixed(request: Mapping[str, Any]) -> tuple[int, ...]:

@@ -88,7 +88,7 @@ class VerdictStore:
 
         Args:
             key: Call id, or the key of an answer.
-            subject: Digest of the judged call; `get` with another subject finds nothing.
+            subject: Digest of the judged call, which `find` gives back.
             verdict: The verdict; None if the call passes without one.
             conversation: What the judged message answers, for a reviewer.
             first: Whether a verdict that the key already has stays.
@@ -104,10 +104,10 @@ class VerdictStore:
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
-    def get(self, key: str, subject: str | None = None) -> Verdict | None:
-        """The verdict on this very subject (None: on any), or None."""
+    def get(self, key: str) -> Verdict | None:
+        """The verdict under a key, or None."""
         row = self.find(key)
-        return None if row is None or (subject is not None and row[0] != subject) else row[1]
+        return None if row is None else row[1]
 
     def find(self, key: str) -> tuple[str, Verdict | None] | None:
         """The subject stored under a key and the verdict on it, if any; None for an unknown or expired key."""

@@ -354,8 +354,8 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
 
 def test_verdicts_are_found_by_call_and_subject(tmp_path: Path) -> None:
     store = VerdictStore(restored("verdicts.sql", tmp_path))
-    assert store.get("call_1", '{"to":"bob"}') == Verdict.from_stored(plain("review-items.json")["verdict"])
-    assert (store.get("call_1", '{"to":"eve"}'), store.conversation("call_1").question) == (None, "Send Bob 5.")
+    assert store.find("call_1") == ('{"to":"bob"}', Verdict.from_stored(plain("review-items.json")["verdict"]))
+    assert store.conversation("call_1").question == "Send Bob 5."
     assert store.find("chosen:call_2") == ("", None)
 
 

@@ -32,7 +32,7 @@ from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.types import ToolCall
 from integrations._agents.held import Conversation, GuardState, pack, unpack
-from integrations._agents.review_bridge import request_digest
+from integrations._agents.review_bridge import content_digest, content_of
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
 from tests import postgres
@@ -416,10 +416,13 @@ async def test_an_approval_of_something_else_than_what_waits_lapses(
 def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
     calls = [{"name": name, "args": {"to": "bob"}} for name in ("transfer", "read")]
     action_requests = [{"name": name} for name in ("transfer", "read")]
+    nothing: dict[str, Any] = {"question": "", "messages": [], "verdict": {}, "alternatives": [], "schemas": {}}
     value = {
+        **nothing,
         "kind": "tool_call",
         "candidate": {"text": "Now.", "tool_calls": calls},
         "action_requests": action_requests,
+        "review_configs": [{"allowed_decisions": ["approve"]}],
     }
     changes: list[dict[str, Any]] = [
         {"kind": "answer"},
@@ -428,7 +431,7 @@ def test_every_part_of_what_an_approval_gives_out_is_compared() -> None:
         {"candidate": {"text": "Now.", "tool_calls": [{**calls[0], "args": {"to": "eve"}}, calls[1]]}},
         {"action_requests": action_requests[:1]},  # the other would run without a decision
     ]
-    digests = [request_digest({**value, **change}) for change in ({}, *changes)]
+    digests = [content_digest(content_of({**value, **change})) for change in ({}, *changes)]
     assert len(set(digests)) == len(digests)
 
 
