@@ -77,7 +77,7 @@ def collect(
     if engine in ("batch", "export"):
         batches = Batches(out, submit=engine == "batch" and not results, results=results or ())
     collected = ask(
-        loaded.questions,
+        loaded,
         resolve_model(model),
         out,
         settings,
@@ -92,9 +92,9 @@ def collect(
             "with --results to the same command."
         )
         return
-    unknown = sum(not question.references for question in loaded.questions)
+    unknown = sum(not question.references for question in loaded)
     if unknown:
-        without = f"{unknown} of {len(loaded.questions)} questions have no reference. People can label their answers"
+        without = f"{unknown} of {len(loaded)} questions have no reference. People can label their answers"
         print_line(
             f"{without}: score them, and let `calibrate sample` draw which. To label 300 from the lower half of the "
             f"scores takes {POOL_FACTOR * 300 * 2} questions."

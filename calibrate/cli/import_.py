@@ -9,7 +9,7 @@ from typing import Annotated, Any, get_args
 import numpy as np
 import typer
 
-from guardrail.errors import GuardrailError, RecordError, UsageError
+from guardrail.errors import RecordError, UsageError
 from guardrail.notebook import percent
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
@@ -17,7 +17,7 @@ from guardrail.specs import IMPORTED, identify
 
 from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.formats import IMPORTED as IMPORTED_SCORE
-from ..data.records import RecordFile, parse_header, rewrite_records, write_records
+from ..data.records import RecordFile, header_of, rewrite_records, write_records
 from ..evaluation.label_checks import auroc_interval
 from ..items.documents import import_documents
 from ..scoring.scores import labels_of, values_of
@@ -32,8 +32,6 @@ __all__ = ["import_"]
 
 COLUMNS, VALUES = "Columns", "What their values mean"
 
-_LONGEST_HEADER = 2**22
-"""Bytes of a first line beyond which a file is not read on: not a record file."""
 _SHOWN = 20
 """Malformed rows that are printed; all of them are in the file."""
 
@@ -100,7 +98,7 @@ def import_(
 
     The second names the model of records that are imported already; scores and labels stay.
     """
-    if _is_record_file(source):
+    if header_of(source) is not None:
         _name_model(source, out, model)
         return
     out = out or Path("records.jsonl")
@@ -154,16 +152,6 @@ def import_(
         return
     best = min(header.estimators, key=lambda key: (key in reversed_keys, key), default=None)
     finish([out, *([skipped] if imported.bad else [])], next_step(header, out, best))
-
-
-def _is_record_file(path: Path) -> bool:
-    """Whether this package wrote a file. Any fault shows when it is imported or opened."""
-    try:
-        with path.open("rb") as stream:
-            parse_header(path, stream.readline(_LONGEST_HEADER))
-    except (GuardrailError, OSError):
-        return False
-    return True
 
 
 def _name_model(path: Path, out: Path | None, model: str | None) -> None:

@@ -11,10 +11,10 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
-from guardrail.errors import GuardrailError, UsageError
+from guardrail.errors import UsageError
 
 from ..data.progress import bar
-from ..data.records import RecordFile, parse_header, read_records, write_records
+from ..data.records import RecordFile, header_of, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
 from ..evaluation.planning import plan as simulate
 from ..rules import planned_rules
@@ -232,18 +232,10 @@ def _labelled_draws(folders: Iterable[Path]) -> list[RecordFile]:
     """The record files of folders that `calibrate sample` drew and that have labels."""
     drawn = []
     for path in sorted({path for folder in folders for path in folder.glob("*.jsonl")}):
-        try:
-            with path.open("rb") as stream:
-                header = parse_header(path, stream.readline(_LONGEST_HEADER))
-        except (GuardrailError, OSError):  # questions, a log, or a file of another version
-            continue
-        if header.scope.is_drawn and header.correctness is not None:
+        header = header_of(path)
+        if header is not None and header.scope.is_drawn and header.correctness is not None:
             drawn.append(read_records(path))
     return drawn
-
-
-_LONGEST_HEADER = 2**22
-"""Bytes of a first line beyond which a file is not read on: not a record file."""
 
 
 @command("sample", "label-where-it-matters.md")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from inspect import signature
 from pathlib import Path
@@ -14,16 +15,18 @@ from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.errors import UsageError
 from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache
+from guardrail.sampling.follow_ups import SCORE
 from guardrail.sampling.models import resolve_model
 from guardrail.types import Bindings, SamplingPlan
-from guardrail.uncertainty import Estimator
+from guardrail.uncertainty import Estimator, Scorer
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
 from ..correctness import CorrectnessRule, make_rule
+from ..data.collect import BATCH_SIZE, CONCURRENCY
 from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
-from ..data.records import RecordFile, read_records, rewrite_records
+from ..data.records import Record, RecordFile, read_records, rewrite_records
 from ..data.split import Groups, Repeats, dependence, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
@@ -47,7 +50,6 @@ from ..scoring.scores import (
 from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
-from .frame.forecast import asking, judging
 from .frame.items import ScoreItems, fit_by_items, label_by_items, score_by_items
 from .frame.labels import (
     label_file,
@@ -61,7 +63,7 @@ from .frame.labels import (
 )
 from .frame.next_commands import fresh_command, listed
 from .frame.options import SetOption
-from .frame.settings import RunSettings, load_settings, with_flags
+from .frame.settings import CollectSettings, RunSettings, load_settings, with_flags
 from .frame.terminal import console, print_line
 from .frame.verdicts import (
     conclude,
@@ -70,7 +72,7 @@ from .frame.verdicts import (
     print_verdict,
 )
 
-__all__ = ["run"]
+__all__ = ["asking", "judging", "run"]
 
 
 @command("run", "calibrating.md#all-at-once")
@@ -245,8 +247,7 @@ def _parts(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], S
 
 
 def _questions(path: Path, settings: RunSettings) -> list[Question]:
-    loaded = load_questions(path, settings.questions_format, require_references=True)
-    return loaded.questions
+    return load_questions(path, settings.questions_format, require_references=True)
 
 
 def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
@@ -375,3 +376,101 @@ def _commands(config: Path | None, settings: RunSettings) -> list[str]:
     flags = settings.as_flags(signature(run).parameters.keys(), ("max_concurrency", "batch_size", "price"))
     same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
     return [f"calibrate run {flags}", *same]
+
+
+# -- The forecast before a run starts: which part takes how many calls, how long, and at what price -------------------
+
+SECONDS = 1.0
+"""Seconds a call, where no answer on file was timed: an assumption, and the forecast says so."""
+_VARIABLE = {"selfcheck_prompt"}
+"""Follow-ups whose number of questions depends on what was drawn; they ask at least one."""
+
+
+def asking(
+    parts: Sequence[tuple[Sequence[Question], Path]],
+    plan: SamplingPlan,
+    scorers: Sequence[Scorer],
+    settings: CollectSettings,
+    *,
+    local: bool,
+    price: float | None,
+) -> list[str]:
+    """Lines about the model's and the scorers' calls.
+
+    Args:
+        parts: Questions with the record file of their answers; those whose server failed are asked again.
+        plan: The sampling plan.
+        scorers: The scorers that the plan names.
+        settings: Calls at once.
+        local: Whether the model draws in batches by itself, instead of one call at a time.
+        price: Price of one call of the model.
+    """
+    on_file: list[Record] = []
+    n_left = 0
+    for questions, path in parts:
+        there = [
+            record for record in (read_records(path).records if path.is_file() else ()) if not record.may_be_drawn_again
+        ]
+        n_left += len({question.id for question in questions} - {record.id for record in there})
+        on_file += there
+    n = sum(len(questions) for questions, _ in parts)
+    named = [name for name in plan.follow_ups if not name.startswith(SCORE)]
+    each = 1 + plan.n + len(named)
+    kept = "" if n_left == n else f" ({n - n_left:,} of {n:,} are on file)"
+    if not n_left:
+        lines = [f"1. Asking: no calls; the answers to all {n:,} questions are on file."]
+    else:
+        at_once = (settings.batch_size or BATCH_SIZE) if local else (settings.max_concurrency or CONCURRENCY)
+        seconds = [
+            cost.seconds for cost in (record.drawn.cost for record in on_file if record.drawn) if cost.seconds > 0
+        ]
+        if seconds:
+            # A question keeps as many calls busy as it has answers; a local model answers its whole batch at once.
+            beside = at_once if local else max(1, at_once // (1 + plan.n))
+            minutes = n_left * sum(seconds) / len(seconds) / beside / 60
+            basis = f"by the time of the {len(seconds):,} on file"
+        else:
+            minutes = n_left * each * SECONDS / (1 if local else at_once) / 60
+            unit = "an answer" if local else "a call"
+            basis = f"if {unit} takes {SECONDS:g} s, which is assumed: nothing is timed yet"
+        money = "" if price is None else f", {n_left * each * price:,.2f} at {price:g} a call"
+        least = "at least " if _VARIABLE.intersection(named) else ""
+        asked = f", {len(named)} of them a question about the answers" if named else ""
+        every = f"{least}{each} call{'s' * (each > 1)}{asked}"
+        lines = [
+            f"1. Asking: {n_left:,} questions{kept} x {every} = {least}{n_left * each:,} calls{money}; "
+            f"about {max(1, math.ceil(minutes)):,} min {basis}. Stop it at any time: the same command goes on."
+        ]
+    for scorer in scorers:
+        if scorer.calls and n_left:
+            priced = "" if price is None else ", which the price leaves out"
+            lines.append(
+                f"   Scorer {scorer.name}: one score a question, {scorer.calls} calls each by its own account = "
+                f"{n_left * scorer.calls:,} calls{priced}."
+            )
+        else:
+            lines.append(f"   Scorer {scorer.name}: {f'{n_left:,} scores' if n_left else 'no scores'}, no model calls.")
+    return lines
+
+
+def judging(n: int, plan: SamplingPlan, estimators: Sequence[Estimator], replies: Sequence[Path] | None) -> str:
+    """The line about scores, labels and the fit.
+
+    Args:
+        n: Questions in all.
+        plan: The sampling plan.
+        estimators: The scores.
+        replies: Files with the replies of the model that labels, so far; None where no model labels.
+    """
+    scoring = "seconds, no calls"
+    if slow := [estimator_key(estimator) for estimator in estimators if uses_models([estimator])]:
+        answers = plan.n + 1
+        scoring = (
+            f"{', '.join(slow)} asks a model about up to {answers * (answers - 1) // 2} pairs of answers a question, "
+            "except pairs it was asked about before"
+        )
+    labels = "seconds, no calls"
+    if replies is not None:
+        known = sum(len(PairCache(path)) for path in replies if path.is_file())
+        labels = f"up to {max(0, n - known):,} calls of the model that judges, which the price leaves out"
+    return f"2. Scoring: {scoring}. Labels: {labels}. Fit and report: about a minute."

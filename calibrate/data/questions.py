@@ -31,6 +31,7 @@ __all__ = [
     "content_id",
     "fingerprint",
     "option_labels",
+    "question_of",
     "read_questions",
     "read_rows",
     "reference_label",
@@ -129,7 +130,7 @@ def read_questions(path: str | Path, *, require_references: bool = True) -> list
     first_at: dict[str, str] = {}
     questions = []
     for row in read_rows(path):
-        question = _question(row, require_references=require_references)
+        question = question_of(row, require_references=require_references)
         if question.id in first_at:
             repeats = "this id" if row.values.get("id") not in (None, "") else "this question (with these options)"
             raise row.fail(
@@ -251,7 +252,12 @@ def _json_cell(where: str, field: str, cell: str) -> Any:
         raise RecordError(f"{where}: field {field!r}: got {short(cell)}; it is not JSON ({error.msg})") from error
 
 
-def _question(row: RawRow, *, require_references: bool) -> Question:
+def question_of(row: RawRow, *, require_references: bool) -> Question:
+    """The question of a row with our own fields.
+
+    Raises:
+        RecordError: A field is malformed, or nearly has the name of one; file, line and field are named.
+    """
     _refuse_near_names(row)
     messages, text = _messages(row), row.values.get("question")
     if messages is not None:

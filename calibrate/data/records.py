@@ -43,6 +43,7 @@ __all__ = [
     "RecordReader",
     "RecordWriter",
     "exclusive",
+    "header_of",
     "line_number",
     "open_writer",
     "package_versions",
@@ -596,6 +597,19 @@ def parse_header(path: Path, line: bytes) -> RecordHeader:
         return RecordHeader.from_stored(json.dumps(header))
     except ValidationError as error:
         raise RecordError(_first_problem(path, 1, error, prefix="header.")) from error
+
+
+def header_of(path: Path) -> RecordHeader | None:
+    """The header of a record file; None of any other file, which its reader says more about."""
+    try:
+        with path.open("rb") as stream:
+            return parse_header(path, stream.readline(LONGEST_HEADER))
+    except (RecordError, OSError):
+        return None
+
+
+LONGEST_HEADER = 2**22
+"""Bytes of a first line beyond which a file is not read on: not a record file."""
 
 
 def parse_record(path: Path, number: int, line: bytes) -> Record:

@@ -7,7 +7,7 @@ from .build import Primary
 from .exports import EXPORTS
 from .field_map import IMPORTED, ColumnMap, ScoreColumn, parse_map
 from .graded import graded_file, is_table
-from .questions import QUESTION_FORMATS, Loaded, load_questions
+from .questions import QUESTION_FORMATS, load_questions
 from .read import Bad, Imported, ImportSettings, import_file, import_rows, write_bad
 
 __all__ = [
@@ -19,7 +19,6 @@ __all__ = [
     "ColumnMap",
     "ImportSettings",
     "Imported",
-    "Loaded",
     "Primary",
     "ScoreColumn",
     "graded_file",

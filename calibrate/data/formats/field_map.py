@@ -66,7 +66,7 @@ _SEVERAL = ("samples", "logprobs", "tokens", "option_scores")
 """Fields that may have several columns."""
 
 _OTHER_NAMES = {
-    "question": ("prompt", "query", "input"),
+    "question": ("prompt", "query", "input", "instruction"),
     "references": (
         "ref",
         "reference",

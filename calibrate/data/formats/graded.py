@@ -10,6 +10,7 @@ from pathlib import Path
 
 from guardrail.errors import RecordError, UsageError
 
+from ..records import LONGEST_HEADER
 from ..rows import RawRow, open_rows
 from .exports import export_like
 from .field_map import FIELDS, SCORES, ColumnMap, ScoreColumn, is_above_one, usual_field
@@ -19,8 +20,6 @@ __all__ = ["column_names", "graded_file", "is_table", "read_as", "recognised"]
 
 _RECOGNISED = ("id", "question", "references", "answer", "correct", "error", "group")
 """Fields that are recognised beside scores."""
-_LONGEST_HEADER = 2**22
-"""Bytes of a first line beyond which a file is not read on: not a record file."""
 
 
 def is_table(path: Path) -> bool:
@@ -34,7 +33,7 @@ def is_table(path: Path) -> bool:
     if kind not in ("jsonl", "ndjson") or not path.is_file():
         return False
     with path.open("rb") as stream:
-        line = stream.readline(_LONGEST_HEADER)
+        line = stream.readline(LONGEST_HEADER)
     try:
         first = json.loads(line)
     except ValueError:

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from guardrail.errors import RecordError, UsageError
 
-from ..questions import Question, read_questions, reference_label
-from ..rows import RawRow, good_rows, open_rows, with_paths
+from ..questions import Question, question_of, read_questions
+from ..rows import RawRow, RowSource, good_rows, open_rows, with_paths
 from .benchmarks import (
     is_coqa,
     is_coqa_hub,
@@ -23,20 +22,7 @@ from .benchmarks import (
 from .build import Builder
 from .field_map import ColumnMap
 
-__all__ = ["QUESTION_FORMATS", "Loaded", "load_questions"]
-
-
-@dataclass(frozen=True, slots=True)
-class Loaded:
-    """Questions that were read.
-
-    Attributes:
-        questions: In file order; at least one, with distinct ids.
-        format: Name of the format.
-    """
-
-    questions: list[Question]
-    format: str
+__all__ = ["QUESTION_FORMATS", "load_questions"]
 
 
 def load_questions(
@@ -46,7 +32,7 @@ def load_questions(
     columns: ColumnMap | None = None,
     rows: str | None = None,
     require_references: bool = True,
-) -> Loaded:
+) -> list[Question]:
     """Read questions.
 
     Args:
@@ -56,6 +42,9 @@ def load_questions(
         rows: Path of the rows in a JSON document of another form.
         require_references: Whether our own format needs references; data sets always have them.
 
+    Returns:
+        The questions in file order; at least one, with distinct ids.
+
     Raises:
         UsageError: An unknown format, a missing file, a file of no known format, or no question.
         RecordError: A part is malformed; file, place and field are named.
@@ -64,22 +53,23 @@ def load_questions(
     path = Path(path)
     if not path.exists():
         raise UsageError(f"no file at {path}. Give the path of a question file or data folder.")
+    name = format or ("mapped" if columns is not None else _detect(path))
     if columns is not None:
-        source = open_rows(path, rows=rows)
-        names = sorted({name for mapped in columns.columns.values() for name in mapped})
-        questions = _mapped((with_paths(row, names) for row in good_rows(source)), columns, textual=source.textual)
-        _check_ids(path, questions)
-        return Loaded(questions, "mapped")
-    name = format or _detect(path)
-    if name == "own":
-        return Loaded(read_questions(path, require_references=require_references), name)
-    if name not in _READERS:
+        questions = _mapped(open_rows(path, rows=rows), columns)
+    elif name == "own":
+        return read_questions(path, require_references=require_references)
+    elif name in _READERS:
+        questions = _READERS[name](path)
+    else:
         raise UsageError(f"no question format named {name!r}. Known: {', '.join(QUESTION_FORMATS)}.")
-    questions = _READERS[name](path)
     if not questions:
         raise UsageError(f"{path} holds no question in format {name}.")
-    _check_ids(path, questions)
-    return Loaded(questions, name)
+    first: set[str] = set()
+    for question in questions:
+        if question.id in first:
+            raise RecordError(f"{path}: field 'id': got {question.id!r}, which two questions have. Remove one of them.")
+        first.add(question.id)
+    return questions
 
 
 def _medmcqa(path: Path, base: int | None = None) -> list[Question]:
@@ -96,31 +86,26 @@ def _hub(path: Path) -> list[Question]:
     if is_coqa_hub(values):
         return read_coqa_hub(rows)
     if {"question", "references"} <= set(values):
-        return [_own(row) for row in rows]
+        return [question_of(row, require_references=True) for row in rows]
     raise UsageError(
         f"{path} has columns {', '.join(values)}; those of MedMCQA and CoQA are known, and question, references[, "
         "options, group, id]. Name the columns: --map question=COLUMN --map references=COLUMN."
     )
 
 
-def _mapped(rows: Iterable[RawRow], columns: ColumnMap, *, textual: bool) -> list[Question]:
-    """Questions of rows by a map of their columns."""
+def _mapped(source: RowSource, columns: ColumnMap) -> list[Question]:
+    """Questions of rows by a map of their columns, or paths into nested ones."""
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
-    builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}), textual=textual)
+    builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}), textual=source.textual)
+    paths = sorted({name for names in mapped.values() for name in names})
     questions = []
-    for row in rows:
+    for row in good_rows(source):
+        found = with_paths(row, paths)
         if not builder.ready:
-            builder.expect(row)
-        questions.append(builder.build(row).to_question())
+            builder.expect(found)
+        questions.append(builder.build(found).to_question())
     return questions
-
-
-def _own(row: RawRow) -> Question:
-    (question,) = _mapped([row], ColumnMap(), textual=False)
-    if not question.references or (question.options is not None and reference_label(question) is None):
-        raise row.fail("references", list(question.references), "there must be one, and with options it must name one")
-    return question
 
 
 _READERS: dict[str, Callable[[Path], list[Question]]] = {
@@ -137,11 +122,7 @@ QUESTION_FORMATS = ("own", *_READERS)
 
 def _good(path: Path, kind: str | None = None) -> list[RawRow]:
     """All rows; the first that cannot be read stops."""
-    rows = []
-    for row in open_rows(path, kind).rows:
-        if isinstance(row, RecordError):
-            raise row
-        rows.append(row)
+    rows = list(good_rows(open_rows(path, kind)))
     if not rows:
         raise UsageError(f"{path} holds no row")
     return rows
@@ -178,18 +159,3 @@ def _document_or_line(path: Path) -> dict[str, Any] | list[Any]:
         if isinstance(document, dict | list):
             return document
     return {}
-
-
-def _check_ids(path: Path, questions: Sequence[Question]) -> None:
-    twice = _first_twice(question.id for question in questions)
-    if twice is not None:
-        raise RecordError(f"{path}: field 'id': got {twice!r}, which two questions have. Remove one of them.")
-
-
-def _first_twice(names: Iterable[str]) -> str | None:
-    before: set[str] = set()
-    for name in names:
-        if name in before:
-            return name
-        before.add(name)
-    return None

@@ -23,7 +23,7 @@ from ..records import Record, RecordFile, RecordHeader, package_versions
 from ..rows import KINDS, Found, RawRow, get_name, open_rows, with_paths
 from .build import Builder, OptionScale, Primary, check_references
 from .exports import EXPORTS, export_like
-from .field_map import FIELDS, ColumnMap, overlooked, parse_map
+from .field_map import FIELDS, ColumnMap, overlooked, parse_map, usual_field
 from .truth import Labels, OtherLabels
 
 UNNAMED = "unnamed"
@@ -350,14 +350,6 @@ def _refuse_empty(builder: Builder, first: RawRow) -> None:
     )
 
 
-_USUAL_NAMES = {
-    "question": r"prompt|query|input|instruction",
-    "references": r"gold|reference|target|truth|expected",
-    "answer": r"answer|response|output|completion",
-}
-"""Parts of the names that columns often have, by field."""
-
-
 def _proposed(first: RawRow) -> str:
     """Options that fit the columns by their names, for an error; "" without any."""
     names = [str(name) for name in first.values]
@@ -366,13 +358,12 @@ def _proposed(first: RawRow) -> str:
         for stem in (re.sub(r"\d+$", "", name) for name in names if re.search(r"\D\d+$", name))
     }
     samples = max(numbered.values(), key=len, default=[])
-    left = [name for name in names if name not in samples and name not in FIELDS]
-    options = []
-    for target, pattern in _USUAL_NAMES.items():
-        name = next((name for name in left if re.search(pattern, name, re.I)), None)
-        if name is not None:
-            options.append(f"--map {shlex.quote(f'{target}={name}')}")
-            left.remove(name)
+    usual = {usual_field(name): name for name in reversed(names) if name not in samples and name not in FIELDS}
+    options = [
+        f"--map {shlex.quote(f'{field}={usual[field]}')}"
+        for field in ("question", "references", "answer")
+        if field in usual
+    ]
     return " ".join([*options, *([f"--map samples={','.join(samples)}"] if len(samples) > 1 else [])])
 
 

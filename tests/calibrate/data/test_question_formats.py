@@ -74,10 +74,9 @@ def lines(path: Path, rows: list[dict[str, Any]]) -> Path:
 def test_coqa_turns_carry_the_story_and_the_gold_history(tmp_path: Path, format: str | None) -> None:
     loaded = load_questions(document(tmp_path / "coqa-dev-v1.0.json", COQA), format)
     name = "3dr23u6we5exclen4th8uq9rb42tel"
-    assert loaded.format == "coqa"
-    assert [question.id for question in loaded.questions] == [f"{name}-1", f"{name}-2", f"{name}-3"]
-    assert {question.group for question in loaded.questions} == {name}
-    first, second, third = loaded.questions
+    assert [question.id for question in loaded] == [f"{name}-1", f"{name}-2", f"{name}-3"]
+    assert {question.group for question in loaded} == {name}
+    first, second, third = loaded
     assert first.question == "Cotton was a white kitten in a barn.\n\nQ: What color was Cotton?\nA:"
     assert first.references == ("white", "White.")
     assert second.question.endswith("Q: What color was Cotton?\nA: white\nQ: Where did she live?\nA:")
@@ -113,17 +112,16 @@ def test_a_malformed_conversation_is_named_by_its_place(tmp_path: Path, change: 
 
 def test_medmcqa_counts_from_one_or_from_zero(tmp_path: Path) -> None:
     official = load_questions(lines(tmp_path / "dev.json", medmcqa([1, 4, 2])))
-    assert official.format == "medmcqa"
-    assert [question.references for question in official.questions] == [("A",), ("D",), ("B",)]
-    assert official.questions[0].options == {"A": "one", "B": "two", "C": "three", "D": "four"}
-    assert official.questions[0].group == "Anatomy"
+    assert [question.references for question in official] == [("A",), ("D",), ("B",)]
+    assert official[0].options == {"A": "one", "B": "two", "C": "three", "D": "four"}
+    assert official[0].group == "Anatomy"
     hub = load_questions(lines(tmp_path / "hub.jsonl", medmcqa([1, 0, 2])))
-    assert [question.references for question in hub.questions] == [("B",), ("A",), ("C",)]
+    assert [question.references for question in hub] == [("B",), ("A",), ("C",)]
     unclear = lines(tmp_path / "few.json", medmcqa([1, 2]))
     with pytest.raises(UsageError, match=r"cop is never 0 or 4.*medmcqa-1 or medmcqa-0"):
         load_questions(unclear)
-    assert load_questions(unclear, "medmcqa-1").questions[0].references == ("A",)
-    assert load_questions(unclear, "medmcqa-0").questions[0].references == ("B",)
+    assert load_questions(unclear, "medmcqa-1")[0].references == ("A",)
+    assert load_questions(unclear, "medmcqa-0")[0].references == ("B",)
     with pytest.raises(UsageError, match="two files that count differently"):
         load_questions(lines(tmp_path / "mixed.json", medmcqa([0, 4])))
     with pytest.raises(RecordError, match=r"x\.json:2: field 'cop': got 4; it must be in 0 \.\.\. 3"):
@@ -178,14 +176,13 @@ def test_data_folders_of_the_hub(
     parquet = pytest.importorskip("pyarrow.parquet")
     pyarrow = pytest.importorskip("pyarrow")
     saved = load_questions(arrow_folder(tmp_path / "saved", rows))
-    assert saved.format == "hf"
-    assert [question.id for question in saved.questions] == ids
-    assert [question.references for question in saved.questions] == references
+    assert [question.id for question in saved] == ids
+    assert [question.references for question in saved] == references
     (tmp_path / "hub" / "data").mkdir(parents=True)
     file = tmp_path / "hub" / "data" / "validation-00000-of-00001.parquet"
     parquet.write_table(pyarrow.Table.from_pylist(rows), file)
-    assert load_questions(tmp_path / "hub").questions == saved.questions
-    assert load_questions(file, "hf").questions == saved.questions
+    assert load_questions(tmp_path / "hub") == saved
+    assert load_questions(file, "hf") == saved
 
 
 def test_splits_are_never_mixed(tmp_path: Path) -> None:
@@ -197,9 +194,9 @@ def test_splits_are_never_mixed(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="holds splits train, validation"):
         load_questions(both)
     # Shards are read in the order that the state file lists: rows 0 and 2, then 1 and 3.
-    assert [question.id for question in load_questions(both / "train").questions] == ["m0", "m2", "m1", "m3"]
+    assert [question.id for question in load_questions(both / "train")] == ["m0", "m2", "m1", "m3"]
     document(both / "dataset_dict.json", {"splits": ["validation"]})
-    assert len(load_questions(both).questions) == 4
+    assert len(load_questions(both)) == 4
     pyarrow = pytest.importorskip("pyarrow")
     parquet = pytest.importorskip("pyarrow.parquet")
     for name in ("train-00000-of-00001", "test-00000-of-00001"):
@@ -244,7 +241,7 @@ def test_files_of_no_known_format_are_refused(tmp_path: Path) -> None:
 def test_our_own_format_is_read_as_before(tmp_path: Path) -> None:
     path = fakes.write_questions(tmp_path / "q.jsonl")
     loaded = load_questions(path)
-    assert (loaded.format, len(loaded.questions)) == ("own", fakes.SIZE)
+    assert len(loaded) == fakes.SIZE
     assert load_questions(path, "own") == loaded
     assert "own" in QUESTION_FORMATS
 
@@ -255,7 +252,7 @@ def test_other_data_sets_are_read_by_paths(tmp_path: Path) -> None:
     path = tmp_path / "trivia.json"
     path.write_text(json.dumps({"Data": [{"QuestionId": "t1", "Question": "Capital?", "Answer": answer}]}))
     columns = parse_map(["id=QuestionId", "question=Question", "references=Answer.Aliases"])
-    (question,) = load_questions(path, columns=columns, rows="Data").questions
+    (question,) = load_questions(path, columns=columns, rows="Data")
     assert question == Question(id="t1", question="Capital?", references=("Paris", "City of Light"))
     with pytest.raises(RecordError, match=r"--rows Data"):
         load_questions(path, columns=columns)
