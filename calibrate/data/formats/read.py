@@ -358,7 +358,9 @@ def _proposed(first: RawRow) -> str:
         for stem in (re.sub(r"\d+$", "", name) for name in names if re.search(r"\D\d+$", name))
     }
     samples = max(numbered.values(), key=len, default=[])
-    usual = {usual_field(name): name for name in reversed(names) if name not in samples and name not in FIELDS}
+    left = [name for name in reversed(names) if name not in samples and name not in FIELDS]
+    # A name such as llm_answer says at its end what it holds.
+    usual = {usual_field(name) or usual_field(re.split("[ _-]", name)[-1]): name for name in left}
     options = [
         f"--map {shlex.quote(f'{field}={usual[field]}')}"
         for field in ("question", "references", "answer")
