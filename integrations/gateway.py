@@ -44,9 +44,12 @@ log = logging.getLogger("guardrail")
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the arguments of the command."""
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.usage = "guardrail serve --upstream URL --model NAME --artifact FILE [options] | --config FILE"
+    parser.usage = (
+        "guardrail serve --upstream URL --model NAME --artifact FILE [options]\n       guardrail serve --config FILE"
+    )
     parser.epilog = (
-        "The form of the configuration is in docs/gateway.md. SIGHUP reads it and the artifacts again.\n"
+        "The form of the configuration is in docs/gateway.md.\n"
+        "SIGHUP reads it and the artifacts again.\n"
         "The key of the upstream comes from OPENAI_API_KEY, or from the configuration."
     )
     one = parser.add_argument_group("one model, without a file")

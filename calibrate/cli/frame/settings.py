@@ -57,6 +57,7 @@ def with_flags(kind: type[Frozen]) -> Callable[[Callable[..., None]], Callable[.
 
         parameters = [*first, *flags.values(), *(each for each in own if each not in first)]
         with_given.__doc__, with_given.__name__ = command.__doc__, command.__name__
+        with_given.__module__ = command.__module__
         with_given.__signature__ = Signature(parameters)  # type: ignore[attr-defined]
         return with_given
 
