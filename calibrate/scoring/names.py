@@ -20,8 +20,7 @@ from guardrail.judges import (
     make_judge,
     make_similarity,
 )
-from guardrail.judges.registry import JUDGES
-from guardrail.judges.similarity import SIMILARITIES
+from guardrail.judges.registry import JUDGES, SIMILARITIES
 from guardrail.sampling.follow_ups import SCORE
 from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, EstimatorSpec, Scorer, list_estimators, make_estimator

@@ -8,17 +8,16 @@ from .base import Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
 from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
-from .registry import default_judge, list_entailments, list_judges, make_entailment, make_judge
-from .similarity import (
-    GuardedJaccard,
-    Jaccard,
-    JudgeSimilarity,
-    RougeL,
-    Similarity,
-    from_judge,
+from .registry import (
+    default_judge,
+    list_entailments,
+    list_judges,
     list_similarities,
+    make_entailment,
+    make_judge,
     make_similarity,
 )
+from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Similarity, from_judge
 from .text import is_refusal, normalise
 from .tool_call import ToolCallJudge, is_canonical_call
 from .vote import distinct_answers, majority, with_majority

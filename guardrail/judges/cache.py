@@ -13,20 +13,21 @@ import os
 import sqlite3
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from operator import attrgetter
 from pathlib import Path
 from threading import Lock
-from typing import Any, Generic, TypeVar, overload
+from typing import Any, Generic, TypeVar
 
 from ..errors import UsageError
 from ..files import SQLITE_PATIENCE, check_version, open_sqlite
 from ..plain_json import canonical_json
-from ..specs import JudgeSpec
 from .base import Entailment, EntailmentScores, Item, Judge
 from .similarity import Similarity
 
 __all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
 
 Value = TypeVar("Value")
+Model = TypeVar("Model", bound=Judge | Similarity | Entailment)
 PATIENCE = SQLITE_PATIENCE
 """Seconds to wait for another process that is writing."""
 SLICE = 512
@@ -125,21 +126,15 @@ def _check_layout(connection: sqlite3.Connection, path: Path) -> None:
 def _refusal(path: Path, error: sqlite3.DatabaseError) -> UsageError:
     """The error and the way out: SQLite's own messages name neither the file nor a remedy."""
     kind = str(getattr(error, "sqlite_errorname", ""))
-    if path.is_dir():
-        return UsageError(f"{path} is a folder. Name a file for the pair cache, e.g. {path / 'pairs.sqlite'}.")
-    if kind.startswith("SQLITE_NOTADB"):
+    if path.is_dir() or kind.startswith("SQLITE_NOTADB"):
         return UsageError(f"{path} is not an SQLite file, so it cannot be a pair cache. Name another file for it.")
     if kind.startswith(("SQLITE_BUSY", "SQLITE_LOCKED")):
-        return UsageError(
-            f"another process kept the pair cache {path} busy for {PATIENCE:g} seconds. Wait for it, or name another "
-            "file for the pair cache."
-        )
-    if kind.startswith(("SQLITE_CANTOPEN", "SQLITE_READONLY", "SQLITE_FULL", "SQLITE_IOERR")):
-        return UsageError(f"the pair cache {path} cannot be read and written ({error}). {_ELSEWHERE}")
-    return UsageError(
-        f"{path} cannot be used as a pair cache ({error}). Delete it, after which its verdicts are asked for again, or "
-        "name another file for it."
-    )
+        way_out = f"Another process kept it busy for {PATIENCE:g} seconds: wait for it, or name another file."
+    elif kind.startswith("SQLITE_CORRUPT"):
+        way_out = "Delete it, after which its verdicts are asked for again, or name another file."
+    else:
+        way_out = _ELSEWHERE
+    return UsageError(f"the pair cache {path} cannot be used ({error}). {way_out}")
 
 
 class _Cached(Generic[Value]):
@@ -150,23 +145,10 @@ class _Cached(Generic[Value]):
         self._cache = cache
         self._kind = kind
 
-    @property
-    def spec(self) -> JudgeSpec:
-        """The spec of the cached judge: a cache changes no verdict."""
-        spec: JudgeSpec = self._inner.spec
-        return spec
-
-    @property
-    def is_slow(self) -> bool:
-        """The value of the cached judge."""
-        slow: bool = self._inner.is_slow
-        return slow
-
-    @property
-    def judges_tool_calls(self) -> bool:
-        """The value of the cached judge."""
-        knows: bool = self._inner.judges_tool_calls
-        return knows
+    # A cache changes no verdict, so all that it states is what the cached judge states.
+    spec = property(attrgetter("_inner.spec"))
+    is_slow = property(attrgetter("_inner.is_slow"))
+    judges_tool_calls = property(attrgetter("_inner.judges_tool_calls"))
 
     def identity(self, text: str) -> str:
         """The value of the cached judge."""
@@ -255,15 +237,7 @@ class CachedEntailment(_Cached[EntailmentScores]):
         return [None if scores is None else EntailmentScores(*scores) for scores in answers]
 
 
-@overload
-def cached(inner: Judge, cache: PairCache) -> CachedJudge: ...
-@overload
-def cached(inner: Similarity, cache: PairCache) -> CachedSimilarity: ...
-@overload
-def cached(inner: Entailment, cache: PairCache) -> CachedEntailment: ...
-def cached(
-    inner: Judge | Similarity | Entailment, cache: PairCache
-) -> CachedJudge | CachedSimilarity | CachedEntailment:
+def cached(inner: Model, cache: PairCache) -> Model:
     """A judge, similarity or entailment model with a cache. Its spec is the same, so artifacts load with or without it.
 
     Useful for models. Judges that ask no model answer faster than a file can be read.
@@ -275,10 +249,14 @@ def cached(
     Raises:
         UsageError: ``inner`` is none of the three.
     """
+    model: Any
     if isinstance(inner, Judge):
-        return CachedJudge(inner, cache, "judge")
-    if isinstance(inner, Similarity):
-        return CachedSimilarity(inner, cache, "similarity")
-    if isinstance(inner, Entailment):
-        return CachedEntailment(inner, cache, "entailment")
-    raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")
+        model = CachedJudge(inner, cache, "judge")
+    elif isinstance(inner, Similarity):
+        model = CachedSimilarity(inner, cache, "similarity")
+    elif isinstance(inner, Entailment):
+        model = CachedEntailment(inner, cache, "entailment")
+    else:
+        raise UsageError(f"{type(inner).__name__} is neither a judge nor a similarity nor an entailment model")
+    wrapped: Model = model
+    return wrapped

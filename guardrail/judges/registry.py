@@ -13,86 +13,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any, Generic, TypeVar
+from typing import Any, Literal
 
 from ..errors import MissingDependencyError, UsageError, load_entry_point
+from ..specs import JudgeSpec
 from ..types import Bindings
 from .base import Entailment, Judge
 from .json_value import JsonJudge, is_structured
 from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
+from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Similarity
 from .tool_call import ToolCallJudge
 
-__all__ = [
-    "JUDGES",
-    "Registry",
-    "default_judge",
-    "list_entailments",
-    "list_judges",
-    "make_entailment",
-    "make_judge",
-]
+__all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_entailments", "list_judges", "list_similarities"]
+__all__ += ["make_entailment", "make_judge", "make_similarity"]
 
-Made = TypeVar("Made")
-
-
-class Registry(Generic[Made]):
-    """Factories by name.
-
-    Args:
-        kind: What they make, for messages.
-        group: Entry-point group of those that other packages offer.
-        built_in: Those that need no other package.
-    """
-
-    def __init__(self, kind: str, group: str, built_in: Mapping[str, Callable[..., Made]]) -> None:
-        self._kind = kind
-        self._group = group
-        self._built_in = built_in
-
-    def names(self) -> tuple[str, ...]:
-        """Names that can be made, sorted. Those of other packages are not loaded."""
-        return tuple(sorted({*self._built_in, *self._offered()}))
-
-    def make(self, name: str, **params: Any) -> Made:
-        """Make one by name, with the parameters of its spec.
-
-        Raises:
-            UsageError: The name is unknown, or does not take these parameters.
-            MissingDependencyError: The package it needs is not installed.
-        """
-        factory = self._built_in.get(name)
-        if factory is None:
-            offered = self._offered().get(name)
-            if offered is None:
-                choice = ", ".join(self.names()) or "none is installed"
-                raise UsageError(f"no {self._kind} named {name!r}; choose one of: {choice}")
-            factory = self._loaded(offered)
-        try:
-            return factory(**params)
-        except (TypeError, ValueError) as error:
-            if isinstance(error, UsageError):
-                raise
-            raise UsageError(f"{self._kind} {name!r} does not take the parameters {params}: {error}") from error
-
-    def _offered(self) -> dict[str, EntryPoint]:
-        return {entry.name: entry for entry in entry_points(group=self._group)}
-
-    def _loaded(self, entry: EntryPoint) -> Callable[..., Made]:
-        try:
-            factory: Callable[..., Made] = load_entry_point(entry)
-        except MissingDependencyError:
-            raise
-        except (ImportError, AttributeError) as error:
-            extra = f"acrc-guardrail[{','.join(entry.extras) or 'local'}]"
-            raise MissingDependencyError(
-                f"{self._kind} {entry.name!r} ({entry.value}) cannot be loaded: {error}. If a package is missing, "
-                f"install it with: pip install '{extra}', or in a clone: pip install "
-                f"'{extra.replace('acrc-guardrail', '.')}'"
-            ) from error
-        return factory
-
-
+Kind = Literal["judge", "similarity", "entailment model"]
 JUDGES: dict[str, Callable[..., Judge]] = {
     "exact": ExactJudge,
     "json": JsonJudge,
@@ -101,8 +37,26 @@ JUDGES: dict[str, Callable[..., Judge]] = {
     "tool_call": ToolCallJudge,
 }
 """The built-in judges. A new one is one line here."""
-_JUDGES: Registry[Judge] = Registry("judge", "acrc_guardrail.judges", JUDGES)
-_ENTAILMENTS: Registry[Entailment] = Registry("entailment model", "acrc_guardrail.entailments", {})
+
+
+def _from_judge(judge: dict[str, Any]) -> JudgeSimilarity:
+    stored = JudgeSpec.model_validate(judge)
+    return JudgeSimilarity(make_judge(stored.name, **stored.params))
+
+
+SIMILARITIES: dict[str, Callable[..., Similarity]] = {
+    "from_judge": _from_judge,
+    "guarded_jaccard": GuardedJaccard,
+    "jaccard": Jaccard,
+    "rouge_l": RougeL,
+}
+"""The built-in similarities. A new one is one line here."""
+_BUILT_IN: dict[Kind, tuple[str, Mapping[str, Callable[..., Any]]]] = {
+    "judge": ("acrc_guardrail.judges", JUDGES),
+    "similarity": ("acrc_guardrail.similarities", SIMILARITIES),
+    "entailment model": ("acrc_guardrail.entailments", {}),
+}
+"""Entry-point group, and what needs no other package, of each kind."""
 
 
 def default_judge(bindings: Bindings | None = None) -> Judge:
@@ -118,29 +72,73 @@ def default_judge(bindings: Bindings | None = None) -> Judge:
 
 def list_judges() -> tuple[str, ...]:
     """Names that `make_judge` takes, sorted. Some of them may need packages that are not installed."""
-    return _JUDGES.names()
+    return _names("judge")
+
+
+def list_similarities() -> tuple[str, ...]:
+    """Names that `make_similarity` takes, as `list_judges`."""
+    return _names("similarity")
+
+
+def list_entailments() -> tuple[str, ...]:
+    """Names that `make_entailment` takes, as `list_judges`."""
+    return _names("entailment model")
 
 
 def make_judge(name: str, **params: Any) -> Judge:
-    """Make a judge by name, e.g. ``make_judge("text", threshold=0.8)``.
+    """Make a judge by name with the parameters of its spec, e.g. ``make_judge("text", threshold=0.8)``.
 
     Raises:
         UsageError: The name is unknown, or the judge does not take these parameters.
         MissingDependencyError: The package it needs is not installed.
     """
-    return _JUDGES.make(name, **params)
+    judge: Judge = _make("judge", name, params)
+    return judge
 
 
-def list_entailments() -> tuple[str, ...]:
-    """Names that `make_entailment` takes, sorted. Some of them may need packages that are not installed."""
-    return _ENTAILMENTS.names()
+def make_similarity(name: str, **params: Any) -> Similarity:
+    """Make a similarity by name, as `make_judge`."""
+    similarity: Similarity = _make("similarity", name, params)
+    return similarity
 
 
 def make_entailment(name: str, **params: Any) -> Entailment:
-    """Make an entailment model by name, with the parameters of its spec.
+    """Make an entailment model by name, as `make_judge`."""
+    model: Entailment = _make("entailment model", name, params)
+    return model
 
-    Raises:
-        UsageError: The name is unknown, or the model does not take these parameters.
-        MissingDependencyError: The package it needs is not installed.
-    """
-    return _ENTAILMENTS.make(name, **params)
+
+def _names(kind: Kind) -> tuple[str, ...]:
+    group, built_in = _BUILT_IN[kind]
+    return tuple(sorted({*built_in, *(entry.name for entry in entry_points(group=group))}))
+
+
+def _make(kind: Kind, name: str, params: Mapping[str, Any]) -> Any:
+    group, built_in = _BUILT_IN[kind]
+    factory = built_in.get(name)
+    if factory is None:
+        offered = next(iter(entry_points(group=group, name=name)), None)
+        if offered is None:
+            choice = ", ".join(_names(kind)) or "none is installed"
+            raise UsageError(f"no {kind} named {name!r}; choose one of: {choice}")
+        factory = _loaded(offered, kind)
+    try:
+        return factory(**params)
+    except (TypeError, ValueError) as error:
+        if isinstance(error, UsageError):
+            raise
+        raise UsageError(f"{kind} {name!r} does not take the parameters {dict(params)}: {error}") from error
+
+
+def _loaded(entry: EntryPoint, kind: Kind) -> Callable[..., Any]:
+    try:
+        factory: Callable[..., Any] = load_entry_point(entry)
+    except MissingDependencyError:
+        raise
+    except (ImportError, AttributeError) as error:
+        extra = f"acrc-guardrail[{','.join(entry.extras) or 'local'}]"
+        raise MissingDependencyError(
+            f"{kind} {entry.name!r} ({entry.value}) cannot be loaded: {error}. If a package is missing, install it "
+            f"with: pip install '{extra}', or in a clone: pip install '{extra.replace('acrc-guardrail', '.')}'"
+        ) from error
+    return factory

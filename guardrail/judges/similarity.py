@@ -2,28 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from ..specs import JudgeSpec
 from .base import Comparer, Item, Judge, by_question
-from .registry import Registry, make_judge
 from .text import agree, normalise, own_words, read
 
-__all__ = [
-    "SIMILARITIES",
-    "GuardedJaccard",
-    "Jaccard",
-    "JudgeSimilarity",
-    "RougeL",
-    "Similarity",
-    "from_judge",
-    "jaccard",
-    "list_similarities",
-    "make_similarity",
-    "rouge_l",
-]
+__all__ = ["GuardedJaccard", "Jaccard", "JudgeSimilarity", "RougeL", "Similarity", "from_judge", "jaccard", "rouge_l"]
 
 
 class Similarity(Comparer):
@@ -184,33 +170,3 @@ class JudgeSimilarity(Similarity):
 def from_judge(judge: Judge) -> JudgeSimilarity:
     """A judge as a similarity: 1.0 for the same, 0.0 for not."""
     return JudgeSimilarity(judge)
-
-
-def _remade(judge: dict[str, Any]) -> JudgeSimilarity:
-    stored = JudgeSpec.model_validate(judge)
-    return JudgeSimilarity(make_judge(stored.name, **stored.params))
-
-
-SIMILARITIES: dict[str, Callable[..., Similarity]] = {
-    "from_judge": _remade,
-    "guarded_jaccard": GuardedJaccard,
-    "jaccard": Jaccard,
-    "rouge_l": RougeL,
-}
-"""The built-in similarities. A new one is one line here."""
-_REGISTRY: Registry[Similarity] = Registry("similarity", "acrc_guardrail.similarities", SIMILARITIES)
-
-
-def list_similarities() -> tuple[str, ...]:
-    """Names that `make_similarity` takes, sorted. Some of them may need packages that are not installed."""
-    return _REGISTRY.names()
-
-
-def make_similarity(name: str, **params: Any) -> Similarity:
-    """Make a similarity by name, with the parameters of its spec.
-
-    Raises:
-        UsageError: The name is unknown, or the similarity does not take these parameters.
-        MissingDependencyError: The package it needs is not installed.
-    """
-    return _REGISTRY.make(name, **params)
