@@ -33,7 +33,6 @@ __all__ = [
     "SCORE",
     "AnswerScorer",
     "FollowUp",
-    "Round",
     "Scoring",
     "ask_follow_ups",
     "follow_up",
@@ -119,38 +118,6 @@ def follow_up(name: str) -> FollowUp:
     return FOLLOW_UPS[name]
 
 
-@dataclass(frozen=True, slots=True)
-class Round:
-    """One follow-up put to many drawn sets at once.
-
-    Attributes:
-        name: The follow-up.
-        plan: The plan of asking it.
-        places: For each prompt, the position of the set that it asks about.
-        prompts: The messages to send.
-    """
-
-    name: str
-    plan: SamplingPlan
-    places: tuple[int, ...]
-    prompts: tuple[list[BaseMessage], ...]
-
-
-def _round(asking: FollowUp, prompts: Sequence[Messages], drawn: Sequence[SampleSet], plan: SamplingPlan) -> Round:
-    """The questions of one follow-up over all sets with an answer.
-
-    A set with a problem, a refusal or without an answer is skipped: it is unmeasured anyway.
-    """
-    questions = [
-        (place, messages)
-        for place, (prompt, sample_set) in enumerate(zip(prompts, drawn, strict=True))
-        if _has_answer(sample_set)
-        for messages in asking.ask(prompt, sample_set)
-    ]
-    places, texts = tuple(place for place, _ in questions), tuple(messages for _, messages in questions)
-    return Round(asking.name, asking.plan(plan), places, texts)
-
-
 def _has_answer(drawn: SampleSet) -> bool:
     primary = drawn.primary
     if drawn.problem is not None or primary is None or primary.refusal:
@@ -162,15 +129,18 @@ def ask_follow_ups(
     prompts: Sequence[Messages],
     drawn: list[SampleSet],
     plan: SamplingPlan,
-    ask: Callable[[Round], Steps[list[SampleSet]]],
+    ask: Callable[[str, SamplingPlan, Sequence[Messages]], Steps[list[SampleSet]]],
 ) -> Steps[list[SampleSet]]:
     """The sets with the replies to the plan's follow-ups, and their cost added.
+
+    A set with a problem, a refusal or without an answer is skipped: it is unmeasured anyway.
 
     Args:
         prompts: The prompts that the sets were drawn for.
         drawn: The sets.
         plan: The plan, which names the follow-ups.
-        ask: Draws the replies of one round; a `UsageError` says that this model cannot be asked.
+        ask: Draws the replies to the prompts of one follow-up, by its name and plan; a `UsageError` says that this
+            model cannot be asked.
 
     Raises:
         UsageError: The plan names an unknown follow-up.
@@ -178,17 +148,18 @@ def ask_follow_ups(
     for name in plan.follow_ups:
         if name.startswith(SCORE):
             continue  # scorers are asked elsewhere
-        asking = follow_up(name)
-        one_round = _round(asking, prompts, drawn, plan)
+        asking, own = follow_up(name), follow_up(name).plan(plan)
+        sets = enumerate(zip(prompts, drawn, strict=True))
+        asked = [(place, each) for place, of in sets if _has_answer(of[1]) for each in asking.ask(*of)]
         try:
-            replies = yield from ask(one_round)
+            replies = yield from ask(name, own, [messages for _, messages in asked])
         except UsageError as error:
-            reason = Unmeasured.MODEL_FAILED if one_round.plan.options is None else Unmeasured.NO_OPTIONS
+            reason = Unmeasured.MODEL_FAILED if own.options is None else Unmeasured.NO_OPTIONS
             replies = [
                 SampleSet(question=question_text(messages), primary=None, problem=reason, problem_detail=str(error))
-                for messages in one_round.prompts
+                for _, messages in asked
             ]
-        drawn = _attached(drawn, one_round, replies)
+        drawn = _attached(drawn, name, [place for place, _ in asked], replies)
     return drawn
 
 
@@ -256,7 +227,7 @@ class Scoring:
         """
         for name in self.check(plan):
             scorer = self.scorers[name]
-            places = tuple(place for place, each in enumerate(drawn) if self._asks(name, each))
+            places = [place for place, each in enumerate(drawn) if self._asks(name, each)]
 
             def rate(place: int, scorer: AnswerScorer = scorer, drawn: list[SampleSet] = drawn) -> Steps[SampleSet]:
                 answer = drawn[place].primary
@@ -271,7 +242,7 @@ class Scoring:
             from .calls import at_once  # slow to import, and estimators only name follow-ups
 
             replies = yield at_once(rate, places, most or DEFAULT_CONCURRENCY)
-            drawn = _attached(drawn, Round(name, plan, places, ()), replies)
+            drawn = _attached(drawn, name, places, replies)
         return drawn
 
     def _asks(self, name: str, drawn: SampleSet) -> bool:
@@ -283,10 +254,12 @@ class Scoring:
 NO_SCORERS = Scoring({})
 
 
-def _attached(drawn: Iterable[SampleSet], one_round: Round, replies: Sequence[SampleSet]) -> list[SampleSet]:
-    """The sets with the replies to one follow-up, and their cost added."""
+def _attached(
+    drawn: Iterable[SampleSet], name: str, places: Sequence[int], replies: Sequence[SampleSet]
+) -> list[SampleSet]:
+    """The sets with the replies to one follow-up about the sets at ``places``, and their cost added."""
     by_place: dict[int, list[SampleSet]] = {}
-    for place, reply in zip(one_round.places, replies, strict=True):
+    for place, reply in zip(places, replies, strict=True):
         by_place.setdefault(place, []).append(reply)
     attached = []
     for place, sample_set in enumerate(drawn):
@@ -300,7 +273,7 @@ def _attached(drawn: Iterable[SampleSet], one_round: Round, replies: Sequence[Sa
                 output_tokens=cost.output_tokens,
                 seconds=sample_set.cost.seconds + max(reply.cost.seconds for reply in own),
             )
-            replied = {**sample_set.follow_ups, one_round.name: tuple(own)}
+            replied = {**sample_set.follow_ups, name: tuple(own)}
             sample_set = sample_set.model_copy(update={"follow_ups": replied, "cost": cost})
         attached.append(sample_set)
     return attached

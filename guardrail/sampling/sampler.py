@@ -27,7 +27,7 @@ from ..types import Cost, Sample, SampleSet, SamplingPlan
 from .calls import Call, Reply, make_calls
 from .draws import NOTHING, Draw
 from .effects import Effect, Steps, arun, run
-from .follow_ups import NO_SCORERS, Round, Scoring, ask_follow_ups
+from .follow_ups import NO_SCORERS, Scoring, ask_follow_ups
 from .limits import bounded
 from .native import NativeSampler, call_seed, is_native, request_seed
 from .prober import needs_probe, seeded
@@ -138,8 +138,10 @@ class Sampler:
         replied = yield from ask_follow_ups(prompts, drawn, self.plan, self._follow_up)
         return (yield from self.scoring.ask(prompts, replied, self.plan, self.max_concurrency, self.memory))
 
-    def _follow_up(self, one_round: Round) -> Steps[list[SampleSet]]:
-        return replace(self, plan=one_round.plan, name=one_round.name)._answers(one_round.prompts)
+    def _follow_up(
+        self, name: str, plan: SamplingPlan, prompts: Sequence[Sequence[BaseMessage]]
+    ) -> Steps[list[SampleSet]]:
+        return replace(self, plan=plan, name=name)._answers(prompts)
 
     def _answers(self, prompts: Sequence[Sequence[BaseMessage]]) -> Steps[list[SampleSet]]:
         if not prompts:
