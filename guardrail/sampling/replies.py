@@ -181,27 +181,17 @@ def refuse_unreadable(message: AIMessage, text: str) -> None:
 
 def only_readable(drawn: SampleSet) -> SampleSet:
     """The set without the replies that cannot be judged and given out unchanged; its ``problem`` says how many."""
-    primary_fault = None if drawn.primary is None else _fault(drawn.primary)
-    sample_faults = [_fault(sample) for sample in drawn.samples]
-    faults = [fault for fault in (primary_fault, *sample_faults) if fault is not None]
-    if not faults:
+    primary, samples = drawn.primary, drawn.samples
+    replies = [(place, reply) for place, reply in enumerate((primary, *samples)) if reply is not None]
+    faulty = {place: (reply, fault) for place, reply in replies if (fault := _fault(reply)) is not None}
+    if not faulty:
         return drawn
-    detail = f"{len(faults)} of {len(drawn.samples) + (drawn.primary is not None)} replies are unreadable: {faults[0]}"
-    whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
-    faulty = [sample for sample, fault in zip(drawn.samples, sample_faults, strict=True) if fault is not None]
-    if drawn.primary is not None and primary_fault is not None:
-        faulty.append(drawn.primary)
-    of_the_server = all(_letters(sample.finish_reason or "") in _BROKEN_OFF for sample in faulty)
-    return drawn.model_copy(
-        update={
-            "primary": drawn.primary if primary_fault is None else None,
-            "samples": tuple(
-                sample for sample, fault in zip(drawn.samples, sample_faults, strict=True) if fault is None
-            ),
-            "problem": drawn.problem or Unmeasured.MODEL_FAILED if of_the_server else _unreadable(drawn),
-            "problem_detail": whole_detail,
-        }
-    )
+    first = next(fault for _, fault in faulty.values())
+    detail = f"{len(faulty)} of {len(replies)} replies are unreadable: {first}"
+    of_the_server = all(_letters(reply.finish_reason or "") in _BROKEN_OFF for reply, _ in faulty.values())
+    kept = tuple(sample for place, sample in enumerate(samples, start=1) if place not in faulty)
+    problem = drawn.problem or Unmeasured.MODEL_FAILED if of_the_server else None
+    return _unread(drawn, detail, problem, primary=None if 0 in faulty else primary, samples=kept)
 
 
 def only_storable(drawn: SampleSet) -> SampleSet:
@@ -213,32 +203,31 @@ def only_storable(drawn: SampleSet) -> SampleSet:
         if drawn.primary is not None:
             refuse_unstorable(drawn.primary)
     except UnreadableReplyError as error:
-        detail = str(error) if drawn.problem is None else f"{drawn.problem_detail}; {error}"
-        return drawn.model_copy(update={"primary": None, "problem": _unreadable(drawn), "problem_detail": detail})
+        return _unread(drawn, str(error), primary=None)
     return drawn
 
 
 def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
-    """The set without a primary answer that calls a tool which no call offered; its ``problem`` says so.
+    """The set without a primary answer that calls a tool which no call offered; its ``problem`` names the tool.
 
-    The name of such a tool is the model's word, which no verdict may quote. A sample may call such a tool: it is only
-    compared.
+    A sample may call such a tool: it is only compared.
     """
     offered = () if bindings is None else bindings.tool_names
     calls = () if drawn.primary is None else drawn.primary.tool_calls
-    if all(call.name in offered for call in calls):
+    unknown = next((call.name for call in calls if call.name not in offered), None)
+    if unknown is None:
         return drawn
     tools = f"the tools are {', '.join(offered)}" if offered else "no tool was bound"
-    detail = f"the answer calls a tool that was not offered: {tools}"
-    whole_detail = detail if drawn.problem is None else f"{drawn.problem_detail}; {detail}"
-    return drawn.model_copy(
-        update={
-            "primary": None,
-            "not_offered": drawn.primary,
-            "problem": _unreadable(drawn),
-            "problem_detail": whole_detail,
-        }
-    )
+    detail = f"the answer calls the tool {spelled(unknown)!r}, which was not offered: {tools}"
+    return _unread(drawn, detail, primary=None, not_offered=drawn.primary)
+
+
+def _unread(drawn: SampleSet, detail: str, problem: Unmeasured | None = None, **changes: Any) -> SampleSet:
+    """The set with a further fault; a failure of the transport in the same set does not hide an unreadable reply."""
+    before = drawn.problem
+    unreadable = before if before is not None and before.depends_on_question else Unmeasured.UNREADABLE
+    whole = detail if before is None else f"{drawn.problem_detail}; {detail}"
+    return drawn.model_copy(update={"problem": problem or unreadable, "problem_detail": whole, **changes})
 
 
 def only_ended(drawn: SampleSet, plan: SamplingPlan) -> SampleSet:
@@ -267,12 +256,6 @@ _NO_END = (
     "the reply does not say why it ended (no finish_reason or the like), so it may be a part of an answer. If this "
     'model never says it, calibrate with --set cut_off=measure (cut_off="measure"), where a part is an answer, too'
 )
-
-
-def _unreadable(drawn: SampleSet) -> Unmeasured:
-    """The problem of a set with an unreadable reply: a failure of the transport in the same set does not hide it."""
-    problem = drawn.problem
-    return problem if problem is not None and problem.depends_on_question else Unmeasured.UNREADABLE
 
 
 def refuse_unstorable(sample: Sample) -> None:
