@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import math
 import re
 from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
@@ -32,7 +31,6 @@ from ..errors import (
 )
 from ..item import Candidate
 from ..keys import ExpiringKeys
-from ..store import LEASE
 from .accounts import Account, Accounts
 from .sessions import LIFETIME, Sessions, form_token, is_cookie, is_form_token, new_cookie
 
@@ -144,7 +142,6 @@ class Site:
         self._pages.filters["words"] = in_words
         self._pages.filters["result"] = _result
         self._pages.filters["ago"] = ago
-        self._pages.filters["seconds"] = _seconds
         self._pages.filters["broken"] = _broken
         self._pages.filters["editable"] = _editable
         self._pages.filters["escaped"] = _escaped
@@ -258,14 +255,8 @@ def when(seconds: Any) -> str:
         return "never" if isinstance(seconds, float) and seconds > 0 else f"{seconds}"
 
 
-def _seconds(seconds: float) -> int:
-    return int(seconds if math.isfinite(seconds) else LEASE)
-
-
 def ago(seconds: float) -> str:
     """A length of time in its largest unit."""
-    if not math.isfinite(seconds):
-        return "for ever"
     for size, name in ((86400, "d"), (3600, "h"), (60, "min")):
         if seconds >= size:
             return f"{int(seconds // size)} {name}"

@@ -64,28 +64,11 @@ def claimed(eve: TestClient, item: Item) -> dict[str, str]:
     return {"form_token": token, "lease": field(eve.get(f"/items/{item.id}").text, "lease")}
 
 
-def set_times(store: ReviewStore, item: Item, **times: float) -> None:
-    from sqlalchemy import update
-
-    from guardrail.review.tables import items
-
-    with store.database.write() as connection:
-        connection.execute(update(items).where(items.c.id == item.id).values(**times))
-
-
-@pytest.mark.parametrize("seconds", [math.inf, 1e15, -1e15])
-def test_times_that_no_calendar_holds(either: ReviewStore, seconds: float) -> None:
-    either.enqueue(held_back("An ordinary question"))
-    with signed_in(either) as eve:
-        for name in ("deadline", "lease_until", "created"):
-            item = either.enqueue(held_back(), expires_in=1000)
-            claimed(eve, item)
-            set_times(either, item, **{name: seconds})
-            either.note_event("claimed", {"until": seconds}, item=item.id)
-            either.note_event("claimed", {"until": "tomorrow"}, item=item.id)
-            for path in ("/", f"/items/{item.id}", "/history", "/trail"):
-                assert eve.get(path).status_code == 200, (name, path)
-        assert "An ordinary question" in eve.get("/").text
+def test_an_event_with_strange_particulars_does_not_hide_the_others(store: ReviewStore, eve: TestClient) -> None:
+    """Programs write events, too; an error would take the whole trail away."""
+    for until in (1e15, "tomorrow"):
+        store.note_event("claimed", {"until": until})
+    assert "tomorrow" in eve.get("/trail").text
 
 
 @pytest.mark.parametrize(
@@ -110,7 +93,7 @@ def test_a_verdict_of_another_kind(store: ReviewStore, eve: TestClient, verdict:
 def test_times_in_words() -> None:
     assert when(0.0) == "1970-01-01 00:00 UTC"
     assert [when(value) for value in (math.inf, 1e15, "soon", None)] == ["never", "never", "soon", "no limit"]
-    assert [ago(value) for value in (math.inf, -5.0, 59.9, 7200.0)] == ["for ever", "0 s", "59 s", "2 h"]
+    assert [ago(value) for value in (-5.0, 59.9, 7200.0, 200_000.0)] == ["0 s", "59 s", "2 h", "2 d"]
 
 
 def test_a_long_question_does_not_fill_the_queue(store: ReviewStore, eve: TestClient) -> None:
