@@ -21,8 +21,7 @@ from __future__ import annotations
 
 from contextlib import closing
 
-from sqlalchemy import and_, case, delete, exists, func, select
-from sqlalchemy.engine import Connection
+from sqlalchemy import Table, and_, case, delete, exists, func, select
 from sqlalchemy.sql import ColumnElement
 
 from ..types import Frozen
@@ -31,8 +30,6 @@ from .tables import items, log, marks, outbox, steps
 
 __all__ = ["Purged", "purge"]
 
-_AT_ONCE = 500
-"""Items deleted with one statement; SQLite takes at most 999 parameters."""
 _TO_BE_KNOWN = 86_400.0
 """Seconds that a caller has to learn of a decision, e.g. by asking for the ticket."""
 _DELETING = 600.0
@@ -74,36 +71,35 @@ def _purge(database: Database, older_than: float, who: str, dry_run: bool) -> Pu
         since = now - older_than
         old, ended = items.c.created < since, items.c.state.in_(("decided", "expired"))
         informed = _known(now, min(older_than, _TO_BE_KNOWN))
-        count = select(func.count()).select_from(items).where(old)
-        staying = int(connection.execute(count.where(ended, ~informed)).scalar_one())
-        still_open = int(connection.execute(count.where(~ended)).scalar_one())
-        deletable = select(items.c.id).where(old, ended, informed).order_by(items.c.number)
-        if not dry_run:  # no worker may lease an item that is being deleted
-            deletable = deletable.with_for_update()
-        ids = list(connection.execute(deletable).scalars())
+        going = and_(old, ended, informed)
+
+        def count(table: Table, condition: ColumnElement[bool]) -> int:
+            return int(connection.execute(select(func.count()).select_from(table).where(condition)).scalar_one())
+
+        def remove(table: Table, condition: ColumnElement[bool]) -> int:
+            return count(table, condition) if dry_run else connection.execute(delete(table).where(condition)).rowcount
+
+        staying, still_open = count(items, and_(old, ended, ~informed)), count(items, and_(old, ~ended))
+        # A step stays at least a day: until then a guard may write a score again. That of an item that stays, too.
+        own = exists().where(items.c.id == steps.c.key, ~going)
+        steps_removed = remove(steps, and_(steps.c.at < min(since, now - _TO_BE_KNOWN), ~own))
         if connection.dialect.name == "sqlite":
             connection.exec_driver_sql("PRAGMA secure_delete=ON")  # overwrite with zeros: nothing is left in the file
-        if not dry_run:
+        removed = remove(items, going)
+        if dry_run:
+            callbacks = count(outbox, exists().where(items.c.id == outbox.c.item, going))
+        else:
+            # Those that have lost their item; a message of a destination has none.
+            orphan = and_(outbox.c.item != "", ~exists().where(items.c.id == outbox.c.item))
+            callbacks = remove(outbox, orphan)
             connection.execute(delete(marks).where(marks.c.until <= now))  # some are answers that a gateway remembers
-        callbacks = 0
-        for first in range(0, len(ids), _AT_ONCE):
-            callbacks += _delete(connection, ids[first : first + _AT_ONCE], dry_run)
-        deleted_steps = _delete_steps(connection, min(since, now - _TO_BE_KNOWN), and_(old, ended, informed), dry_run)
-        if (ids or deleted_steps) and not dry_run:
-            detail = {"items": len(ids), "callbacks": callbacks, "older_than_seconds": older_than}
-            detail |= {"steps": deleted_steps} if deleted_steps else {}
-            log(connection, "", now, who, "purged", detail)
+            if removed or steps_removed:
+                detail = {"items": removed, "callbacks": callbacks, "older_than_seconds": older_than}
+                detail |= {"steps": steps_removed} if steps_removed else {}
+                log(connection, "", now, who, "purged", detail)
         return Purged(
-            items=len(ids), callbacks=callbacks, kept=staying, open=still_open, steps=deleted_steps, since=since
+            items=removed, callbacks=callbacks, kept=staying, open=still_open, steps=steps_removed, since=since
         )
-
-
-def _delete_steps(connection: Connection, since: float, deleted: ColumnElement[bool], dry_run: bool) -> int:
-    """Delete the steps of monitors before ``since``, at least a day ago: until then a guard may write a score again."""
-    old = and_(steps.c.at < since, ~exists().where(items.c.id == steps.c.key, ~deleted))
-    if dry_run:
-        return int(connection.execute(select(func.count()).select_from(steps).where(old)).scalar_one())
-    return connection.execute(delete(steps).where(old)).rowcount
 
 
 def _known(now: float, seconds: float) -> ColumnElement[bool]:
@@ -130,12 +126,3 @@ def _log_emptied(database: Database) -> bool:
         ((busy, *_),) = cursor.fetchall()
         cursor.close()
         return not busy
-
-
-def _delete(connection: Connection, ids: list[str], dry_run: bool) -> int:
-    theirs = outbox.c.item.in_(ids)
-    if dry_run:
-        return int(connection.execute(select(func.count()).select_from(outbox).where(theirs)).scalar_one())
-    callbacks = connection.execute(delete(outbox).where(theirs)).rowcount
-    connection.execute(delete(items).where(items.c.id.in_(ids)))
-    return callbacks
