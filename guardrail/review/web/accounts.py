@@ -12,13 +12,15 @@ import hmac
 import json
 import logging
 import secrets
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Literal
+
+from pydantic import ValidationError, field_validator
 
 from ...errors import UsageError
-from ...files import atomic_write, check_version
+from ...files import atomic_write, check_version, problem_of
 from ...plain_json import sha256_hex
+from ...types import Frozen
 
 __all__ = ["Account", "Accounts", "Role"]
 
@@ -32,19 +34,34 @@ LEAST_LENGTH = 20
 """Shortest token accepted from the environment."""
 
 
-@dataclass(frozen=True, slots=True)
-class Account:
-    """One person.
-
-    Attributes:
-        name: Name in the audit trail.
-        role: "reviewer", "admin" or "system".
-        sha256: Hash of the token, in hex.
-    """
+class Account(Frozen):
+    """One person, or one system."""
 
     name: str
+    """Name in the audit trail: 1 to 64 printable characters without ``:`` and ``,``."""
     role: Role
+    """reviewer, admin or system."""
     sha256: str
+    """Hash of the token, in hex."""
+
+    @field_validator("name")
+    @classmethod
+    def _printable(cls, name: str) -> str:
+        if not 0 < len(name) <= 64 or not name.isprintable() or ":" in name or "," in name:
+            raise ValueError("a name has 1 to 64 printable characters without ':' and ','")
+        return name
+
+    @classmethod
+    def of(cls, name: str, role: str, sha256: str) -> Account:
+        """An account.
+
+        Raises:
+            UsageError: An invalid name or role.
+        """
+        try:
+            return cls.model_validate({"name": name, "role": role, "sha256": sha256})
+        except ValidationError as error:
+            raise UsageError(f"account {name!r}: {problem_of(error)}.") from None
 
 
 class Accounts:
@@ -78,7 +95,7 @@ class Accounts:
                 raise UsageError(
                     f"account {name!r}: write name:role:token with a token of at least {LEAST_LENGTH} characters."
                 )
-            accounts.append(Account(_checked_name(name), _checked_role(role), _hash(token)))
+            accounts.append(Account.of(name, role, _hash(token)))
         return cls(fixed=tuple(accounts))
 
     def all(self) -> tuple[Account, ...]:
@@ -118,10 +135,11 @@ def add_token(path: Path, name: str, role: str) -> str:
     Raises:
         UsageError: An invalid name or role, or a malformed file.
     """
-    there = _rows(path) if path.exists() else {}
     token = secrets.token_urlsafe(32)
-    there[_checked_name(name)] = {"role": _checked_role(role), "sha256": _hash(token)}
-    content = {"format": FORMAT, "accounts": there}
+    added = Account.of(name, role, _hash(token))
+    accounts = {account.name: account for account in (*(_load(path) if path.exists() else ()), added)}
+    stored = {name: account.model_dump(exclude={"name"}) for name, account in accounts.items()}
+    content = {"format": FORMAT, "accounts": stored}
     path.parent.mkdir(parents=True, exist_ok=True)
     atomic_write(path, json.dumps(content, indent=1), mode=0o600)
     return token
@@ -137,19 +155,10 @@ def _stamp(path: Path | None) -> tuple[int, int] | None:
 
 
 def _load(path: Path) -> tuple[Account, ...]:
-    return tuple(Account(name, row["role"], row["sha256"]) for name, row in _rows(path).items())
-
-
-def _rows(path: Path) -> dict[str, dict[str, Any]]:
-    """Accounts by name, checked."""
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        version = content.get("format")
-        check_version(version, FORMAT, str(path), "make a new file with `guardrail review --add-token`")
-        return {
-            _checked_name(name): {"role": _checked_role(row["role"]), "sha256": str(row["sha256"])}
-            for name, row in content["accounts"].items()
-        }
+        check_version(content.get("format"), FORMAT, str(path), "make a new file with `guardrail review --add-token`")
+        return tuple(Account.of(name, row["role"], row["sha256"]) for name, row in content["accounts"].items())
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
         if isinstance(error, UsageError):
             raise
@@ -157,19 +166,6 @@ def _rows(path: Path) -> dict[str, dict[str, Any]]:
             f"{path} is not a tokens file ({type(error).__name__}: {error}). "
             "Create one with: guardrail review --add-token NAME"
         ) from error
-
-
-def _checked_name(name: str) -> str:
-    if not 0 < len(name) <= 64 or not name.isprintable() or ":" in name or "," in name:
-        raise UsageError(f"a reviewer's name has 1 to 64 printable characters without ':' and ',', got {name!r}.")
-    return name
-
-
-def _checked_role(role: str) -> Role:
-    for name in get_args(Role):  # returns the literal, so that the type is `Role`
-        if role == name:
-            return name  # type: ignore[no-any-return]
-    raise UsageError(f"a role is one of {', '.join(get_args(Role))}, got {role!r}.")
 
 
 def _hash(token: str) -> str:

@@ -1061,7 +1061,7 @@ def test_accounts_that_cannot_be(tmp_path: Path) -> None:
     for text, message in (
         ("ann", "name:role:token"),
         ("ann:reviewer:short", "at least 20"),
-        ("ann:owner:0123456789012345678901", "reviewer, admin"),
+        ("ann:owner:0123456789012345678901", "'reviewer', 'admin' or 'system'"),
         (":reviewer:0123456789012345678901", "name"),
     ):
         with pytest.raises(UsageError, match=message) as caught:
