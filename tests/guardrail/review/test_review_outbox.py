@@ -449,7 +449,7 @@ def test_a_database_that_fails_for_a_while_does_not_end_the_deliveries(
         late = store.enqueue(rejectable, key="late", expires_in=0.001, callback=receiver.url)
         deliverer = deliverer_to(receiver, store, timeout=0.02, first_pause=0.01)
         deliverer.start(poll=0.01)
-        wait_for(lambda: not store.stats().undelivered and store.item(late.id).state == "expired")
+        wait_for(lambda: store.item(late.id).state == "expired" and not store.stats().undelivered)
         deliverer.stop()
         assert {event["type"] for event in receiver.accepted} == {"review.decided", "review.expired"}
     assert "database is locked" in caplog.text
