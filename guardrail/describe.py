@@ -12,9 +12,11 @@ from dataclasses import dataclass
 from typing import get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
+from .gate import Scope
 from .items.spec import ItemRule
 from .notebook import percent, sure
 from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, TieBlock
+from .specs import EstimatorSpec
 
 __all__ = [
     "FRESH_LABELS",
@@ -34,6 +36,7 @@ __all__ = [
     "promises",
     "remedy",
     "reversed_score",
+    "scope_in_words",
     "stops_nothing",
     "summary",
     "target_text",
@@ -185,6 +188,17 @@ def not_covered(artifact: Artifact) -> str:
     return (
         "Not covered: one answer by itself, questions unlike the calibration questions, and any other "
         f"{parts}, prompt, sampling or score."
+    )
+
+
+def scope_in_words(scope: Scope, score: EstimatorSpec) -> str | None:
+    """The questions that a promise is about, in one sentence; None if it is about all questions."""
+    if scope.cut is None:
+        return None
+    chosen = "fixed beforehand" if scope.fixed_beforehand else f"with {scope.n_within} questions below it"
+    return (
+        f"{scope.n} questions drawn (seed {scope.seed}) from the lowest {percent(scope.n_within / scope.n_pool)} of "
+        f"{scope.n_pool} scores, {chosen}; nothing is answered beyond {score.condition(scope.cut)}"
     )
 
 

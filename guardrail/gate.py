@@ -7,14 +7,12 @@ labels from below a cut that was fixed without labels keeps its promise (`Scope`
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .notebook import percent
 from .types import Frozen
 
 __all__ = ["EVERY_QUESTION", "RiskCoverage", "Scope", "accepts", "risk_coverage"]
@@ -100,20 +98,6 @@ class Scope(Frozen):
     def failed(self) -> float:
         """Share of the questions asked that failed (server, rate limit, time-out) when the draw was made."""
         return self.n_failed / self.n_asked if self.n_asked else 0.0
-
-    def in_words(self, condition: Callable[[float], str]) -> str:
-        """What the promise leaves out, in one sentence; "" if it is about all questions.
-
-        Args:
-            condition: A cut in the unit of the score, as `guardrail.specs.EstimatorSpec.condition`.
-        """
-        if self.cut is None:
-            return ""
-        chosen = "fixed beforehand" if self.fixed_beforehand else f"with {self.n_within} questions below it"
-        return (
-            f"{self.n} questions drawn (seed {self.seed}) from the lowest {percent(self.n_within / self.n_pool)} of "
-            f"{self.n_pool} scores, {chosen}; nothing is answered beyond {condition(self.cut)}"
-        )
 
 
 EVERY_QUESTION: Final = Scope()

@@ -13,7 +13,6 @@ from typing import Annotated, Any, Literal, Self
 from pydantic import Field, model_validator
 
 from .gate import EVERY_QUESTION, Scope
-from .notebook import as_html, axis, draw_rates, percent
 from .types import Frozen
 
 __all__ = [
@@ -109,16 +108,6 @@ class _OutcomeBase(Frozen):
     certifies: bool = False
     """Whether the rule keeps the error rate among answers at alpha with probability 1 - delta, at finite n."""
 
-    def _target(self) -> str:
-        sure = "" if self.delta is None else f", delta = {self.delta:g}"
-        return f"{self.rule} at alpha = {self.alpha:g}{sure}"
-
-    def _without_gate(self) -> tuple[str, str]:
-        diagnostics = self.diagnostics
-        area = "-" if diagnostics.auroc is None else f"{diagnostics.auroc:.3f}"
-        wrong = percent(diagnostics.base_error)
-        return "without a gate", f"{wrong} of the answers wrong; AUROC of the score {area}"
-
 
 class Feasible(_OutcomeBase):
     """A threshold that satisfies the rule: accept iff uncertainty <= threshold."""
@@ -149,27 +138,6 @@ class Feasible(_OutcomeBase):
         """The short form; the fields have the rest."""
         for name in ("rule", "alpha", "delta", "threshold", "n_accepted", "n_errors", "n"):
             yield name, getattr(self, name)
-
-    def _repr_html_(self) -> str:
-        low, high = self.interval
-        wrong = f"{self.n_errors} of {self.n_accepted} ({percent(self.error_rate)}; "
-        facts = [
-            ("rule", self._target()),
-            ("answers", f"{self.n_accepted} of the {self.n} questions that it was fitted on"),
-            ("wrong among them", f"{wrong}95 % interval {percent(low)} to {percent(high)}, after choosing)"),
-            self._without_gate(),
-        ]
-        return as_html(f"Feasible: accepts an uncertainty up to {self.threshold:.4g}", facts, good=True)
-
-    def plot(self, ax: Any = None) -> Any:
-        """Error rate with and without the gate against the target, on a matplotlib axis; intervals are 95 %.
-
-        Raises:
-            MissingDependencyError: matplotlib is not installed (extra "calibrate").
-        """
-        ax, base = axis(ax), self.diagnostics.base_error
-        draw_rates(ax, [("without a gate", base, base, base), (self.rule, self.error_rate, *self.interval)], self.alpha)
-        return ax
 
     @property
     def tie_share(self) -> float:
@@ -232,20 +200,6 @@ class Infeasible(_OutcomeBase):
         for name in ("rule", "alpha", "delta", "n"):
             yield name, getattr(self, name)
         yield "reason", self.reason.value
-
-    def _repr_html_(self) -> str:
-        facts = [("rule", self._target()), ("why", self.reason.value.replace("_", " ")), self._without_gate()]
-        return as_html("Infeasible: answers nothing", facts, good=False)
-
-    def plot(self, ax: Any = None) -> Any:
-        """The error rate without a gate against the target, on a matplotlib axis.
-
-        Raises:
-            MissingDependencyError: matplotlib is not installed (extra "calibrate").
-        """
-        ax, base = axis(ax), self.diagnostics.base_error
-        draw_rates(ax, [("without a gate", base, base, base), (self.rule, None, 0, 0)], self.alpha)
-        return ax
 
 
 Outcome = Annotated[Feasible | Infeasible, Field(discriminator="status")]

@@ -11,6 +11,7 @@ import numpy as np
 import typer
 from numpy.typing import NDArray
 
+from guardrail.describe import scope_in_words
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
@@ -281,6 +282,6 @@ def sample(
         without_failed=without_failed,
     )
     write_records(out, drawn.header, drawn.records)
-    print_line(f"{drawn.header.scope.in_words(file.header.estimators[key].condition)}.")
+    print_line(f"{scope_in_words(drawn.header.scope, file.header.estimators[key])}.")
     name = shlex.quote(str(out))
     finish([out], f"calibrate label {name}, then calibrate fit {name} --rule certified --alpha ALPHA")

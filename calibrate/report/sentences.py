@@ -16,6 +16,7 @@ from guardrail.describe import (
     asked,
     guarantee,
     remedy,
+    scope_in_words,
     stops_nothing,
     summary,
     unguardable,
@@ -275,7 +276,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("questions", _data(artifact)),
         *([("score chosen", _choice(artifact.data.choice))] if artifact.data.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
-        *([("scope", scope)] if (scope := outcome.scope.in_words(artifact.estimator.condition)) else []),
+        *([("scope", scope)] if (scope := scope_in_words(outcome.scope, artifact.estimator)) else []),
         ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
     ]
     if isinstance(outcome, Feasible):

@@ -21,7 +21,6 @@ from calibrate.scoring.scores import parse_estimator
 from guardrail import CalibrationArtifact, Guardrail, scorer
 from guardrail.describe import answer_if, describe, promises, reversed_score, unguardable
 from guardrail.errors import ArtifactMismatchError, MissingDependencyError, RecordError, UsageError
-from guardrail.outcome import Feasible, Infeasible
 from guardrail.testing import ScriptedChat
 from guardrail.uncertainty.registry import from_spec
 
@@ -225,11 +224,9 @@ def test_what_notebooks_show() -> None:
     log.insert(0, log.pop())
     records = columns(log).score(KEY).label("exact")
     artifact = records.fit(alpha=0.1, rule="acrc")
-    bad = calibrate.fit([0.1, 0.2], [1, 1], alpha=0.1, rule="acrc")
-    assert isinstance(bad, Infeasible)
     planned = calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2)
     evaluation, compared = records.evaluate(splits=2), records.compare(alpha=0.1, splits=2)
-    shown: list[Any] = [records, records.file, artifact.outcome, bad, evaluation, compared, planned]
+    shown: list[Any] = [records, records.file, evaluation, compared, planned]
     for output in shown:
         html = output._repr_html_()
         assert html.startswith("<div"), output
@@ -238,8 +235,6 @@ def test_what_notebooks_show() -> None:
         assert len(repr(output)) < 400, output
     assert "&lt;b&gt;bold&lt;/b&gt;" in records._repr_html_()
     assert "<b>" not in records._repr_html_()
-    assert "Infeasible: answers nothing" in bad._repr_html_()
-    assert "Feasible" in artifact.outcome._repr_html_()
     assert f"{100 * artifact.acceptance:.3g} %" in describe(artifact)
     assert "threshold=0.0" in repr(artifact)
     assert "*</td>" in evaluation._repr_html_()  # a mean over two splits is marked
@@ -249,13 +244,8 @@ def test_what_notebooks_show() -> None:
 def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
     figures = pytest.importorskip("matplotlib.figure")
     records = columns(rows()).score(KEY).label("exact")
-    artifact = records.fit(alpha=0.2, rule="acrc")
-    assert isinstance(artifact.outcome, Feasible)
     axes = list(figures.Figure().subplots(2, 4).flat)
     steady = sum(i % 4 != 0 and i % 10 != 1 for i in range(60))  # of 45 right ones those that do not waver: score 0
-    assert artifact.outcome.plot(axes[1]) is axes[1]
-    rates = [line.get_xdata()[0] for line in axes[1].lines if len(line.get_xdata()) == 1]
-    assert rates == pytest.approx([100 * artifact.outcome.error_rate, 25.0])
     records.plot(ax=axes[2])
     tops = [max(bar.get_y() + bar.get_height() for bar in part) for part in axes[2].containers]
     assert len(tops) == 2
@@ -263,11 +253,8 @@ def test_plots_show_the_numbers_on_the_axis_that_is_given() -> None:
     _, names = axes[2].get_legend_handles_labels()
     assert names == ["right", "wrong"]
     others: list[Any] = [
-        *(
-            calibrate.fit([0.1], [1], alpha=0.1, rule="acrc"),
-            records.evaluate(splits=2),
-            records.compare(alpha=0.2, splits=2),
-        ),
+        records.evaluate(alphas=[0.2], splits=2),
+        records.compare(alpha=0.2, splits=2),
         calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50, 100], repetitions=2),
     ]
     for ax, plotted in zip(axes[3:], others, strict=False):
@@ -283,7 +270,7 @@ def test_a_missing_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> N
     with pytest.raises(MissingDependencyError, match=r"narwhals is not installed.*acrc-guardrail\[calibrate\]"):
         from_frame(object())
     with pytest.raises(MissingDependencyError, match=r"matplotlib\.pyplot is not.*acrc-guardrail\[calibrate\]"):
-        calibrate.fit([0.1], [1], alpha=0.1, rule="acrc").plot()
+        calibrate.plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50], repetitions=2).plot()
 
 
 def test_the_threshold_is_said_in_the_unit_of_the_column() -> None:

@@ -182,7 +182,7 @@ def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str,
     findings = [finding.detail for finding in examine(str(path))]
     pages = {
         "verdict": f"{verdict.explain()} {verdict._repr_html_()} {verdict.to_metadata()}",
-        "artifact": f"{describe(loaded)} {stored._repr_html_()}",
+        "artifact": describe(loaded),
         "report": CliRunner().invoke(app, ["report", str(path)]).output,
         "doctor": " ".join(findings),
         "page": " ".join(summary(loaded)),
