@@ -9,6 +9,7 @@ from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
 from .gate import accepts
+from .items.item import ItemVerdict
 from .judges import default_judge
 from .sampling.replies import part_of_an_answer
 from .types import Note, NoteKind, Reason, SampleSet, SamplingPlan, Uncertainty, Unmeasured
@@ -95,6 +96,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdic
         basis=estimator.basis,
         artifact=artifact.digest,
         candidate=drawn.primary,
+        items=_whole_answer(uncertainty, kept=reason is Reason.WITHIN_THRESHOLD) if drawn.primary is not None else (),
         meanings=_options(drawn),
         samples=tuple(sample.comparable for sample in drawn.samples),
         cost=drawn.cost,
@@ -206,6 +208,11 @@ def _not_compared(drawn: SampleSet, estimator: Estimator) -> tuple[Note, ...]:
         return ()
     names = estimator.judge.left_out(drawn.primary.comparable)
     return (Note(kind=NoteKind.NOT_COMPARED, about=tuple(names)),) if names else ()
+
+
+def _whole_answer(uncertainty: Uncertainty, *, kept: bool) -> tuple[ItemVerdict, ...]:
+    """A whole answer as its one item."""
+    return (ItemVerdict(path="", text="", uncertainty=uncertainty.value, kept=kept),)
 
 
 def _options(drawn: SampleSet) -> tuple[Meaning, ...]:

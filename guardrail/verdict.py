@@ -19,6 +19,7 @@ from .describe import certifies, guarantee, target_text, why_infeasible
 from .errors import GuardrailError
 from .items.item import ItemVerdict
 from .items.release import release
+from .items.spec import ITEMS
 from .judges.vote import distinct_answers
 from .outcome import Infeasible, InfeasibleReason, Outcome
 from .plain_json import visible
@@ -73,8 +74,8 @@ class Verdict(Frozen):
     record: str | None = None
     """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
     items: tuple[ItemVerdict, ...] = ()
-    """The items of the candidate, each with its uncertainty and whether it is kept; empty if the artifact gates whole
-    answers, or the answer could not be split."""
+    """The items of the candidate, each with its place, its uncertainty and whether it is kept: the whole answer is one
+    item, and so is each field of JSON if fields are gated. Empty without an answer, or if it has no fields."""
     notes: tuple[Note, ...] = ()
     """Further facts, for `detail`."""
     stage: int | None = None
@@ -83,9 +84,9 @@ class Verdict(Frozen):
     @model_validator(mode="before")
     @classmethod
     def _data_only(cls, content: Any) -> Any:
-        # The sentences of `shown` are made from the data again.
-        if isinstance(content, dict) and not content.keys().isdisjoint(_SENTENCES):
-            return {name: value for name, value in content.items() if name not in _SENTENCES}
+        # What `shown` and `without_answers` write beside the data is made from the data again.
+        if isinstance(content, dict) and not content.keys().isdisjoint(_DERIVED):
+            return {name: value for name, value in content.items() if name not in _DERIVED}
         return content
 
     @model_serializer(mode="wrap")
@@ -108,6 +109,11 @@ class Verdict(Frozen):
         return guarantee(self.outcome)
 
     @property
+    def by_items(self) -> bool:
+        """Whether each field of the answer was judged by itself."""
+        return self.uncertainty.estimator == ITEMS
+
+    @property
     def held_back(self) -> tuple[ItemVerdict, ...]:
         """The items that are held back."""
         return tuple(item for item in self.items if not item.kept)
@@ -117,7 +123,7 @@ class Verdict(Frozen):
         """The answer that is given out: the candidate, of which only the kept items are left; None if nothing is."""
         if self.candidate is None or not self.passes:
             return None
-        return release(self.candidate, self.items) if self.items else self.candidate
+        return release(self.candidate, self.items) if self.by_items else self.candidate
 
     @property
     def alternatives(self) -> tuple[tuple[str, float], ...]:
@@ -203,6 +209,7 @@ _ANSWERS = {"candidate", "meanings", "samples", "items"}
 """Fields of a verdict that quote the model. A new field that does so belongs here."""
 _SENTENCES = ("detail", "guarantee")
 """Properties that `Verdict.shown` writes beside the data."""
+_DERIVED = {*_SENTENCES, "held_back"}
 WIDTH = 32
 """Characters of a bar."""
 LONGEST = 160
@@ -417,7 +424,7 @@ def _remarks(verdict: Verdict) -> Iterator[str]:
     if NoteKind.NOT_COMPARED in notes:
         listed = "; ".join(notes[NoteKind.NOT_COMPARED])
         yield f"Not judged, because the artifact leaves it out of the comparison: {listed}. Check it."
-    if verdict.items and not verdict.held_back:
+    if verdict.by_items and verdict.items and not verdict.held_back:
         yield f"Kept: all {len(verdict.items)} items."
     if verdict.turns is not None:
         yield f"The promise does not cover it: no calibration prompt had the turns {verdict.turns[:200]}."
@@ -483,7 +490,7 @@ def _headline(verdict: Verdict) -> str:
 def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
     """Headings with their lines, in reading order; each has at least one line."""
     sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
-    if verdict.items:
+    if verdict.by_items and verdict.items:
         sections.append(("Items", [_part_line(item) for item in verdict.items]))
     if verdict.meanings and verdict.samples:
         heading = f"{len(verdict.samples)} samples, {_count(verdict.meanings)}"

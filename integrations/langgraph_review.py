@@ -193,6 +193,7 @@ def _storable(verdict: Verdict) -> Verdict:
                 "reason": Reason.UNMEASURED,
                 "uncertainty": verdict.uncertainty.model_copy(update=why),
                 "candidate": None,
+                "items": (),
             }
         )
     return verdict

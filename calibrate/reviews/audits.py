@@ -85,7 +85,7 @@ def given_items(pool: ReviewPool, *, missing: Missing = "wait") -> tuple[int, in
     """
     wrong = kept = 0
     weighted_wrong = weighted_kept = 0.0
-    for item in settled([item for item in pool.items if item.audited], missing):
+    for item in settled([item for item in pool.items if item.audited and item.verdict.by_items], missing):
         labels = item.items or (None,) * len(item.verdict.items)
         given = [label is True for item, label in zip(item.verdict.items, labels, strict=True) if item.kept]
         wrong, kept = wrong + given.count(False), kept + len(given)

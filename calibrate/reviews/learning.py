@@ -223,7 +223,7 @@ def _header(
 ) -> RecordHeader:
     questions = [_record(item, key).to_question() for item in sample]
     labels = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", **params})
-    answers = not any(item.verdict.items for item in sample)  # otherwise people decided about their items
+    answers = not any(item.verdict.by_items for item in sample)  # otherwise people decided about their items
     return RecordHeader(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         model=artifact.model,
@@ -244,7 +244,8 @@ def _record(item: ReviewedItem, key: str) -> Record:
     verdict = item.verdict
     drawn = SampleSet(question=item.question, primary=verdict.candidate, cost=verdict.cost)
     detail = "" if verdict.reason is not Reason.SUSPENDED else "held back after an alarm"
-    items = tuple(Item(**item.model_dump(exclude={"kept"})) for item in verdict.items)
+    judged = verdict.items if verdict.by_items else ()
+    items = tuple(Item(**item.model_dump(exclude={"kept"})) for item in judged)
     labels = ItemLabels(right=item.items or (None,) * len(items))  # no decision in time: undecided, which is wrong
     return Record(
         id=item.name,

@@ -106,7 +106,7 @@ class ReviewedItem(Ended):
 
     def relabelled(self, labels: tuple[bool | None, ...]) -> ReviewedItem:
         """The item with labels of the same answer from elsewhere."""
-        if not self.verdict.items:
+        if not self.verdict.by_items:
             return replace(self, correct=labels[0], open=False)
         return replace(self, items=labels, correct=_answer_right(self.verdict, labels), open=False)
 
@@ -253,7 +253,11 @@ def all_items(store: ReviewStore) -> Iterator[Item]:
 def _only_held_back(item: Item) -> bool:
     """Whether people decided the items that were held back of an answer with other items. Its audit stands for it."""
     verdict = item.content.parsed_verdict()
-    return item.content.kind != "audit" and verdict is not None and any(item.kept for item in verdict.items)
+    return item.content.kind != "audit" and verdict is not None and verdict.by_items and _keeps_some(verdict)
+
+
+def _keeps_some(verdict: Verdict) -> bool:
+    return any(item.kept for item in verdict.items)
 
 
 def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
@@ -261,7 +265,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
 
     verdict = _as_shown(item)
     rate = item.content.metadata.get(AUDIT_RATE)
-    chosen = verdict.accepted or any(item.kept for item in verdict.items)
+    chosen = verdict.accepted or (verdict.by_items and _keeps_some(verdict))
     if chosen and not (isinstance(rate, int | float) and 0 < rate <= 1):
         raise UsageError(
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
@@ -270,7 +274,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
     action = None if item.decision is None else item.decision.action
     group = item.content.metadata.get("group")
     correct, items = _label(action, respond), tuple[bool | None, ...]()
-    if correct is not None and verdict.items:
+    if correct is not None and verdict.by_items:
         items = _item_labels(item, verdict)
         correct = _answer_right(verdict, items)
     return ReviewedItem(
@@ -357,7 +361,7 @@ def _content(item: ReviewedItem) -> str:
     candidate = item.verdict.candidate
     calls = [call.model_dump() for call in candidate.tool_calls] if candidate is not None else []
     text = None if candidate is None else candidate.text.strip()
-    places = [each.path for each in item.verdict.items]
+    places = [each.path for each in item.verdict.items] if item.verdict.by_items else []
     return canonical_json([item.question.strip(), item.context, text, calls, *([places] if places else [])])
 
 

@@ -45,8 +45,7 @@ class ItemsGate:
         if uncertainty is None:
             uncertainty, items = measured_items(drawn, self.estimator, self.artifact.plan)
         verdict = verdict_by(uncertainty, drawn, self)
-        spec, schema = measure_of(self.estimator).spec, schema_of(self.artifact.plan.bindings)
-        return _by_items(verdict, items, spec, schema) if items else verdict
+        return _by_items(verdict, items, measure_of(self.estimator).spec, schema_of(self.artifact.plan.bindings))
 
 
 def gate_of(

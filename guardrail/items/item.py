@@ -1,4 +1,4 @@
-"""One item of an answer: a field of its JSON, or an entry of a list there."""
+"""One item of an answer: a field of its JSON, or an entry of a list there; or the whole answer."""
 
 from __future__ import annotations
 
@@ -15,11 +15,12 @@ class Item(Frozen):
     """An item of an answer with its uncertainty."""
 
     path: str
-    """JSON pointer (RFC 6901) in the original answer; empty for the whole value."""
+    """JSON pointer (RFC 6901) in the original answer; empty for the whole answer."""
     text: str
-    """The value as JSON; empty for a field that is absent."""
-    uncertainty: float | None = Field(ge=0, le=1)
-    """Share of the samples that do not support it, in [0, 1]; None if it could not be measured."""
+    """The value as JSON; empty for a field that is absent, and for a whole answer, which the verdict has."""
+    uncertainty: float | None
+    """Share of the samples that do not support it, in [0, 1], or the score of a whole answer; None if it could not be
+    measured."""
     absent: bool = Field(default=False, exclude_if=lambda absent: not absent)
     """Whether the item says that an optional field has no value: the answer leaves the field out."""
     detail: str = Field(default="", exclude_if=lambda detail: not detail)

@@ -84,6 +84,7 @@ def content_of(
     if judged is None:
         allowed = [action for action in allowed if action in ("reject", "respond")]
     called = () if judged is None else judged.tool_calls
+    items = verdict.items if verdict.by_items else ()
     by_item = judged is not None and verdict.held_back and {"approve", "edit", "reject"} <= set(allowed)
     return Content(
         question=question_text(messages) if messages else "",
@@ -97,7 +98,7 @@ def content_of(
         schemas={call.name: schemas[call.name] for call in called if schemas and call.name in schemas},
         metadata=metadata or {},
         # An audit labels: every item is decided, also those that were given out.
-        items=tuple(item.held() for item in verdict.items) if kind == "audit" else verdict.items if by_item else (),
+        items=tuple(item.held() for item in items) if kind == "audit" else items if by_item else (),
     )
 
 

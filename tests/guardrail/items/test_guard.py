@@ -440,6 +440,21 @@ def test_of_each_artifact_there_is_a_gate_that_decides_without_a_model() -> None
         assert (verdict.accepted, verdict.given.text, verdict.artifact) == (True, text, made.digest)
 
 
+@pytest.mark.parametrize(("samples", "kept"), [(["yes"] * 4, True), (["yes", "no"] * 2, False)])
+def test_a_whole_answer_is_one_item(samples: list[str], kept: bool) -> None:
+    """A program that reads what is given out and what is held back needs to know no kind of gate."""
+    model = ScriptedChat(script={Q: ["yes", *samples]})
+    guard = Guardrail(model=model, artifact=make_artifact(model, n=4, threshold=0.5))
+    verdict = guard.assess(Q)
+    metadata = guard.invoke(Q).response_metadata["guardrail"]
+    (item,) = verdict.items
+    assert (item.path, item.uncertainty, item.kept) == ("", verdict.uncertainty.value, kept)
+    assert metadata["items"] == [{"path": "", "text": "", "uncertainty": verdict.uncertainty.value, "kept": kept}]
+    assert metadata["held_back"] == ([] if kept else [""])
+    assert (verdict.given == verdict.candidate) == kept
+    assert Verdict.from_stored(verdict.shown()) == verdict
+
+
 # -- the artifact
 
 
