@@ -208,17 +208,17 @@ def only_storable(drawn: SampleSet) -> SampleSet:
 
 
 def only_offered(drawn: SampleSet, bindings: Bindings | None) -> SampleSet:
-    """The set without a primary answer that calls a tool which no call offered; its ``problem`` names the tool.
+    """The set without a primary answer that calls a tool which no call offered; its ``problem`` says so.
 
-    A sample may call such a tool: it is only compared.
+    The name of such a tool is the model's word, which no verdict may quote. A sample may call such a tool: it is only
+    compared.
     """
     offered = () if bindings is None else bindings.tool_names
     calls = () if drawn.primary is None else drawn.primary.tool_calls
-    unknown = next((call.name for call in calls if call.name not in offered), None)
-    if unknown is None:
+    if all(call.name in offered for call in calls):
         return drawn
     tools = f"the tools are {', '.join(offered)}" if offered else "no tool was bound"
-    detail = f"the answer calls the tool {spelled(unknown)!r}, which was not offered: {tools}"
+    detail = f"the answer calls a tool that was not offered: {tools}"
     return _unread(drawn, detail, primary=None, not_offered=drawn.primary)
 
 
