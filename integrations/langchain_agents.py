@@ -411,7 +411,7 @@ def _among(values: Any, note: str, call_id: Any) -> Any:
 
 def _noted(result: ToolMessage, note: str) -> ToolMessage:
     content: Any = result.content
-    text = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": note}, *content]
+    text = f"{note}\n{content}" if isinstance(content, str) else [{"type": "text", "text": f"{note}\n"}, *content]
     return result.model_copy(update={"content": text})
 
 

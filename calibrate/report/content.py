@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import zip_longest
 
 import numpy as np
 from numpy.typing import NDArray
@@ -202,17 +203,30 @@ def merged_answers(merges: Merged, most: int = 8) -> Table:
 
 
 _ANSWER = ("question", "answer", "reference", "score", "id")
+_BEFORE = 30
+"""Characters that are shown before the first difference of two long texts."""
 
 
 def _answer(record: Record, estimator: str) -> tuple[str, ...]:
     score = record.scores[estimator].value if estimator in record.scores else None
+    answer, reference = _apart(record.shown_answer, " / ".join(record.references))
     return (
         _cut(record.question),
-        _cut(record.shown_answer or "(imported without the answer)"),
-        _cut(" / ".join(record.references) or "(not on file)"),
+        _cut(answer or "(imported without the answer)"),
+        _cut(reference or "(not on file)"),
         "-" if score is None else f"{score:.3g}",
         record.id,
     )
+
+
+def _apart(answer: str | None, reference: str) -> tuple[str, str]:
+    """Both texts; from shortly before they differ, if they would look alike once they are cut, as long calls do."""
+    answer = answer or ""
+    if answer == reference or _cut(answer) != _cut(reference):
+        return answer, reference
+    pairs = zip_longest(answer, reference)
+    start = next(place for place, (ours, theirs) in enumerate(pairs) if ours != theirs) - _BEFORE
+    return f"... {answer[start:]}", f"... {reference[start:]}"
 
 
 def categories(artifact: CalibrationArtifact, parts: Sequence[Part], estimator: str, most: int = 20) -> list[Table]:

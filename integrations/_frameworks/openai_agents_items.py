@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 from typing import Any, cast
 from uuid import uuid4
 
@@ -16,24 +17,16 @@ from agents.items import TResponseInputItem, TResponseOutputItem, TResponseStrea
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage, UsageMetadata
 from openai.types.responses import (
     Response,
-    ResponseCompletedEvent,
-    ResponseContentPartAddedEvent,
-    ResponseContentPartDoneEvent,
-    ResponseCreatedEvent,
-    ResponseFunctionCallArgumentsDeltaEvent,
-    ResponseFunctionCallArgumentsDoneEvent,
     ResponseFunctionToolCall,
-    ResponseOutputItemAddedEvent,
-    ResponseOutputItemDoneEvent,
     ResponseOutputMessage,
     ResponseOutputRefusal,
     ResponseOutputText,
     ResponseReasoningItem,
-    ResponseTextDeltaEvent,
-    ResponseTextDoneEvent,
+    ResponseStreamEvent,
     ResponseUsage,
 )
 from openai.types.responses.response_usage import InputTokensDetails, OutputTokensDetails
+from pydantic import TypeAdapter
 
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -372,50 +365,35 @@ def to_response(message: AIMessage, requests: int) -> ModelResponse:
     return ModelResponse(output=output, usage=usage, response_id=None)
 
 
+_EVENTS: TypeAdapter[TResponseStreamEvent] = TypeAdapter(ResponseStreamEvent)
+
+
 def stream_events(response: ModelResponse, model: str) -> Iterator[TResponseStreamEvent]:
     """The events of a complete response: each item in one piece."""
     whole = _whole(response, model)
-    numbers = iter(range(1_000_000))
-
-    def after(**fields: Any) -> dict[str, Any]:
-        return {"sequence_number": next(numbers), **fields}
-
     empty = whole.model_copy(update={"output": [], "status": "in_progress", "usage": None})
-    yield ResponseCreatedEvent(type="response.created", response=empty, **after())
-    for place, item in enumerate(response.output):
-        if isinstance(item, ResponseOutputMessage):
-            yield from _message_events(item, place, after)
-        elif isinstance(item, ResponseFunctionToolCall):
-            yield from _call_events(item, place, after)
-    yield ResponseCompletedEvent(type="response.completed", response=whole, **after())
+    items = chain.from_iterable(_item_events(item, place) for place, item in enumerate(response.output))
+    events = [("created", {"response": empty}), *items, ("completed", {"response": whole})]
+    for number, (kind, fields) in enumerate(events):
+        yield _EVENTS.validate_python({"type": f"response.{kind}", "sequence_number": number, **fields})
 
 
-def _message_events(item: ResponseOutputMessage, place: int, after: Any) -> Iterator[TResponseStreamEvent]:
-    started = item.model_copy(update={"content": [], "status": "in_progress"})
-    yield ResponseOutputItemAddedEvent(type="response.output_item.added", item=started, **after(output_index=place))
-    for index, part in enumerate(item.content):
-        at = {"item_id": item.id, "output_index": place, "content_index": index}
-        text = part.text if isinstance(part, ResponseOutputText) else ""
-        yield ResponseContentPartAddedEvent(
-            type="response.content_part.added", part=part.model_copy(update={"text": ""}), **after(**at)
-        )
-        yield ResponseTextDeltaEvent(type="response.output_text.delta", delta=text, logprobs=[], **after(**at))
-        yield ResponseTextDoneEvent(type="response.output_text.done", text=text, logprobs=[], **after(**at))
-        yield ResponseContentPartDoneEvent(type="response.content_part.done", part=part, **after(**at))
-    yield ResponseOutputItemDoneEvent(type="response.output_item.done", item=item, **after(output_index=place))
-
-
-def _call_events(item: ResponseFunctionToolCall, place: int, after: Any) -> Iterator[TResponseStreamEvent]:
+def _item_events(item: Any, place: int) -> Iterator[tuple[str, dict[str, Any]]]:
+    """The type and the fields of each event about an item."""
     at = {"item_id": str(item.id), "output_index": place}
-    started = item.model_copy(update={"arguments": "", "status": "in_progress"})
-    yield ResponseOutputItemAddedEvent(type="response.output_item.added", item=started, **after(output_index=place))
-    yield ResponseFunctionCallArgumentsDeltaEvent(
-        type="response.function_call_arguments.delta", delta=item.arguments, **after(**at)
-    )
-    yield ResponseFunctionCallArgumentsDoneEvent(
-        type="response.function_call_arguments.done", name=item.name, arguments=item.arguments, **after(**at)
-    )
-    yield ResponseOutputItemDoneEvent(type="response.output_item.done", item=item, **after(output_index=place))
+    empty: dict[str, Any] = {"content": []} if isinstance(item, ResponseOutputMessage) else {"arguments": ""}
+    started = item.model_copy(update={**empty, "status": "in_progress"})
+    yield "output_item.added", {"item": started, "output_index": place}
+    if isinstance(item, ResponseFunctionToolCall):
+        yield "function_call_arguments.delta", {"delta": item.arguments, **at}
+        yield "function_call_arguments.done", {"name": item.name, "arguments": item.arguments, **at}
+    for index, part in enumerate(getattr(item, "content", ())):
+        here = {**at, "content_index": index}
+        yield "content_part.added", {"part": part.model_copy(update={"text": ""}), **here}
+        yield "output_text.delta", {"delta": part.text, "logprobs": [], **here}
+        yield "output_text.done", {"text": part.text, "logprobs": [], **here}
+        yield "content_part.done", {"part": part, **here}
+    yield "output_item.done", {"item": item, "output_index": place}
 
 
 def _whole(response: ModelResponse, model: str) -> Response:

@@ -9,13 +9,15 @@ from pathlib import Path
 import pytest
 
 from calibrate.data.records import Record, RecordFile
+from calibrate.evaluation.label_checks import Suspicious
 from calibrate.pipeline import fit_artifact, split
 from calibrate.report import compare_rules, parts_of, sentences, write_report
+from calibrate.report.content import contradictions
 from calibrate.report.page import sweep
 from guardrail.describe import guarantee, summary, why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Infeasible
-from guardrail.types import SampleSet
+from guardrail.types import Sample, SampleSet, ToolCall, canonical_calls
 
 KEY = "discrete_semantic_entropy"
 MARKUP = "<script>alert('x')</script><img src=http://evil/>"
@@ -274,3 +276,18 @@ def test_a_manager_sees_three_rules(labelled: RecordFile, tmp_path: Path) -> Non
     assert "clopper_pearson" in hidden
     for words in ("test part (reads high)", "all questions (reads low)", "mean over fewer than 10 splits"):
         assert words in table, words
+
+
+def test_two_long_calls_that_differ_at_their_end_are_shown_where_they_differ() -> None:
+    """A label cannot be checked against two strings that look the same."""
+    note, calls = "x" * 200, []
+    for amount in (40, 4000):
+        calls.append(ToolCall(name="refund", arguments={"a_note": note, "amount": amount}))
+    record = Record(
+        id="1",
+        question="?",
+        references=(canonical_calls([calls[1]]),),
+        drawn=SampleSet(question="?", primary=Sample(text="", tool_calls=(calls[0],), finish_reason="tool_calls")),
+    )
+    shown = contradictions({"calibration": Suspicious((record,), (), 1, 0)}, "any").rows[0]
+    assert [("40}" in text, "4000}" in text) for text in shown[3:5]] == [(True, False), (False, True)]
