@@ -40,7 +40,7 @@ def test_the_probe_finds_everything_in_order(llama: Peer) -> None:
     assert (report.n, report.temperature, report.seed, report.logprobs) == (True,) * 4
     assert report.basis == "raw"
     assert report.fingerprint
-    assert cost.calls == 4
+    assert cost.calls == 5
 
 
 def test_n_samples_come_in_one_request_once_the_probe_has_seen_it_work(llama: Peer) -> None:
