@@ -28,7 +28,7 @@ from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.cascade import audit_stages, is_cascade
-from .frame.files import open_pool, read_pool, warn_undecided
+from .frame.files import open_pool, warn_undecided
 from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
 from .frame.routes import print_audits
@@ -157,7 +157,7 @@ def _compare_scores(
 ) -> None:
     """Compare the scores of new questions, in their order, with those at calibration, by the drift monitor."""
     with _two_for_failures():
-        loaded, file = CalibrationArtifact.load(artifact), read_pool(records)
+        loaded, file = CalibrationArtifact.load(artifact), open_pool(records)
         header = file.header
         asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
         file, key = prepared(file, loaded, asked, labels=False)

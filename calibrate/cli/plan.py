@@ -22,7 +22,7 @@ from ..rules import planned_rules
 from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
 from .frame.app import command
-from .frame.files import keep_inputs, read_pool
+from .frame.files import keep_inputs, open_pool
 from .frame.items import plan_by_items, refuse_with_items
 from .frame.options import EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
 from .frame.terminal import console, finish, print_line, table
@@ -136,7 +136,7 @@ def _known_scores(
     auroc: float | None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Scores of the unlabelled questions, and the probability that each answer is wrong."""
-    file = read_pool(records)
+    file = open_pool(records)
     key = chosen_estimator(file, estimator)
     values = [score.value for record in file.records if (score := record.scores.get(key)) is not None]
     scores = np.array([value for value in values if value is not None])
@@ -153,7 +153,7 @@ def _known_scores(
 
 def _labelled(pilot: Sequence[Path], estimator: str | None) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Scores and errors of a pilot."""
-    file = read_pool(pilot)
+    file = open_pool(pilot)
     scored = arrays(file.records, chosen_estimator(file, estimator))
     return scored.uncertainty, scored.error.astype(np.int64)
 
@@ -268,7 +268,7 @@ def sample(
     scopes. A scope that differs from that of a labelled draw of the same questions, in the same folder, is refused.
     """
     keep_inputs(records, [out])
-    file = read_pool(records)
+    file = open_pool(records)
     key = chosen_estimator(file, estimator)
     if not fixed_beforehand:
         refuse_scope_after_labels(file, scope, _labelled_draws({path.parent for path in (*records, out)}))

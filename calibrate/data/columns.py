@@ -25,7 +25,7 @@ from typing import IO, Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.errors import RecordError, UsageError, require
+from guardrail.errors import RecordError, require
 from guardrail.files import atomic_write, mode_of
 from guardrail.items.spec import ITEMS
 from guardrail.types import Unmeasured
@@ -42,6 +42,7 @@ from .records import (
     parse_record,
     pooled,
     read_records,
+    refuse_missing,
     warn_of_fragments,
 )
 from .table import DIGESTS, NUMBERS, RecordTable, columns_of, table_of
@@ -135,10 +136,7 @@ def _unpacked(texts: NDArray[np.uint8], ends: NDArray[np.int64]) -> list[str | N
 
 def _open(path: Path, shown: Shown) -> RecordFile:
     """A record file by its columns, which are made where they are missing."""
-    if not path.is_file():
-        raise UsageError(
-            f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
-        )
+    refuse_missing(path)
     stream = path.open("rb")
     try:
         first = next((line for line in stream if line.strip()), b"")

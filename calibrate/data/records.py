@@ -53,6 +53,7 @@ __all__ = [
     "read_records",
     "read_spans",
     "record_line",
+    "refuse_missing",
     "refuse_other_collection",
     "replace_lines",
     "rewrite_records",
@@ -182,12 +183,21 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
 
 
 def _read(path: Path) -> RecordFile:
+    refuse_missing(path)
+    file, _ = _scan(path, path.read_bytes())
+    return file
+
+
+def refuse_missing(path: Path) -> None:
+    """Refuse a record file that does not exist.
+
+    Raises:
+        UsageError: With the commands that make one.
+    """
     if not path.is_file():
         raise UsageError(
             f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
         )
-    file, _ = _scan(path, path.read_bytes())
-    return file
 
 
 def may_have_fragments(header: RecordHeader) -> bool:
@@ -457,10 +467,7 @@ def stream_records(
         RecordError: As `read_records`. The target stays unchanged.
     """
     source, target = Path(source), Path(target)
-    if not source.is_file():
-        raise UsageError(
-            f"no record file at {source}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
-        )
+    refuse_missing(source)
     with exclusive(target), source.open("rb") as stream:
         header, records = change(RecordReader(source, stream))
         replace_lines(target, header, map(record_line, records), mode=mode_of(target, source))

@@ -35,7 +35,6 @@ __all__ = [
     "opened_store",
     "pair_cache",
     "pool_of",
-    "read_pool",
     "warn_incomplete",
     "warn_repeated",
     "warn_undecided",
@@ -144,18 +143,6 @@ def _unlike_labels(own: NDArray[np.int8], others: NDArray[np.int8]) -> tuple[flo
     return p, f"{percent(wrong / own.size)} of its answers are wrong, {percent(of_others / others.size)} there"
 
 
-def read_pool(records: Sequence[Path]) -> RecordFile:
-    """Read record files into memory as one, and warn about questions that are in two of them.
-
-    Raises:
-        RecordError: As `read_records`.
-        UsageError: As `read_records`.
-    """
-    file = read_records(*records)
-    warn_repeated(file)
-    return file
-
-
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     """Return the record file that a command changes and the one it writes; several files are first written as one.
 
@@ -167,7 +154,7 @@ def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     if out is None:
         raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
     keep_inputs(records, [out])
-    file = read_pool(records)
+    file = open_pool(records)
     write_records(out, file.header, file.records)
     return out, out
 
