@@ -24,7 +24,7 @@ from guardrail.describe import (
     why_infeasible,
 )
 from guardrail.notebook import percent
-from guardrail.outcome import AVERAGE, Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
 
@@ -307,9 +307,11 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
 
 
 def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
-    """The effect of several fits on the same labels on the promise; None for a single fit."""
-    spent = artifact.spent
-    if spent is None or spent.fits == 1:
+    """The effect of other certificates from the same labels on this one; None without any."""
+    spent, outcome = artifact.spent, artifact.outcome
+    certified = outcome.rule == CERTIFIED or bool(getattr(outcome, "certifies", False))
+    # Fits that certify nothing spend nothing, and without a certificate there is no confidence to lose.
+    if spent is None or not certified or spent.delta <= (outcome.delta or 0.0) + 1e-9:
         return None
     return (
         f"{spent.fits} fits have used these labels; whichever of them you use, its promise holds with "

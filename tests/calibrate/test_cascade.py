@@ -321,7 +321,8 @@ def test_the_command_counts_fits_on_the_labels(records_path: Path, tmp_path: Pat
     assert loaded.spent.delta == pytest.approx(0.1 + 0.2)
     assert "with 70 % confidence" in " ".join(promises(loaded))
     # A threshold of one stage's model is another fit on these labels, and the cascade counts for it.
-    assert "3 fits have used these labels" in run("fit", "--rule", "acrc", str(large), "-a", "0.15")
+    assert "3 fits have used these labels" in run("fit", str(large), "-a", "0.15")
+    assert "have used" not in run("fit", "--rule", "acrc", str(large), "-a", "0.15")  # it has no confidence to lose
 
 
 def test_a_stage_prints_its_condition_in_the_direction_of_its_own_score() -> None:

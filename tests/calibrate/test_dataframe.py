@@ -393,7 +393,7 @@ def test_python_says_what_the_command_line_warns_of(caplog: pytest.LogCaptureFix
     shown = logged()
     assert "calibrate: answer nothing: no threshold was found" in shown
     assert "calibrate: Even without a single error 60 items are too few" in shown
-    records.fit(alpha=0.2, rule="acrc", score=KEY)
+    records.fit(alpha=0.2, rule="certified", score=KEY)
     shown = logged()
     assert "fits have used these labels" in shown
     assert "calibrate: 15 of 60 answers (25 %) agree with none of their samples, and discrete_semantic_entropy" in shown
