@@ -289,6 +289,23 @@ class CalibrationArtifact(Persisted):
         scope = self.outcome.scope
         return scope.of_measured(self.outcome.acceptance) * scope.measured
 
+    def check_prompt(self, messages: Sequence[BaseMessage]) -> None:
+        """Refuse messages that are not wrapped as at calibration; see `PromptWrapping.check`.
+
+        Raises:
+            ArtifactMismatchError: They are not; the message says what a calibration with them would take.
+        """
+        try:
+            self.prompt.check(messages, self.plan.options)
+        except ArtifactMismatchError as error:
+            way_out = f"{error.way_out} A new calibration takes {self._price_of_another}."
+            raise ArtifactMismatchError(error.fault, way_out) from None
+
+    @property
+    def _price_of_another(self) -> str:
+        """What a calibration like this one costs with another model or prompt."""
+        return f"{self.data.n_questions:,} questions x {self.plan.calls} calls; labels of equal answers are kept"
+
     def check_model(self, running: ModelIdentity) -> None:
         """Refuse a model that is not the calibrated one.
 
@@ -298,10 +315,7 @@ class CalibrationArtifact(Persisted):
         differences = self.model.differences(running)
         if not differences:
             return
-        way_out = (
-            f"load that model, or calibrate this one ({self.data.n_questions:,} questions x {self.plan.calls} calls; "
-            "labels of equal answers are kept)."
-        )
+        way_out = f"load that model, or calibrate this one ({self._price_of_another})."
         if not self.model.is_known:
             way_out = (
                 "these answers were imported without naming their model. If this one gave them, name it with "

@@ -82,11 +82,12 @@ class ArtifactMismatchError(ArtifactError):
 
     Attributes:
         fault: The message without the way out in Python, for callers who do not write Python.
+        way_out: The way out.
     """
 
     def __init__(self, fault: str, way_out: str = "") -> None:
         super().__init__(f"{fault} {way_out}".rstrip())
-        self.fault = fault
+        self.fault, self.way_out = fault, way_out
 
 
 class TurnsMismatchError(ArtifactMismatchError):

@@ -235,7 +235,7 @@ class Guardrail(GuardedChatModel):
         artifact = self.artifact
         if not hasattr(self.model, "guardrail_identity"):  # such a model may have to hash its weights
             artifact.check_model(identify(self.model))  # its name may have been set since the guard was made
-        artifact.prompt.check(messages, artifact.plan.options)
+        artifact.check_prompt(messages)
         turns = self.unknown_turns(messages)
         question = artifact.prompt.question_of(messages)
         assessor = self._assessor
@@ -316,7 +316,7 @@ class Guardrail(GuardedChatModel):
             ArtifactMismatchError: The prompt is not like those of calibration.
         """
         artifact = self.artifact
-        artifact.prompt.check(messages, artifact.plan.options)
+        artifact.check_prompt(messages)
         if (turns := artifact.unknown_turns(messages)) is not None:
             raise ArtifactMismatchError(f"no calibration prompt had the turns {turns[:200]!r}")
         return self._assessor

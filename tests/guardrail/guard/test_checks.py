@@ -191,8 +191,11 @@ def test_the_prompt_is_checked_by_role(messages: list[BaseMessage]) -> None:
 @pytest.mark.parametrize("messages", NOT_FITTING)
 def test_a_system_message_of_any_class_is_seen_wherever_it_is(messages: list[BaseMessage]) -> None:
     guard = guarded(artifact=make_artifact(MODEL, prompt=BRIEF))
-    with pytest.raises(ArtifactMismatchError, match="system message differs from calibration"):
+    with pytest.raises(ArtifactMismatchError, match="system message differs from calibration") as raised:
         guard.invoke(messages)
+    price = f"{guard.artifact.data.n_questions:,} questions x {guard.artifact.plan.n + 1} calls"
+    assert price in str(raised.value), "what another prompt costs"
+    assert price not in raised.value.fault, "which clients of the gateway read"
 
 
 def test_the_last_user_message_is_the_question_whatever_its_class() -> None:
