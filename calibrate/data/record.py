@@ -112,7 +112,7 @@ class Record(Frozen):
     tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
     """Tools that were offered with this question alone; None where they are the plan's."""
     messages: tuple[dict[str, Any], ...] | None = Field(default=None, exclude_if=lambda messages: messages is None)
-    """The conversation, without the system message, in OpenAI's form, where a running agent recorded it."""
+    """The conversation in OpenAI's form: as in the question file, or as an agent or a gateway recorded it."""
     turns: str | None = None
     """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None
