@@ -303,7 +303,7 @@ class CalibrationArtifact(Persisted):
 
     @property
     def _price_of_another(self) -> str:
-        """What a calibration like this one costs with another model or prompt."""
+        """The price of a calibration like this one with another model or prompt."""
         return f"{self.data.n_questions:,} questions x {self.plan.calls} calls; labels of equal answers are kept"
 
     def check_model(self, running: ModelIdentity) -> None:

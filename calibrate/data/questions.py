@@ -69,7 +69,7 @@ class Question(Frozen):
 
     @property
     def asked(self) -> str:
-        """What a model is asked: text, options, slots, conversation and offered tools, these in any order.
+        """Everything that a model is asked: text, options, slots, conversation and offered tools, these in any order.
 
         Questions with equal values are the same, under any id.
         """
@@ -79,7 +79,7 @@ class Question(Frozen):
 
     @property
     def before(self) -> tuple[dict[str, Any], ...]:
-        """What was said before the question; empty if nothing was, or if the question is a text of all of it."""
+        """The turns before the question; empty without any, or if the question is a text of all of them."""
         said = self.messages or ()
         return said[:-1] if said and said[-1].get("content") == self.question else ()
 
@@ -90,7 +90,7 @@ class Question(Frozen):
         return "\n".join([*said, f"user: {self.question}"]) if said else self.question
 
     def messages_in(self, prompt: PromptWrapping) -> list[BaseMessage]:
-        """What a model is asked: the question in its prompt, after what was said before.
+        """The messages for a model: the question in its prompt, after the turns before it.
 
         Raises:
             UsageError: The prompt has slots, and the question no texts for them.
