@@ -16,6 +16,7 @@ from ..data.records import RecordFile
 from ..data.split import one_per_question
 from ..rules.counts import Feasible
 from .answers import labelled_items
+from .figures import item_figures
 from .rules import RULES, AnswerItems, fit_items
 
 __all__ = ["SIZES", "ItemsRow", "evaluate_items", "pilot_items", "plan_items"]
@@ -181,22 +182,14 @@ def _row(
 
 
 def _counted(test: AnswerItems, threshold: float, rule: ItemRule, alpha: float) -> dict[str, Any]:
-    K, W = test.counts(threshold)
-    shown = K > 0
-    share = W.sum() / K.sum() if shown.any() else None
-    broken = (W > 0).sum() / shown.sum() if shown.any() else None
-    risk = {
-        "wrong_share": share,
-        "wrong_share_per_answer": (W[shown] / K[shown]).mean() if shown.any() else None,
-        "clean_shown": broken,
-        "clean_answers": (W > 0).mean(),
-    }[rule]
+    figures = item_figures(test, threshold)
+    risk = figures.share(rule)
     return {
-        "kept": K.sum() / test.wrong.size,
-        "right_kept": (K.sum() - W.sum()) / max(1, (test.wrong == 0).sum()),
-        "shown": shown.mean(),
-        "complete": (test.size == K).mean(),
-        "wrong": share,
-        "broken": broken,
+        "kept": figures.kept / figures.items,
+        "right_kept": (figures.kept - figures.kept_wrong) / max(1, figures.items - figures.wrong),
+        "shown": figures.shown / figures.answers,
+        "complete": figures.complete / figures.answers,
+        "wrong": figures.share("wrong_share"),
+        "broken": figures.share("clean_shown"),
         "violated": risk is not None and risk > alpha,
     }

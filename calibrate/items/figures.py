@@ -13,9 +13,10 @@ from guardrail.items.spec import ItemFigures
 
 from ..data.item_columns import ItemColumns
 from ..rules.certificate import interval
+from ..rules.counts import Floats
 from .rules import AnswerItems
 
-__all__ = ["CurvePoint", "PathRow", "curve", "item_figures", "path_rows"]
+__all__ = ["PathRow", "curve", "item_figures", "path_rows"]
 
 
 def item_figures(items: AnswerItems, threshold: float | None, columns: ItemColumns | None = None) -> ItemFigures:
@@ -100,22 +101,12 @@ def _pattern(path: str) -> str:
     return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
 
 
-@dataclass(frozen=True, slots=True)
-class CurvePoint:
-    """A threshold, the share of items that it keeps, and the share of wrong ones among these."""
-
-    threshold: float
-    kept: float
-    wrong: float
-
-
-def curve(items: AnswerItems, most: int = 200) -> list[CurvePoint]:
-    """The curve of kept against wrong items: a point at each score that occurs, at most so many of them."""
+def curve(items: AnswerItems, most: int = 200) -> tuple[Floats, Floats]:
+    """The share of items kept, and of wrong ones among these, at each score that occurs; at most so many points."""
     scores = items.scores
     if scores.size > most:
         scores = scores[np.unique(np.linspace(0, scores.size - 1, most).astype(int))]
     order = np.argsort(items.uncertainty, kind="stable")
     wrong = np.cumsum(items.wrong[order])
     K = np.searchsorted(items.uncertainty[order], scores, side="right")
-    rows = zip(scores.tolist(), K / items.wrong.size, wrong[K - 1] / K, strict=True)
-    return [CurvePoint(threshold, float(kept), float(share)) for threshold, kept, share in rows]
+    return K / items.wrong.size, wrong[K - 1] / K

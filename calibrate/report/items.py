@@ -112,10 +112,9 @@ def _figure(artifact: CalibrationArtifact, sets: Sequence[LabelledItems]) -> Fig
         top = 1.0
         styles = [(colour.blue, "-", "calibration"), (colour.green, "--", "test")]
         for data, (ink, dashes, name) in zip(sets, styles, strict=False):
-            points = curve(data.items)
-            kept, wrong = [100 * point.kept for point in points], [100 * point.wrong for point in points]
+            kept, wrong = (100 * shares for shares in curve(data.items))
             axes.plot(kept, wrong, color=ink, lw=2, ls=dashes, label=name)
-            top = max([top, *wrong])
+            top = max([top, *wrong.tolist()])
         if (own := artifact.items) is not None and own.kept:
             at = 100 * own.kept / own.items, 100 * own.kept_wrong / own.kept
             axes.plot(*at, "o", color=colour.blue, mec=colour.ink, ms=10, label="threshold in use", zorder=6)

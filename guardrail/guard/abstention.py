@@ -20,7 +20,7 @@ from ..bindings import binding_settings
 from ..errors import UsageError
 from ..items.partial import is_partial
 from ..prompting import copies_of
-from ..sampling.effects import Effect, Steps, arun, run
+from ..sampling.effects import Effect, Steps
 from ..sampling.limits import take_slot
 from ..types import Bindings
 from ..verdict import AbstainedError, UnmeasuredError, Verdict, next_step
@@ -37,9 +37,7 @@ __all__ = [
     "ItemsHandler",
     "OnAbstain",
     "Wording",
-    "afall_back",
     "complete",
-    "fall_back",
     "take_path",
     "worded",
 ]
@@ -204,16 +202,6 @@ def complete(abstention: Abstention, message: AIMessage) -> Steps[AIMessage]:
         partial(path.on_partial, given, message), partial(path.aon_partial, given, message)
     )
     return completed
-
-
-def fall_back(abstention: Abstention) -> AIMessage:
-    """`take_path` in this thread."""
-    return run(take_path(abstention))
-
-
-async def afall_back(abstention: Abstention) -> AIMessage:
-    """`take_path` without blocking the event loop."""
-    return await arun(take_path(abstention))
 
 
 def _invoke(path: Runnable[Any, Any], abstention: Abstention) -> Steps[Any]:

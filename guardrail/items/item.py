@@ -18,9 +18,8 @@ class Item(Frozen):
     """JSON pointer (RFC 6901) in the original answer; empty for the whole answer."""
     text: str
     """The value as JSON; empty for a field that is absent, and for a whole answer, which the verdict has."""
-    uncertainty: float | None
-    """Share of the samples that do not support it, in [0, 1], or the score of a whole answer; None if it could not be
-    measured."""
+    uncertainty: float | None = Field(ge=0, le=1)
+    """Share of the samples that do not support it, in [0, 1]; None if it could not be measured."""
     absent: bool = Field(default=False, exclude_if=lambda absent: not absent)
     """Whether the item says that an optional field has no value: the answer leaves the field out."""
     detail: str = Field(default="", exclude_if=lambda detail: not detail)
@@ -30,6 +29,8 @@ class Item(Frozen):
 class ItemVerdict(Item):
     """An item and whether the gate keeps it."""
 
+    uncertainty: float | None
+    """As of the item; of a whole answer its score."""
     kept: bool
     """Whether the item may be returned."""
     named: str | None = Field(default=None, exclude_if=lambda path: path is None)

@@ -207,3 +207,13 @@ class ItemFigures(Frozen):
     """Fields of the references that kept items match."""
     recall_interval: tuple[float, float] | None = None
     """95 % interval of the share that is recalled, normal approximation over answers."""
+
+    def share(self, rule: ItemRule) -> float | None:
+        """The share that a rule bounds, on these answers; None if it is one of what is kept, and nothing is kept."""
+        if rule == "clean_answers":
+            return self.broken / self.answers
+        if not self.shown:
+            return None
+        if rule == "clean_shown":
+            return self.broken / self.shown
+        return self.kept_wrong / self.kept if rule == "wrong_share" else self.wrong_per_answer

@@ -15,8 +15,9 @@ from langchain_core.messages import AIMessage, HumanMessage, ToolMessage
 from langchain_core.runnables import RunnableLambda
 
 from guardrail import AbstainedError, Guardrail, UnmeasuredError, UsageError, Verdict
-from guardrail.guard.abstention import ABSTENTION, Abstention, fall_back
+from guardrail.guard.abstention import ABSTENTION, Abstention, take_path
 from guardrail.review import Candidate, CandidateRule, Decision, Item, ReviewStore, ask_reviewer, content_of, ticket
+from guardrail.sampling.effects import run
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample
 
@@ -198,7 +199,7 @@ def test_the_ticket_of_a_guard_that_took_over_is_kept() -> None:
         raise UnmeasuredError(verdict, "Later.", "ticket-7")
 
     with pytest.raises(AbstainedError) as raised:
-        fall_back(Abstention(verdict, [HumanMessage(QUESTION)], RunnableLambda(unmeasured), ""))
+        run(take_path(Abstention(verdict, [HumanMessage(QUESTION)], RunnableLambda(unmeasured), "")))
     assert (type(raised.value), raised.value.ticket) == (AbstainedError, "ticket-7")
 
 
