@@ -31,8 +31,8 @@ from .frame.cascade import audit_stages, is_cascade
 from .frame.files import open_pool, warn_undecided
 from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
-from .frame.routes import print_audits
 from .frame.terminal import console, finish, print_line
+from .frame.verdicts import print_audits
 
 __all__ = ["audit"]
 

@@ -50,15 +50,8 @@ from .frame.options import (
     chosen_estimator,
     table_settings,
 )
-from .frame.routes import print_audits, print_router
 from .frame.terminal import finish, print_line
-from .frame.verdicts import (
-    conclude,
-    print_choice,
-    print_fits,
-    print_ranked,
-    print_verdict,
-)
+from .frame.verdicts import conclude, print_audits, print_choice, print_fits, print_ranked, print_router, print_verdict
 
 __all__ = ["fit"]
 

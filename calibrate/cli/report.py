@@ -27,9 +27,8 @@ from .frame.files import keep_inputs, open_pool
 from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import chosen_estimator
-from .frame.routes import print_router
 from .frame.terminal import console, finish, print_line, print_words
-from .frame.verdicts import conclude, print_facts, print_verdict
+from .frame.verdicts import conclude, print_facts, print_router, print_verdict
 
 __all__ = ["report"]
 
