@@ -64,12 +64,12 @@ def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settin
         assert wrapped._gate._model == chat
 
 
-def test_former_names_are_refused() -> None:
+def test_unknown_names_are_refused() -> None:
     model, settings, chat = Agents(), ModelSettings(), ScriptedChat(default=["Paris"])
     artifact = make_artifact(chat)
-    former: dict[str, Any] = {"inner": model, "settings": settings}
+    unknown: dict[str, Any] = {"inner": model, "settings": settings}
     for kind in (openai_agents_guard.AgentsModelChat, pydantic_ai_guard.PydanticAIChat):
-        for name, value in former.items():
+        for name, value in unknown.items():
             with pytest.raises(ValidationError, match=name):
                 kind(**{"model": model, name: value})
     with pytest.raises(UsageError, match="settings"):
