@@ -159,3 +159,33 @@ def test_where_nothing_could_be_measured_there_are_too_few_items(rule: str) -> N
     outcome = fit([np.inf] * 100, [0] * 100, alpha=0.2, rule=rule)
     assert isinstance(outcome, Infeasible)
     assert (outcome.reason, outcome.n, outcome.diagnostics.auroc) == ("too_few_items", 100, None)
+
+
+@pytest.mark.parametrize(
+    ("u", "wrong", "rule", "says"),
+    [
+        (range(10), [0] * 10, "certified", "takes 22 error-free accepted items. Label more questions."),  # .9^22 = .098
+        # Of 38 answers one may be wrong, and 37 lie below the block.
+        (
+            [0] * 37 + [1] * 63,
+            [0] * 87 + [1] * 13,
+            "certified",
+            "63 of 100 items (63%) share the score 1 and must be accepted or rejected together: 0 wrong of 37 accepted "
+            "(0.0%), then 13 wrong of 100 accepted (13.0%). A cut inside the block would do. Use a finer",
+        ),
+        # Every other answer is wrong; from 29 on (.9^29 < .05) the rate is first at its lowest at 30.
+        (
+            range(100),
+            [1, 0] * 50,
+            "acrc",
+            "overall 50 of 100 answers are wrong (50.0%). Accepting the 30 most certain",
+        ),
+    ],
+)
+def test_an_outcome_stores_numbers_and_its_sentence_is_made_of_them(u: Any, wrong: Any, rule: str, says: str) -> None:
+    """An artifact is read by other programs and later versions: prose in it would be a format, too."""
+    outcome = fit(u, wrong, alpha=0.1, rule=rule)
+    assert isinstance(outcome, Infeasible)
+    assert says in why_infeasible(Infeasible.from_stored(outcome.model_dump_json()))
+    texts = [value for value in outcome.model_dump().values() if isinstance(value, str)]
+    assert not any(" " in text for text in texts), texts

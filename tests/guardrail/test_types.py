@@ -104,3 +104,11 @@ def _verdict(accepted: bool) -> Verdict:
 def test_metadata_of_an_abstention_does_not_leak_the_candidate() -> None:
     assert "secret" not in str(_verdict(accepted=False).to_metadata())
     assert "the secret answer" in str(_verdict(accepted=True).to_metadata())
+
+
+def test_a_verdict_stores_no_sentence_and_is_read_back_from_what_other_programs_are_shown() -> None:
+    """A stored sentence would go out of date with the words; a shown one must not make the JSON unreadable."""
+    verdict = _verdict(accepted=False)
+    assert not {"detail", "guarantee"} & verdict.model_dump().keys()
+    assert {"detail": verdict.detail, "guarantee": verdict.guarantee}.items() <= verdict.shown().items()
+    assert Verdict.from_stored(verdict.shown()) == verdict
