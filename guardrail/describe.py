@@ -176,7 +176,8 @@ def certifies(outcome: Outcome | CascadeOutcome) -> bool:
 
 def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
     shown, broken = artifact.outcome.n_accepted, artifact.outcome.n_errors
-    yield f"Promise in use ({artifact.outcome.rule}): {guarantee(artifact.outcome)}{asked(artifact).failures}"
+    promise = guarantee(artifact.outcome, 1 - confidence(artifact))
+    yield f"Promise in use ({artifact.outcome.rule}): {promise}{asked(artifact).failures}"
     kept = f"{broken} of these keep a wrong item ({percent(broken / shown)})" if shown else ""
     line = f"At calibration {shown} of {artifact.calibration.n} answers show something"
     yield "; ".join(filter(None, (f"{line} ({percent(artifact.acceptance)} of all questions)", kept))) + "."
@@ -359,9 +360,14 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
 # -- Promises ----------------------------------------------------------------------------------------------------------
 
 
-def guarantee(outcome: Outcome | CascadeOutcome) -> str:
-    """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind."""
-    rule, alpha, certain = outcome.rule, outcome.alpha, sure(outcome.delta or 0.1)
+def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None) -> str:
+    """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind.
+
+    Args:
+        outcome: The fit.
+        failure: Probability that the promise fails, of all fits on the same labels (1 - `confidence`); default: delta.
+    """
+    rule, alpha, certain = outcome.rule, outcome.alpha, sure(failure or outcome.delta or 0.1)
     if rule == "none" or not outcome.n:
         return "None: nothing was calibrated."
     at_most = f"With probability at least {certain} over calibrations the error rate among"

@@ -27,7 +27,7 @@ from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided, warn_unlike
 from .frame.items import evaluate_by_items, refuse_with_items
-from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_settings
+from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_flags, table_settings
 from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
@@ -133,10 +133,16 @@ def evaluate(
     settings = _EvaluateOptions(alpha or (), n_calibration or (), estimator, splits, seed, delta, cluster_by_group)
     if not (rule or form or figure) and all(is_table(path) for path in records):
         form = [Form.MAIN]
+    columns, first = table_flags(map, right, cut), pools[0].file.path
+    following = (
+        f"fit {shlex.quote(str(first))}{columns} --alpha 0.1"
+        if is_table(first)
+        else f"evaluate {shlex.quote(str(first))}"
+    )
     if form or figure is not None:
         if rule:
             raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
-        _paper(pools, settings, form or [], figure, csv_path, json_path, pools[0].file.path)
+        _paper(pools, settings, form or [], figure, csv_path, json_path, following)
         return
     grid = evaluate_grid(
         pools,
@@ -158,7 +164,7 @@ def evaluate(
         warn_unlike(files, grid.cells[0].estimator)
     written = _write(csv_path, json_path, grid.table(), grid.model_dump(mode="json"))
     flags = f"--score {shlex.quote(_following(grid))} --alpha {(alpha or (0.1,))[0]:g}"
-    finish(written, f"calibrate fit {pools[0].file.typed} {flags}")
+    finish(written, f"calibrate fit {pools[0].file.typed}{columns} {flags}")
 
 
 def _paper(
@@ -168,7 +174,7 @@ def _paper(
     figure: Path | None,
     csv_path: Path | None,
     json_path: Path | None,
-    first: Path,
+    following: str,
 ) -> None:
     names = [name for name in TABLES if name in forms or Form.ALL in forms]
     asked = [*names, *([FIGURE] if figure is not None else [])]
@@ -194,8 +200,7 @@ def _paper(
         figure.parent.mkdir(parents=True, exist_ok=True)
         figure.write_bytes(paper.figure().png)
         written.append(figure)
-    following = "fit" if is_table(first) else "evaluate"
-    finish(written, f"calibrate {following} {shlex.quote(str(first))}" + (" --alpha 0.1" if following == "fit" else ""))
+    finish(written, f"calibrate {following}")
 
 
 def _print_result(cell: Cell, *, named: bool) -> None:

@@ -26,7 +26,7 @@ from .frame.cascade import is_cascade, say_cascade
 from .frame.files import keep_inputs, open_pool
 from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
-from .frame.options import chosen_estimator
+from .frame.options import CutOption, MapOption, RightOption, chosen_estimator, table_flags, table_settings
 from .frame.terminal import console, finish, print_line, print_words
 from .frame.verdicts import conclude, print_facts, print_router, print_verdict
 
@@ -53,6 +53,9 @@ def report(
     ] = None,
     splits: Annotated[int, typer.Option(help="Random splits for the table of rules; 0 leaves it out.", min=0)] = 100,
     as_json: Annotated[bool, typer.Option("--json", help="An artifact alone: its content, for programs.")] = False,
+    map: MapOption = None,
+    right: RightOption = None,
+    cut: CutOption = None,
 ) -> None:
     """Write one HTML page that shows what the gate does; of an artifact alone, say in words what it promises.
 
@@ -62,6 +65,11 @@ def report(
     Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
     The verdict depends on them as well; exit code 1 if they refute the promise.
     """
+    if len(records) == 1 and records[0].suffix == ".json" and test:
+        raise UsageError(
+            f"an artifact alone is said in words. To test its promise: calibrate audit --records {listed(test)} "
+            f"--artifact {listed(records)}"
+        )
     if len(records) == 1 and is_cascade(records[0]):
         say_cascade(records[0], as_json=as_json)
         return
@@ -81,10 +89,11 @@ def report(
     if loaded.kind == "items":
         report_by_items(records, artifact, loaded, out, test or ())
         return
-    file = open_pool(records)
+    table = table_settings(map, right, cut)
+    file = open_pool(records, table)
     key = estimator_of(file, loaded, estimator)
     require_same(loaded, file, key)
-    test_file = open_pool(test) if test else None
+    test_file = open_pool(test, table) if test else None
     if test_file is not None:
         require_same(loaded, test_file, key)
     parts = parts_of(loaded, file.records, key, () if test_file is None else test_file.records)
@@ -96,14 +105,15 @@ def report(
     if splits:
         with bar(console, "comparing rules", "splits") as progress:
             evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
-    tail = "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
+    columns = table_flags(map, right, cut)
+    tail = columns + "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
     commands = [f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}"]
     kept_out = parts.n_left_out + (0 if test else len(parts.test))
     explained = kept_out <= (0 if loaded.data.choice is None else loaded.data.choice.n)
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
     if explained and loaded.outcome.rule in RULES:
-        commands.insert(0, f"calibrate fit {files} {fit_flags(loaded, key)} --out {artifact_name}")
+        commands.insert(0, f"calibrate fit {files}{columns} {fit_flags(loaded, key)} --out {artifact_name}")
     # A part of the record file that was kept out of the fit is not a file.
     alone = fresh_command(loaded, key, test, artifact) if test else sentences.ALONE
     written = write_report(

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import guarantee
+from guardrail.describe import confidence, guarantee
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.items.spec import ItemsSpec
@@ -72,7 +72,7 @@ def write_items_report(
         "colour": "red" if artifact.threshold is None or refuted else "green",
         "title": _title(artifact, refuted=refuted),
         "promise": promise_line(artifact),
-        "guarantee": guarantee(artifact.outcome),
+        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact)),
         "tested": None if result is None else result.sentence,
         "threshold": artifact.threshold,
         "sections": [_section(name, artifact, each) for name, each in sets],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import caveats, guarantee, summary, unguardable, warning
+from guardrail.describe import caveats, confidence, guarantee, summary, unguardable, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.outcome import CERTIFIED
@@ -166,7 +166,7 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "artifact": artifact,
         "standing": sentences.standing(artifact, test),
         "good": artifact.outcome.n_accepted > 0,
-        "guarantee": guarantee(artifact.outcome),
+        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact)),
         "lines": summary(artifact),
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),

@@ -14,6 +14,7 @@ from guardrail.describe import (
     USEFUL_AUROC,
     answer_if,
     asked,
+    confidence,
     guarantee,
     remedy,
     scope_in_words,
@@ -291,7 +292,12 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     else:
         rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome)}")]
     rows += [
-        ("promise", guarantee(artifact.outcome) if artifact.outcome.n_accepted else "nothing, so nothing is answered"),
+        (
+            "promise",
+            guarantee(artifact.outcome, 1 - confidence(artifact))
+            if artifact.outcome.n_accepted
+            else "nothing, so nothing is answered",
+        ),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
         ("most any rule accepts", percent(of.of_measured(diagnostics.max_acceptance) * of.measured)),

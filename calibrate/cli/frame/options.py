@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -33,6 +34,7 @@ __all__ = [
     "SetOption",
     "WithoutFailedOption",
     "chosen_estimator",
+    "table_flags",
     "table_settings",
 ]
 
@@ -79,6 +81,14 @@ CutOption = Annotated[
 def table_settings(map: list[str] | None, right: list[str] | None, cut: float | None) -> ImportSettings:
     """What a command is told about the columns of a table."""
     return ImportSettings(columns=parse_map(map or ()), right=tuple(right or ()), cut=cut)
+
+
+def table_flags(map: list[str] | None, right: list[str] | None, cut: float | None) -> str:
+    """The same as typed, for a command that is shown; begins with a space if it is not empty."""
+    flags = [*(("--map", each) for each in map or ()), *(("--right", each) for each in right or ())]
+    if cut is not None:
+        flags.append(("--cut", f"{cut:g}"))
+    return "".join(f" {name} {shlex.quote(value)}" for name, value in flags)
 
 
 RecordsArgument = Annotated[list[Path], typer.Argument(help="Record files; several are read as one.")]

@@ -167,6 +167,31 @@ def test_fits_of_a_table_are_counted_beside_it(tmp_path: Path) -> None:
     assert (tmp_path / "graded.ledger.jsonl").is_file()
 
 
+def test_one_output_states_one_confidence(tmp_path: Path) -> None:
+    """After two fits both halves of what is printed speak of both, or a reader takes the better number."""
+    path, out = table(tmp_path / "graded.csv", rows()), tmp_path / "a.json"
+    for alpha in (0.15, 0.1):
+        run("fit", path, "--alpha", alpha, "--out", out)
+    shown = run("report", out)
+    assert "with 80 % confidence" in shown
+    assert "With probability at least 80 %" in shown
+    assert "90 %" not in shown.split("AUROC")[0].replace("90 % of all", "")
+
+
+def test_commands_after_a_mapped_table_are_mapped_as_well(tmp_path: Path) -> None:
+    content = [{"logit": row.pop("confidence"), **row} for row in rows()]
+    path, out = table(tmp_path / "graded.csv", content), tmp_path / "a.json"
+    shown = run("evaluate", path, "--map", "confidence=logit", "--splits", 2)
+    assert f"calibrate fit {path} --map confidence=logit --alpha 0.1" in shown
+    run("fit", path, "--map", "confidence=logit", "--alpha", 0.1, "--test-fraction", 0.3, "--out", out)
+    run("report", path, "--map", "confidence=logit", "--artifact", out, "--splits", 0, "--out", tmp_path / "r.html")
+    page = (tmp_path / "r.html").read_text(encoding="utf-8")
+    assert "--map confidence=logit --out" in page
+    assert "calibrate audit --records" in " ".join(
+        run("report", out, "--test", tmp_path / "a.test.jsonl", code=2).split()
+    )
+
+
 def test_rows_without_text_are_enough(tmp_path: Path) -> None:
     path = table(tmp_path / "bare.csv", [{"score": 1 - row["confidence"], "correct": row["correct"]} for row in rows()])
     assert "300 rows have neither id nor question: the number of the row stands for both." in (
