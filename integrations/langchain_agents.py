@@ -31,7 +31,7 @@ from langchain_core.tools import BaseTool
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain, worded
-from guardrail.guard.router import route_by
+from guardrail.guard.router import on_route, route_by
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
@@ -226,7 +226,8 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
         step = step_of(request, collects=self._gate.artifacts.stand_ins is not None)
-        gate = self._gate if self._key is None else self._gates[route_by(self._key, step.messages, self._gates)]
+        route = None if self._key is None else route_by(self._key, step.messages, self._gates)
+        gate = self._gate if route is None else self._gates[route]
         gates = gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome()
         if gates is not None:
@@ -247,7 +248,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 outcome.hold(other)
         if outcome.placeholder is not None:  # also where middleware below took the signal for a failure
             response = ModelResponse(result=[outcome.placeholder])
-        return response, outcome.note(response.result)
+        note = outcome.note(response.result)
+        if route is not None:
+            response = replace(response, result=[on_route(message, route) for message in response.result])
+        return response, note
 
     def _give_out(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any], note: GuardState

@@ -28,7 +28,7 @@ from ..verdict import Verdict
 from .base import GuardedChatModel
 from .chat_model import Guardrail
 
-__all__ = ["CONFIG_KEY", "Router", "check_key", "route_by"]
+__all__ = ["CONFIG_KEY", "Router", "check_key", "on_route", "route_by"]
 
 CONFIG_KEY = "guardrail_route"
 """Name of the route in a call's ``config["configurable"]``, for a router without a key function."""
@@ -182,12 +182,7 @@ class Router(GuardedChatModel):
         route = self.route(messages)
         result = yield from self.guards[route]._answer(messages, stop, run_manager, arguments)
         for generation in result.generations:
-            metadata = generation.message.response_metadata
-            # The innermost of nested routers has named its own already.
-            generation.message.response_metadata = {
-                **metadata,
-                "guardrail": {"route": route, **metadata.get("guardrail", {})},
-            }
+            generation.message = on_route(generation.message, route)
         return result
 
     # -- assessing ---------------------------------------------------------------------------------------------------
@@ -263,6 +258,15 @@ class Router(GuardedChatModel):
     @property
     def _identifying_params(self) -> dict[str, Any]:
         return {"guards": {name: guard._identifying_params for name, guard in self.guards.items()}}
+
+
+def on_route(message: BaseMessage, route: str) -> BaseMessage:
+    """The message with the name of its route beside its verdict; the innermost of nested routers has named its own."""
+    metadata = message.response_metadata
+    if not metadata.get("guardrail"):
+        return message
+    named = {"route": route, **metadata["guardrail"]}
+    return message.model_copy(update={"response_metadata": {**metadata, "guardrail": named}})
 
 
 def check_key(key: Any) -> Any:

@@ -76,11 +76,13 @@ def test_a_router_judges_each_conversation_by_the_artifact_of_its_group() -> Non
         router_of(model), exempt=tools, on_abstain="message", key=lambda messages: messages[-1].text.split(":")[0]
     )
     agent = agent_of(model, middleware)
-    said = {
-        name: texts(agent.invoke({"messages": f"{name}: open?"}, {"configurable": {"thread_id": name}}))[-1]
+    last = {
+        name: agent.invoke({"messages": f"{name}: open?"}, {"configurable": {"thread_id": name}})["messages"][-1]
         for name in ("lax", "strict")
     }
-    assert said == {"lax": "yes", "strict": ABSTENTION}
+    assert {name: message.text for name, message in last.items()} == {"lax": "yes", "strict": ABSTENTION}
+    routes = {name: message.response_metadata["guardrail"]["route"] for name, message in last.items()}
+    assert routes == {"lax": "lax", "strict": ALL_OTHERS}
     assert model.made == 2 * (1 + 4)
 
 
