@@ -13,7 +13,7 @@ from calibrate.rules import Infeasible
 from calibrate.scoring.scores import default_estimator, usual_estimators
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import Estimator, make_estimator, measure_stream
-from guardrail.uncertainty.combine import primary_alone
+from guardrail.uncertainty.combine import first_stage
 
 __all__ = ["Score", "certified_once", "ordered", "score_of", "scores_of_draws"]
 
@@ -87,7 +87,9 @@ def certified_once(
 def score_of(sets: Sequence[SampleSet], estimator: Estimator, n: int, plan: SamplingPlan, name: str = "") -> Score:
     """An estimator on the first n samples of each draw, with the calls and tokens that it pays for."""
     alone = n == 0 and plan.primary != "majority"
-    cut = [primary_alone(drawn) if alone else drawn.model_copy(update={"samples": drawn.samples[:n]}) for drawn in sets]
+    cut = [
+        first_stage(drawn, 0) if alone else drawn.model_copy(update={"samples": drawn.samples[:n]}) for drawn in sets
+    ]
     measured = list(measure_stream(cut, [estimator], plan.model_copy(update={"n": n})))
     values = np.array([np.nan if score.value is None else score.value for (score,) in measured])
     tokens = _tokens([drawn.primary for drawn in sets]) + (n * _sample_tokens(sets) if n else 0.0)

@@ -14,7 +14,7 @@ from .judges import default_judge
 from .sampling.replies import part_of_an_answer
 from .types import Note, NoteKind, Reason, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Clusters, Estimator, Evidence, cluster, measure
-from .uncertainty.combine import primary_alone
+from .uncertainty.combine import first_stage
 from .verdict import Meaning, Verdict
 
 __all__ = ["Gate", "ThresholdGate", "by_first_call", "in_two_stages", "unmeasurable", "verdict_by"]
@@ -105,7 +105,7 @@ def verdict_by(uncertainty: Uncertainty, drawn: SampleSet, gate: Gate) -> Verdic
 
 
 def in_two_stages(plan: SamplingPlan, estimator: Estimator) -> bool:
-    """Whether the first call may decide, so that the plan's samples need not be drawn."""
+    """Whether the first stage may decide, so that the plan's other samples need not be drawn."""
     whole = plan.options is None and not plan.follow_ups and plan.primary != "majority"
     return estimator.after_first is not None and whole and plan.n > 0
 
@@ -139,7 +139,8 @@ def _first_call(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
     estimator, threshold = gate.estimator, gate.artifact.threshold
     if estimator.after_first is None or threshold is None:
         return None
-    cheap = measure(primary_alone(drawn), estimator.members[0], gate.artifact.plan)
+    stage = gate.artifact.plan.model_copy(update={"n": estimator.first})
+    cheap = measure(first_stage(drawn, estimator.first), estimator.members[0], stage)
     if cheap.value is None:
         return estimator.unmeasured(cheap.reason or Unmeasured.NOT_FINITE, f"{cheap.estimator}: {cheap.detail}")
     low, high = estimator.after_first(cheap.value)

@@ -206,8 +206,10 @@ class Assessor:
         if not alone:
             (drawn,) = yield from sampler.draw_steps([messages])
             return (with_majority(drawn) if plan.primary == "majority" else drawn), {}
-        first = replace(sampler, plan=plan.model_copy(update={"n": 0}))
-        (drawn,) = yield from first.draw_steps([messages])
+        n = max((gate.estimator.first for gate in self.gates(None).values()), default=0) if self.staged else 0
+        if n and sampler.memory.draws.seconds <= 0:  # the second stage continues the first
+            sampler = replace(sampler, memory=Draw(Draws(), "stages"))
+        (drawn,) = yield from replace(sampler, plan=plan.model_copy(update={"n": n})).draw_steps([messages])
         gates = tuple(_by_digest(self.gates(drawn.primary)).values())
         # A primary draw that failed needs no samples: no gate could accept its answer.
         if not gates or drawn.problem is not None:
@@ -217,10 +219,10 @@ class Assessor:
             slow = any(gate.estimator.takes_time(drawn) for gate in gates)
             settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)
             if settled is not None:
-                cost = drawn.cost.model_copy(update={"saved": plan.n})
+                cost = drawn.cost.model_copy(update={"saved": plan.n - n})
                 return drawn.model_copy(update={"cost": cost}), settled
         (samples,) = yield from replace(sampler, primary=False).draw_steps([messages])
-        return joined(drawn, samples), {}
+        return joined(drawn.model_copy(update={"samples": ()}), samples), {}  # those of the first stage are among them
 
     def observe_steps(
         self, messages: Sequence[BaseMessage], served: Sample, *, question: str | None = None

@@ -123,6 +123,7 @@ class Estimator:
         after_first: Of `then`: from the score of the first part to the smallest and the largest score that the second
             one can still make of it.
         samples: Number of samples that it reads, the first of those drawn; None for all.
+        first: Of `then`: number of these that its first part reads.
         instead: Name of an estimator with the same needs that certified more on every data set measured here; help
             texts and tables name it.
         scorer: The scorer whose replies it reads, for an estimator that a scorer made.
@@ -141,6 +142,7 @@ class Estimator:
     params: Mapping[str, Any] = field(default_factory=dict)
     after_first: Callable[[float], tuple[float, float]] | None = None
     samples: int | None = None
+    first: int = 0
     instead: str | None = None
     scorer: AnswerScorer | None = None
 
@@ -184,7 +186,7 @@ class Estimator:
         """What the score reads, for the words of a verdict."""
         needs = self.needs
         if self.after_first is not None:
-            return Basis.TWO_STAGES
+            return Basis.SAMPLES if self.first else Basis.TWO_STAGES
         if self.name == "ties":  # the second score only orders equal ones, and the sum is not the first one's number
             first = self.members[0].basis
             return Basis.SCORER if first is Basis.CONFIDENCE else first

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from typing import Any, Self
 
@@ -18,6 +18,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..errors import ArtifactMismatchError, UsageError
 from ..files import problem_of
+from ..sampling.replies import refused_samples
 from ..specs import EstimatorSpec
 from ..types import Frozen, Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs
@@ -30,9 +31,9 @@ __all__ = [
     "Ranks",
     "combined",
     "expanded",
+    "first_stage",
     "from_combination_spec",
     "needs_ranks",
-    "primary_alone",
     "rank_mean",
     "ranked_parts",
     "then",
@@ -87,32 +88,37 @@ class Parts(Frozen):
 # -- The three ---------------------------------------------------------------------------------------------------------
 
 
-def then(cheap: Estimator, dear: Estimator, *, w: float = 0.2, m: int = 2, ranks: Ranks | None = None) -> Estimator:
-    """A cheap score first, samples only where it does not decide: u = F(c) + w d, in [0, 1 + w].
+def then(
+    cheap: Estimator, dear: Estimator, *, w: float = 0.2, m: int = 2, first: int = 0, ranks: Ranks | None = None
+) -> Estimator:
+    """A cheap score first, more samples only where it does not decide: u = F(c) + w d, in [0, 1 + w].
 
-    c is the cheap score of the primary answer, F its distribution function on other questions, and d the disagreement
-    of the first m samples. At run time a question with F(c) + w <= t is accepted, and one with F(c) > t held back,
-    before a sample is drawn; at most about a share w of the questions draws samples.
+    c is the cheap score of the primary answer and of as many samples as ``first`` says, F its distribution function on
+    other questions, and d the disagreement of the first m samples. At run time a question with F(c) + w <= t is
+    accepted, and one with F(c) > t held back, before the other samples are drawn; at most about a share w of the
+    questions draws them.
 
     A question is unmeasured only if its primary answer or c is. Any later failure (a sample, the judge, the
     transport) counts d = 1, at calibration and at run time: otherwise a question accepted before drawing is one that
     calibration left out.
 
     Args:
-        cheap: A score of the first call alone.
+        cheap: A score of the first call, or with ``first`` of so many samples beside it.
         dear: Disagreement of the samples with the primary answer, in [0, 1].
         w: How far the samples can move a question, in (0, 10].
         m: Samples, at least 1.
+        first: Samples of the first stage, below m: 0 for a score of the first call alone; 2 where an endpoint gives no
+            log-probabilities and the cheap score is a disagreement itself.
         ranks: Cheap scores of at least 300 other questions. Default: scoring a record file takes them from there.
 
     Raises:
         UsageError: The cheap score reads more than the first call gives, the dear one does not compare samples with the
             answer, or a number is out of its range.
     """
-    if cheap.needs.samples or cheap.needs.options or cheap.needs.follow_up is not None or cheap.is_slow:
+    if cheap.needs.options or cheap.needs.follow_up is not None or cheap.is_slow or (cheap.needs.samples and not first):
         raise UsageError(
             f"{cheap.name} needs more than the first call, so it cannot come before the samples. Use answer_word_nll "
-            "or sequence_nll."
+            "or sequence_nll; or graded_disagreement with first=2, for two samples and then the others (m=10)."
         )
     if not (dear.needs.samples and dear.needs.primary and dear.unit == "probability"):
         raise UsageError(
@@ -123,6 +129,13 @@ def then(cheap: Estimator, dear: Estimator, *, w: float = 0.2, m: int = 2, ranks
         raise UsageError(f"w must be in (0, 10], got {w!r}. Use 0.2: about a fifth of the questions draws samples.")
     if m != int(m) or m < 1:
         raise UsageError(f"m must be a whole number of samples from 1, got {m!r}. Use 2.")
+    if first != int(first) or not 0 <= first < m or bool(first) != cheap.needs.samples or first < cheap.fewest:
+        raise UsageError(
+            f"first must be the number of samples that {cheap.name} reads, below m = {m:g}, got {first!r}. Use "
+            f"{max(2, cheap.fewest) if cheap.needs.samples else 0}."
+        )
+    if cheap is dear:
+        cheap = replace(cheap)  # the first stage is told by its place
 
     def formula(own: Ranks | None, scores: Sequence[float]) -> float | Missing:
         return _UNRANKED if own is None else then_order(own, w, *scores)
@@ -132,7 +145,15 @@ def then(cheap: Estimator, dear: Estimator, *, w: float = 0.2, m: int = 2, ranks
         return then_order(ranks, w, score, 0.0), then_order(ranks, w, score, 1.0)
 
     return _made(
-        "then", (cheap, dear), formula, "probability", {"w": w, "m": int(m)}, ranks, samples=int(m), after_first=bounds
+        "then",
+        (cheap, dear),
+        formula,
+        "probability",
+        {"w": w, "m": int(m)} | ({"first": int(first)} if first else {}),
+        ranks,
+        samples=int(m),
+        first=int(first),
+        after_first=bounds,
     )
 
 
@@ -320,11 +341,17 @@ _OF_THE_ENDPOINT = frozenset({Unmeasured.DEGENERATE_SAMPLES, Unmeasured.MISCONFI
 """Problems found before a question was drawn: they hold back every question."""
 
 
-def primary_alone(drawn: SampleSet) -> SampleSet:
-    """The set as it was after its first call, without samples and their problem."""
-    if drawn.primary is None or drawn.problem in _OF_THE_ENDPOINT:
-        return drawn
-    return drawn.model_copy(update={"samples": (), "problem": None, "problem_detail": ""})
+def first_stage(drawn: SampleSet, samples: int) -> SampleSet:
+    """The set as it was after its first stage: the primary answer, so many samples, and only a problem of these.
+
+    A sample that the transport lost is not in the set, so that the next one takes its place here; at run time the first
+    stage then fails. That abstains more often, and not by what the samples say.
+    """
+    if drawn.primary is None or drawn.problem in _OF_THE_ENDPOINT or len(drawn.samples) < samples:
+        return drawn.model_copy(update={"samples": drawn.samples[:samples]})
+    kept = drawn.samples[:samples]
+    problem, detail = refused_samples(kept) or (None, "")
+    return drawn.model_copy(update={"samples": kept, "problem": problem, "problem_detail": detail})
 
 
 def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:

@@ -12,7 +12,7 @@ from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level
 from .clustering import Steps, clustering
-from .combine import combined, primary_alone
+from .combine import combined, first_stage
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
 from .likelihood import impossible_logprobs
@@ -171,7 +171,7 @@ class _Wants:
     Attributes:
         estimator: What to compute.
         readings: The measurements that it needs.
-        first: Whether it comes first in `then`, and reads the primary answer alone.
+        first: Whether it comes first in `then`, and reads what the first stage draws.
         samples: Number of samples that it reads, the first of the set; None for all.
     """
 
@@ -184,13 +184,13 @@ class _Wants:
     def of(cls, estimator: Estimator, whole: Estimator) -> _Wants:
         """From an estimator, and the combination that it is a member of, or itself."""
         first = whole.after_first is not None and estimator is whole.members[0]
-        return cls(estimator, _readings(estimator), first, whole.samples)
+        return cls(estimator, _readings(estimator), first, whole.first if first else whole.samples)
 
     def part_of(self, sample_set: _Set) -> _Set:
         """The part of a set that the estimator reads."""
         drawn = sample_set.drawn
         if self.first:
-            return _Set.of(primary_alone(drawn))
+            return _Set.of(first_stage(drawn, self.samples or 0))
         if self.samples is None or len(drawn.samples) <= self.samples:
             return sample_set
         return _Set.of(drawn.model_copy(update={"samples": drawn.samples[: self.samples]}))

@@ -17,7 +17,8 @@ from guardrail.sampling.replies import read_reply
 from guardrail.sampling.sampler import Sampler
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Cost, Sample, SampleSet, SamplingPlan, Unmeasured
-from guardrail.uncertainty import make_estimator, then
+from guardrail.uncertainty import make_estimator, measure, then
+from guardrail.uncertainty.registry import from_spec
 from tests.combinations import ranks_of
 
 
@@ -51,6 +52,53 @@ def test_two_stages_draw_samples_only_where_the_first_call_does_not_decide(
     assert verdict.cost.saved == (2 if calls == 1 else 0)
     again = asyncio.run(Guardrail(model=model, artifact=artifact, remember=0).aassess("q"))
     assert again.model_dump(exclude={"cost"}) == verdict.model_dump(exclude={"cost"})
+
+
+def counted_stages(model: Any, threshold: float) -> CalibrationArtifact:
+    """Without log-probabilities: two samples, then four; c of 0, .5 or 1, F of .25, .75 or 1, and w = .2."""
+    votes = make_estimator("primary_disagreement", judge=ExactJudge())
+    staged = then(votes, votes, m=4, first=2, ranks=ranks_of([0.0] * 75 + [0.5] * 150 + [1.0] * 75))
+    plan = SamplingPlan(n=4, cut_off="abstain")
+    return make_artifact(model, threshold=threshold).model_copy(update={"estimator": staged.spec, "plan": plan})
+
+
+@pytest.mark.parametrize("remember", [0.0, 300.0])
+@pytest.mark.parametrize(
+    ("threshold", "answers", "calls", "accepted", "score"),
+    [
+        (0.5, ["a", "a", "a", "b", "b"], 3, True, 0.45),  # F(0) + w <= t
+        (0.5, ["a", "a", "b", "a", "a"], 3, False, 0.75),  # F(.5) > t
+        (0.8, ["a", "b", "a", "a", "a"], 5, True, 0.8),  # F(.5) + w / 4: one of four disagrees
+        (0.8, ["a", "a", "b", "b", "a"], 5, False, 0.85),
+        (0.8, ["a", "a", "b", RuntimeError("lost"), "a"], 5, False, 0.95),  # a lost sample of the second stage
+    ],
+)
+def test_two_samples_and_then_the_others_where_there_are_no_log_probabilities(
+    threshold: float, answers: list[str | Exception], calls: int, accepted: bool, score: float, remember: float
+) -> None:
+    """Each sample is drawn once, whether or not the guard remembers; the score is that of all samples together."""
+    model = ScriptedChat(default=answers)
+    artifact = counted_stages(model, threshold)
+    verdict = Guardrail(model=model, artifact=artifact, remember=remember).assess("q")
+    assert (verdict.cost.calls, verdict.accepted) == (calls, accepted)
+    assert verdict.uncertainty.value == pytest.approx(score)
+    assert verdict.cost.saved == 5 - calls
+    again = asyncio.run(Guardrail(model=model, artifact=artifact, remember=remember).aassess("q"))
+    assert again.model_dump(exclude={"cost"}) == verdict.model_dump(exclude={"cost"})
+    if not isinstance(answers[3], Exception):
+        drawn = SampleSet(
+            question="q", primary=Sample(text="a"), samples=tuple(Sample(text=str(text)) for text in answers[1:])
+        )
+        offline = measure(drawn, from_spec(artifact.estimator), artifact.plan).value
+        assert offline is not None
+        assert (offline <= threshold) == accepted
+
+
+def test_a_first_stage_that_fails_holds_back_and_draws_nothing_more() -> None:
+    model = ScriptedChat(default=["a", RuntimeError("lost"), "a", "a", "a"])
+    verdict = Guardrail(model=model, artifact=counted_stages(model, 5.0)).assess("q")
+    assert (verdict.accepted, verdict.cost.calls) == (False, 3)
+    assert verdict.uncertainty.value is None
 
 
 @pytest.mark.parametrize(
@@ -119,6 +167,17 @@ def test_a_native_sampler_draws_the_second_stage_with_another_seed(remember: flo
     assert verdict.candidate is not None
     assert verdict.candidate.text not in verdict.samples
     assert verdict.uncertainty.value == pytest.approx(0.7)
+
+
+@pytest.mark.parametrize("remember", [0, 300])
+def test_a_native_sampler_continues_the_samples_of_the_first_stage(remember: float) -> None:
+    """Its answer and two samples have one seed and agree: c = 0. The other two disagree: d = .5."""
+    model = Native()
+    verdict = Guardrail(model=model, artifact=counted_stages(model, 0.4), remember=remember).assess("q")
+    assert verdict.candidate is not None
+    same = [text == verdict.candidate.text for text in verdict.samples]
+    assert (verdict.cost.calls, same) == (2, [True, True, False, False])
+    assert verdict.uncertainty.value == pytest.approx(0.35)
 
 
 def test_the_second_stage_is_the_plans_samples_without_the_primary_answer() -> None:
