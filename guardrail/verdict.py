@@ -267,7 +267,7 @@ WAY_OUT = {
     Unmeasured.DEGENERATE_SAMPLES: (
         "`guardrail doctor --model MODEL` shows what the endpoint honours. If its answers differ although a probe got "
         'equal ones (a model of rules, a few possible answers), draw without the probe: probe="off", or the class '
-        "attribute guardrail_trusted = True."
+        "attribute guardrail_trusted: ClassVar[bool] = True."
     ),
     Unmeasured.MODEL_CHANGED: (
         "Calibrate again on the model that answers now, or correct the pin; until then its answers are held back."
