@@ -17,6 +17,7 @@ pytest.importorskip("torch")
 pytest.importorskip("langchain.agents")
 
 from guardrail.bindings import bindings_for
+from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.models import resolve_model
 from guardrail.testing import make_artifact
@@ -67,7 +68,7 @@ def test_the_ten_lines_answer_and_hold_back(folder: Path) -> None:
     code = blocks("python")[0] + (
         "asked = [line['question'] for line in map(__import__('json').loads, open('questions.jsonl'))][:24]\n"
         "answers = chain.batch([{'question': text} for text in asked])\n"
-        "held_back = sum('I am not sure enough' in answer for answer in answers)\n"
+        f"held_back = sum({ABSTENTION!r} in answer for answer in answers)\n"
         "print(held_back, len(answers))\n"
     )
     ran = subprocess.run(

@@ -112,6 +112,8 @@ def evaluate(
         refuse_with_items(
             estimator=estimator, apart=apart, table=form, figure=figure, cluster_by_group=cluster_by_group
         )
+        if n_calibration and len(n_calibration) > 1:
+            raise UsageError(f"--items compares one calibration size at a time, got {n_calibration}: name one.")
         evaluate_by_items(
             records,
             alphas=alpha or ALPHAS,

@@ -69,7 +69,7 @@ class Partial(Generic[T]):
 
 
 def is_partial(message: AIMessage) -> bool:
-    """Whether a guard's message has only an item of the answer."""
+    """Whether a guard's message holds only some items of the answer."""
     verdict, review = (message.response_metadata.get(key) for key in ("guardrail", "review"))
     if isinstance(review, Mapping) and "action" in review:  # a person has decided
         return bool(review.get("held_back"))
@@ -104,7 +104,7 @@ def _read_object(text: str) -> dict[str, Any]:
             raise ValueError(f"it is a {type(kept).__name__}, not an object")
     except ValueError as error:
         raise OutputParserException(
-            f"the kept item of the answer cannot be read as an object ({error}).", llm_output=text
+            f"the kept items of the answer cannot be read as an object ({error}).", llm_output=text
         ) from error
     return kept
 

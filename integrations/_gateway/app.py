@@ -505,7 +505,7 @@ class Gateway:
         self._refuse_long(content)
         chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
         items = headers.get("x-guardrail-items")
-        if items not in (None, "all"):  # a client that misspells it must not get an item of an answer
+        if items not in (None, "all"):  # a client that misspells it must not get a part of an answer
             raise ApiError(
                 400, f"The header x-guardrail-items is 'all' or absent, got {items!r}.", "unknown_items",
                 "x-guardrail-items",

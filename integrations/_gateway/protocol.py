@@ -349,7 +349,7 @@ def verdict_object(answer: GuardReply) -> dict[str, Any]:
 
 
 def _part(item: Mapping[str, Any], *, shown: bool) -> dict[str, Any]:
-    """A item without its words; its path has none of the model's words unless the answer is ``shown``."""
+    """An item without its words; its path has none of the model's words unless the answer is ``shown``."""
     content = {name: value for name, value in item.items() if name not in ("text", "named")}
     return content if shown or "named" not in item else {**content, "path": item["named"]}
 

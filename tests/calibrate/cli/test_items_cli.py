@@ -132,6 +132,8 @@ def test_evaluate_and_plan(folder: Path) -> None:
     text = printed(called("evaluate", records, "--items", "-a", "0.15", "--splits", "4", "--csv", table))
     assert "clean_answers" in text
     assert len(table.read_text().splitlines()) == 5
+    sizes = ("--n-calibration", "20", "--n-calibration", "30")
+    assert "one calibration size" in printed(called("evaluate", records, "--items", *sizes), 2)
     arguments = ("plan", "--items", "--pilot", records, "-a", "0.15", "--n", "12", "--n", "150")
     text = printed(called(*arguments, "--repetitions", "5"))
     assert "100.0" in text  # with 12 answers nothing is kept
