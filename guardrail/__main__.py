@@ -20,6 +20,7 @@ __all__ = ["list_commands", "main"]
 Command = tuple[str, str]
 """Module of a subcommand, with ``add_arguments(parser)`` and ``run(arguments) -> exit code``, and its one-line help."""
 
+VERBOSE = "write the log in full, with what servers said"
 GROUP = "acrc_guardrail.commands"
 COMMANDS: dict[str, Command] = {
     "doctor": ("guardrail.doctor", "check an artifact, its model, judge and endpoint before they serve"),
@@ -64,7 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     words = list(sys.argv[1:] if argv is None else argv)
     parser = argparse.ArgumentParser(prog="guardrail", description="Guardrail for LLMs: run-time tools.")
     parser.add_argument("--version", action="version", version=f"acrc-guardrail {version('acrc-guardrail')}")
-    parser.add_argument("-v", "--verbose", action="store_true", help="write the log in full, with what servers said")
+    parser.add_argument("-v", "--verbose", action="store_true", help=VERBOSE)
     subparsers = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     names = {*COMMANDS, *(entry.name for entry in entry_points(group=GROUP))}
     called = next((word for word in words if word in names), None)
@@ -72,6 +73,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         rows = list_commands(called)
         for name, (module, text) in rows.items():
             subparser = subparsers.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+            # Without a default, which would replace a -v before the command.
+            subparser.add_argument("-v", "--verbose", action="store_true", default=argparse.SUPPRESS, help=VERBOSE)
             if name == called:  # the modules of the other commands stay unloaded: some need a web framework
                 import_module(module).add_arguments(subparser)
         if not words:

@@ -299,7 +299,7 @@ class CalibrationArtifact(Persisted):
             self.prompt.check(messages, self.plan.options)
         except ArtifactMismatchError as error:
             way_out = f"{error.way_out} A new calibration takes {self._price_of_another}."
-            raise ArtifactMismatchError(error.fault, way_out) from None
+            raise ArtifactMismatchError(error.fault, way_out, public=error.public) from None
 
     @property
     def _price_of_another(self) -> str:

@@ -83,11 +83,13 @@ class ArtifactMismatchError(ArtifactError):
     Attributes:
         fault: The message without the way out in Python, for callers who do not write Python.
         way_out: The way out.
+        public: What a stranger who sent the request may read, in a sentence that quotes nothing of the calibration;
+            empty if there is no such sentence.
     """
 
-    def __init__(self, fault: str, way_out: str = "") -> None:
+    def __init__(self, fault: str, way_out: str = "", *, public: str = "") -> None:
         super().__init__(f"{fault} {way_out}".rstrip())
-        self.fault, self.way_out = fault, way_out
+        self.fault, self.way_out, self.public = fault, way_out, public
 
 
 class TurnsMismatchError(ArtifactMismatchError):

@@ -303,10 +303,21 @@ class PromptWrapping(Frozen):
             or (role_of(messages[0]) == "system" and _values(self.system, self.slots, systems[0]) is not None)
         )
         if not fits:
-            after = " after another message" if systems == expected else ""
+            late = bool(systems) and role_of(messages[0]) != "system"
+            after = " after another message" if late else ""
+            where = (
+                "An extra message of role system is not in the calibrated prompt."
+                if len(systems) > len(expected)
+                else "The system message is missing."
+                if not systems
+                else "The system message is not the first message."
+                if late
+                else "The system message differs from the calibrated one."
+            )
             raise ArtifactMismatchError(
                 f"system message differs from calibration: calibrated with {expected!r}, received {systems!r}{after}.",
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want.",
+                public=where,
             )
         text = question_text(messages)
         values = _values(self.template, ("question", *self.slots), text)
@@ -314,6 +325,7 @@ class PromptWrapping(Frozen):
             raise ArtifactMismatchError(
                 f"the human message does not fit the calibrated template {self.template!r}: received {text[:200]!r}.",
                 "Use `guard.prompt | guard`, or calibrate again with the prompt you want.",
+                public="The text around the question differs from the calibrated one.",
             )
         if options is not None and not self._has_lines_of(options, values["question"]):
             example = self.option_template.replace("{label}", options[0]).replace("{text}", "...")
@@ -322,6 +334,7 @@ class PromptWrapping(Frozen):
                 f"{example!r}) after the question; received {text[:200]!r}.",
                 "Make the messages with `guard.artifact.prompt.messages(question, {label: text, ...})`, or use an "
                 "artifact for open questions.",
+                public="The question does not end with one line for each calibrated option.",
             )
 
     def question_of(self, messages: Sequence[BaseMessage]) -> str:
@@ -403,8 +416,9 @@ def _values(template: str, names: Collection[str], text: str) -> dict[str, str] 
         if end != place:
             raise ArtifactMismatchError(
                 f"the text {literal!r}, which separates two slots of the calibrated template, also occurs within a "
-                f"slot, so it is not clear where one ends: received {text[:200]!r}. Remove it there, or calibrate "
-                "with separators that no document contains."
+                f"slot, so it is not clear where one ends: received {text[:200]!r}.",
+                "Remove it there, or calibrate with separators that no document contains.",
+                public="The text that separates two slots of the prompt also occurs within a slot.",
             )
     ends.append(len(inner))
     return {name: inner[ends[2 * i] : ends[2 * i + 1]] for i, name in enumerate(parts[::2])}

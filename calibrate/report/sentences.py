@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
@@ -233,9 +234,14 @@ def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> st
         return None
     return (
         "No guard will load this artifact: the answers were imported without naming their model. Name it with "
-        f"`calibrate import {records} --model MODEL` (in Python from_frame(..., model=model)) and fit again, which "
-        "is the same fit."
+        f"{_for_each(records, 'calibrate import {} --model MODEL')} (in Python from_frame(..., model=model)) and fit "
+        "again, which is the same fit."
     )
+
+
+def _for_each(records: str, command: str) -> str:
+    """A command for each record file: those that change records would write several files as one."""
+    return ", ".join(f"`{command.format(shlex.quote(file))}`" for file in shlex.split(records))
 
 
 def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
@@ -244,7 +250,8 @@ def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -
     if not undecided:
         return None
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
-    way = f": `calibrate label {records} --undecided` with --interactive or --judge-model MODEL, then fit again."
+    commands = _for_each(records, "calibrate label {} --undecided --interactive")
+    way = f": {commands} (or --judge-model MODEL in place of --interactive), then fit again."
     return (
         f"{undecided} of {n} answers are undecided and count as wrong: {percent(wrong / n)} of the answers are wrong "
         f"with them, {without} without. Labelling them can raise what is answered"

@@ -18,7 +18,7 @@ from pydantic import Field
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
-from ..errors import UsageError
+from ..errors import ArtifactMismatchError, UsageError
 from ..items.gate import undivided
 from ..judges import with_majority
 from ..plain_json import sha256_hex
@@ -40,6 +40,8 @@ log = logging.getLogger("guardrail")
 
 HELD = "held back"
 """Name of a remembered abstention."""
+LEFT_OUT = 64
+"""Most characters in a slot that is left out of the memory, see `check_left_out`."""
 _ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
 
 
@@ -298,6 +300,8 @@ class Assessor:
         gates = self.gates(None).values()
         prompt = next((gate.artifact.prompt for gate in gates), None)
         slots = {} if prompt is None else prompt.slots_of(messages)
+        if self.draws.seconds > 0:
+            check_left_out(slots, self.slots)
         procedures = sorted({_procedure(gate.artifact) for gate in gates})
 
         def draw_of(form: Callable[[str], str]) -> Draw:
@@ -357,6 +361,37 @@ def check_slots(names: Sequence[str] | None, slots: Sequence[str]) -> tuple[str,
     if unknown := sorted(set(names or ()) - set(slots)):
         raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {sorted(set(slots))}.")
     return tuple(names or ())
+
+
+def check_left_out(texts: Mapping[str, str], names: Sequence[str]) -> None:
+    """Refuse a text that is more than a clock or a name in a slot that is left out of the memory.
+
+    The first verdict on a question is given out whatever such a slot holds. Instructions there would decide the
+    verdict of everybody who asks the question. They cannot make another question either, since each change would draw
+    again, and select.
+
+    Args:
+        texts: The texts of the slots, by name.
+        names: The slots that make another question.
+
+    Raises:
+        ArtifactMismatchError: A slot that is not among ``names`` holds several lines, or more than `LEFT_OUT`
+            characters.
+    """
+    for name, text in texts.items():
+        lines = len(text.splitlines())
+        if name in names or (len(text) <= LEFT_OUT and lines <= 1):
+            continue
+        fault = (
+            f"The slot {name!r} holds {len(text)} characters in {lines} line{'s' * (lines != 1)}. A slot that does not "
+            f"make another question must be one line of at most {LEFT_OUT} characters, such as a clock or a name."
+        )
+        every = ",".join([*names, name])
+        way_out = (
+            "Name it among the slots that do (remember_slots of a guard, --remember-slots "
+            f"{every} of the gateway), or put the text into another slot."
+        )
+        raise ArtifactMismatchError(fault, way_out, public=f"{fault} {way_out}")
 
 
 def log_abstention(assessment: Assessment) -> Assessment:

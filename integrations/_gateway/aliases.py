@@ -18,7 +18,7 @@ from pydantic import SecretStr
 from guardrail import AbstainedError, CalibrationArtifact, Cascade, Guardrail, Router
 from guardrail.artifact import Artifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.describe import promises, warning
-from guardrail.errors import IN_FULL, ArtifactError, TurnsMismatchError, UsageError, require
+from guardrail.errors import IN_FULL, ArtifactError, ArtifactMismatchError, TurnsMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
@@ -341,10 +341,12 @@ class ServedAlias:
             return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
         except (ArtifactError, UsageError) as error:
             # The error quotes the calibrated prompt, which is the operator's.
-            what = f"a request does not fit the calibration ({type(error).__name__}; {IN_FULL})"
+            public = error.public if isinstance(error, ArtifactMismatchError) else ""
+            shown = "; ".join(filter(None, (public.removesuffix("."), type(error).__name__, IN_FULL)))
+            what = f"a request does not fit the calibration ({shown}: guardrail -v serve)"
             self._health.warn(self.name, "not_as_calibrated", what)
             log.debug("guardrail serve: %s", self.name, exc_info=error)
-            form = "The system prompt, or the text around the question, is not as it was calibrated."
+            form = public or "The system prompt, or the text around the question, is not as it was calibrated."
             return ApiError(400, f"{form} Send 'messages' in the calibrated form.", "not_as_calibrated", "messages")
         except Exception as error:  # a fallback is any chat model, and may raise anything
             if self.config.fallback is None:

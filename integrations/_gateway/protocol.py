@@ -439,7 +439,11 @@ def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
 
 
 def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
-    """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted."""
+    """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted.
+
+    The verdict stands in the first chunk as well, because openai-python's final completion keeps the further fields of
+    that one alone.
+    """
     (choice,) = reply["choices"]
     message = choice["message"]
     common = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
@@ -449,7 +453,8 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
         choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
         return {**common, "choices": [choice]}
 
-    yield chunk({"role": "assistant", "content": ""})
+    verdict = {"guardrail": reply["guardrail"]}
+    yield {**chunk({"role": "assistant", "content": ""}), **verdict}
     for name in ("content", "refusal"):
         if message[name]:
             yield chunk({name: message[name]}, logprobs=choice["logprobs"] if name == "content" else None)
@@ -457,7 +462,7 @@ def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str,
         function = call["function"]
         yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
         yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
-    yield {**chunk({}, choice["finish_reason"]), "guardrail": reply["guardrail"]}
+    yield {**chunk({}, choice["finish_reason"]), **verdict}
     if request.include_usage:
         yield {**common, "choices": [], "usage": reply["usage"]}
 

@@ -497,12 +497,15 @@ def declared_commands() -> list[EntryPoint]:
     return [EntryPoint(name, value, group) for name, value in project["entry-points"][group].items()]
 
 
-def test_verbose_shows_what_a_server_said(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("words", [["-v", "doctor"], ["doctor", "-v"]])
+def test_verbose_shows_what_a_server_said(
+    words: list[str], capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     """It is the one useful fact about a refusal, and otherwise only in a log that nobody writes."""
     for name in ("handlers", "level", "propagate"):
         monkeypatch.setattr(log, name, copy.copy(getattr(log, name)))
     with serving(Endpoint(mode="400")) as endpoint:
-        assert main(["-v", "doctor", "--model", f"openai-compatible:m@{endpoint.url}"]) == 1
+        assert main([*words, "--model", f"openai-compatible:m@{endpoint.url}"]) == 1
     assert "bad request with Bearer" in capsys.readouterr().err
 
 

@@ -272,6 +272,27 @@ def test_undecided_answers_count_as_wrong_until_somebody_decides(
     assert "needs who decides" in run("label", records, "--undecided", code=2)
 
 
+def test_undecided_answers_of_two_files_are_labelled_by_the_commands_that_a_fit_prints(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One command for both files is refused, because `label` would write them as one."""
+    monkeypatch.chdir(Path(__file__).parents[3])
+    records = scored_population(tmp_path)
+    run("label", records, "--rule", f"python:{__name__}:every_third_undecided")
+    file = read_records(records)
+    header = file.header.model_copy(update={"n_questions": 60})
+    halves = [tmp_path / "half one.jsonl", tmp_path / "two.jsonl"]
+    for place, half in enumerate(halves):
+        write_records(half, header, file.records[60 * place : 60 * place + 60])
+    shown = run("fit", "--rule", "acrc", *halves, "--alpha", 0.3, "--out", tmp_path / "a.json")
+    commands = re.findall(r"`calibrate (label [^`]*)`", shown)
+    assert len(commands) == 2
+    for command, half in zip(commands, halves, strict=True):
+        assert read_records(half).records.undecided().any()
+        run(*shlex.split(command), keys="y\n" * 60)
+        assert not read_records(half).records.undecided().any()
+
+
 WAYS = {
     "all": "fit R --alpha 0.4",
     "certified": "fit R --alpha 0.5 --rule certified",

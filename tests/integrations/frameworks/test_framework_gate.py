@@ -432,7 +432,10 @@ async def test_guards_with_equal_slots_share_what_was_drawn(kind: Callable[[list
     asked = TIMED.messages("?", slots={"clock": "10:00"})
     answers = [await timed(model, remember_slots=kind(["clock"])).ask(asked, TOOLS) for _ in range(2)]
     assert [answer.calls for answer in answers] == [5, 0]
-    assert (await timed(model, remember_slots=kind([])).ask(asked, TOOLS)).calls == 5
+    forgetful = timed(model, remember_slots=kind([]))
+    assert (await forgetful.ask(asked, TOOLS)).calls == 5
+    with pytest.raises(ArtifactMismatchError, match="The slot 'clock' holds 65 characters in 1 line"):
+        await forgetful.ask(TIMED.messages("?", slots={"clock": "x" * 65}), TOOLS)
 
 
 @pytest.mark.parametrize("exempt", [(), ("look_up",)])

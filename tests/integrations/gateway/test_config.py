@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 import signal
 import socket
 import subprocess
@@ -21,7 +22,8 @@ from integrations._gateway.config import Alias, Config, Upstream, load_config, n
 from integrations.gateway import Gateway
 from tests.integrations.gateway.conftest import MODEL
 
-PAGE = (Path(__file__).resolve().parents[3] / "docs" / "gateway.md").read_text(encoding="utf-8")
+DOCS = Path(__file__).resolve().parents[3] / "docs"
+PAGE = (DOCS / "gateway.md").read_text(encoding="utf-8")
 WHOLE = """\
 version: 1
 port: ${PORT:-8700}
@@ -153,6 +155,21 @@ def test_a_prompt_with_slots_is_refused_in_words_when_it_starts_and_when_it_relo
     assert "models.support: remember_slots names ['time']" in capsys.readouterr().err
     file.write_text(f"{good}remember: 0\n")
     assert main(["serve", "--config", str(file), "--check"]) == 0
+
+
+def test_the_page_of_a_chat_app_starts_a_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its line serves an artifact whose prompt has a date; without the flag for slots the same line is refused."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OPENAI_API_KEY", "none")
+    (line,) = re.findall("^guardrail (serve .*)$", (DOCS / "chat.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
+    words = shlex.split(line)
+    model = MODEL.model_copy(update={"model": words[words.index("--model") + 1]})
+    (tmp_path / "chat").mkdir()
+    prompt = PromptWrapping(system="You sell lamps. Today is {date}.", slots=("date",))
+    make_artifact(model, threshold=0.1, prompt=prompt).save(tmp_path / "chat" / "artifact.json")
+    assert main([*words, "--check"]) == 0
+    place = words.index("--remember-slots")
+    assert main([*words[:place], *words[place + 2 :], "--check"]) == 1
 
 
 def test_the_command_for_one_model(

@@ -105,6 +105,15 @@ def test_openai_gets_streams(serve: Serve, endpoint: Held) -> None:
     assert not any(body.get("stream") for body in endpoint.bodies)
 
 
+def test_the_final_completion_of_a_streaming_helper_keeps_the_verdict(serve: Serve) -> None:
+    """As docs/start/app.md reads it; the helper keeps the fields of the first event alone."""
+    client = serve({"finish_reason": "stop"}).openai()
+    for question, abstained in ((SURE, False), (UNSURE, True)):
+        with client.chat.completions.stream(**request_fields(question)) as stream:
+            reply = stream.get_final_completion()
+        assert (reply.model_extra or {})["guardrail"]["abstained"] is abstained
+
+
 def test_langchain_gets_answer_abstention_and_stream(serve: Serve, endpoint: Held) -> None:
     url = f"{serve().url}/v1"
     chat = ChatOpenAI(

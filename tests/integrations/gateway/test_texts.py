@@ -126,6 +126,40 @@ def test_a_refusal_quotes_no_calibrated_prompt_and_speaks_of_turns_only_where_th
     assert not any("swordfish" in record.getMessage() for record in caplog.records if record.levelname != "DEBUG")
 
 
+SYSTEM, SLOT = PromptWrapping(system="The code word is swordfish."), {"remember_slots": ()}
+DATED = PromptWrapping(system="Swordfish. It is {date}.", slots=("date",))
+
+
+@pytest.mark.parametrize(
+    ("prompt", "messages", "where"),
+    [
+        (SYSTEM, [USER], "The system message is missing"),
+        (SYSTEM, [{"role": "system", "content": "Hi"}, USER], "The system message differs from the calibrated one"),
+        (SYSTEM, [USER, {"role": "system", "content": SYSTEM.system}], "The system message is not the first message"),
+        (PromptWrapping(), [{"role": "system", "content": "Hi"}, USER], "An extra message of role system"),
+        (PromptWrapping(template="swordfish: {question}"), [USER], "The text around the question differs"),
+        (
+            DATED,
+            [{"role": "system", "content": f"Swordfish. It is {'a' * 70}."}, USER],
+            "The slot 'date' holds 70 characters in 1 line",
+        ),
+    ],
+)
+def test_a_refusal_says_where_a_prompt_differs_and_the_log_how_to_see_all_of_it(
+    serve: Serve, prompt: PromptWrapping, messages: list[dict[str, Any]], where: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    served = serve(SLOT if prompt.slots else {}, make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt))
+    reply = served.http.post("/v1/chat/completions", json={"model": "support", "messages": messages})
+    error = reply.json()["error"]
+    assert (reply.status_code, error["code"]) == (400, "not_as_calibrated")
+    assert error["message"].startswith(where)
+    assert "swordfish" not in error["message"].lower()
+    assert not PYTHON.search(error["message"]), error["message"]
+    assert "guardrail -v serve" in caplog.text
+    if prompt.slots:
+        assert "--remember-slots date" in error["message"]
+
+
 def test_the_check_finds_python() -> None:
     for text in (
         "Use `guard.prompt | guard`.",
