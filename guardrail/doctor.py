@@ -448,7 +448,12 @@ def _weights(calibrated: Fingerprint | None, now: Fingerprint | None) -> Finding
     if calibrated is None or now is None:
         whose = "the calibration" if calibrated is None else "this endpoint"
         unseen = f"not compared: {whose} gave no greedy answer with log-probabilities. Other weights go unnoticed here"
-        return Finding("weights", "ok" if calibrated is None else "warn", unseen, "pin the model (docs/endpoints.md)")
+        return Finding(
+            "weights",
+            "ok" if calibrated is None else "warn",
+            unseen,
+            "pin the model (docs/gateway.md#a-model-that-changes-behind-its-name)",
+        )
     if difference := unlike(calibrated, now):
         fix = (
             "ask again while the server is idle; if it stays, the model, its quantisation or its template was changed: "

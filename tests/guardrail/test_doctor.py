@@ -472,6 +472,9 @@ def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path, caplog
             "warn", "not as at calibration: token 1 of the greedy answer is another one",
         )  # fmt: skip
         assert weights(None).detail.startswith("not compared: the calibration gave no greedy answer")
+        page, _, title = weights(None).fix.removeprefix("pin the model (").rstrip(")").partition("#")
+        section = (ROOT / page).read_text(encoding="utf-8").partition(f"## {title.replace('-', ' ').capitalize()}")[2]
+        assert "`pin` names" in section.partition("\n## ")[0]
         for kept, said in ((report.greedy, False), (((first[0] + "!", first[1]), *rest), True)):
             caplog.clear()
             fresh = OpenAICompatibleChat(model="m", base_url=endpoint.url)

@@ -344,9 +344,9 @@ def _refuse_empty(builder: Builder, first: RawRow) -> None:
         raise UsageError(f"{first.where}: the fields are those of {name}. Read it so: --format {name}")
     raise UsageError(
         f"{first.where}: there is neither an answer, samples, option scores nor a score among the columns "
-        f"{', '.join(map(str, first.values))}. Map them ({_proposed(first) or '--map samples=COLUMN'}, --map "
-        f"score=NAME:COLUMN, ...), or name the tool that wrote the file: --format {', '.join(EXPORTS)}. Questions "
-        "alone go to `calibrate collect`."
+        f"{', '.join(map(str, first.values))}. Map a score (--map confidence=COLUMN if high is sure, --map "
+        f"score=COLUMN if high is unsure), or answers ({_proposed(first) or '--map samples=COLUMN'}), or name the tool "
+        f"that wrote the file: --format {', '.join(EXPORTS)}. Questions alone go to `calibrate collect`."
     )
 
 

@@ -75,7 +75,7 @@ def test_errors_of_python_name_arguments_of_python() -> None:
         ({**good, "samples": "gen1"}, 'samples=["COLUMN", "COLUMN"]'),
         ({**good, "references": "golden"}, "Did you mean 'gold'?"),
         ({**good, "logprobs": "sure"}, "drop the column logprobs"),
-        ({"question": "prompt"}, 'score=ScoreColumn("NAME", "COLUMN")'),
+        ({"question": "prompt"}, 'confidence="COLUMN" if high is sure, score="COLUMN" if high is unsure'),
         ({"samples": ["gen1", "gen2"]}, 'question="COLUMN"'),
         ({**good, "question": "prompt", "score": ScoreColumn("c", "gold", confidence=True)}, "confidence"),
         ({**good, "settings": ImportSettings(system="x")}, "settings=ImportSettings(system="),

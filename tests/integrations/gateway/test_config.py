@@ -189,9 +189,11 @@ def test_the_command_for_one_model(
     assert (alias.settings, alias.on_abstain, alias.finish_reason) == ("replace", "ticket", "stop")
     assert alias.remember_slots == ()
     more = ["--set", "turns=mark", "--set", "ignore=[top_k]", "--set", "upstream.token_limit=max_completion_tokens"]
+    more += ["--set", "upstream.extra_body={repeat_penalty: 1.0}"]  # as docs/endpoints.md writes it
     assert main([*single, "--artifact", str(artifact), *more]) == 0
     alias = gateways.pop().config.models["m"]
     assert (alias.turns, alias.ignore, alias.upstream[0].token_limit) == ("mark", ("top_k",), "max_completion_tokens")
+    assert alias.upstream[0].extra_body == {"repeat_penalty": 1.0}
     assert main([*single, "--mode", "observe"]) == 0
     assert list(gateways[1].observing) == ["m"]
     capsys.readouterr()

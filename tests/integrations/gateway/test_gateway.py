@@ -110,8 +110,9 @@ def test_the_final_completion_of_a_streaming_helper_keeps_the_verdict(serve: Ser
     client = serve({"finish_reason": "stop"}).openai()
     for question, abstained in ((SURE, False), (UNSURE, True)):
         with client.chat.completions.stream(**request_fields(question)) as stream:
-            reply = stream.get_final_completion()
-        assert (reply.model_extra or {})["guardrail"]["abstained"] is abstained
+            streamed = stream.get_final_completion()
+        for reply in (streamed, client.chat.completions.parse(**request_fields(question))):
+            assert (reply.model_extra or {})["guardrail"]["abstained"] is abstained
 
 
 def test_langchain_gets_answer_abstention_and_stream(serve: Serve, endpoint: Held) -> None:
