@@ -19,9 +19,12 @@ from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, 
 from .specs import EstimatorSpec
 
 __all__ = [
+    "ANSWERS",
+    "CALLS",
     "FRESH_LABELS",
     "USEFUL_AUROC",
     "Asked",
+    "Nouns",
     "Terms",
     "answer_if",
     "asked",
@@ -31,6 +34,7 @@ __all__ = [
     "describe",
     "guarantee",
     "not_covered",
+    "nouns_of",
     "promise_line",
     "promised_of_items",
     "promises",
@@ -48,7 +52,6 @@ __all__ = [
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
 """How often the true error rate of a gate of rule acrc lies above alpha; docs/guarantees.md has the simulation."""
-NO_THRESHOLD, NO_CALL = "answer nothing: no threshold was found", "let no call through: no threshold was found"
 PEOPLE = "prediction_powered"
 """The rule that fits on the labels of a judge, corrected by those of people."""
 PROVISIONAL = 200
@@ -59,6 +62,66 @@ USEFUL_AUROC = 0.6
 """Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
 FRESH_LABELS = "Fit another score on fresh labels: to choose a score by these labels breaks the promise."
 """What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
+
+
+@dataclass(frozen=True, slots=True)
+class Nouns:
+    """What a gate judges, in words: answers to questions, or an agent's calls of a tool.
+
+    Attributes:
+        one: What is right or wrong.
+        many: The same, several of them.
+        asked: What a share is of.
+        given: What the gate accepts.
+        accepted: What becomes of what it accepts.
+        gives: What it does with a share, ``{}``.
+        give: What it does with one that it accepts.
+        nothing: What it does without a threshold.
+        handed: What becomes of one that it holds back.
+    """
+
+    one: str
+    many: str
+    asked: str
+    given: str
+    accepted: str
+    gives: str
+    give: str
+    nothing: str
+    handed: str
+
+
+ANSWERS = Nouns(
+    one="answer",
+    many="answers",
+    asked="questions",
+    given="answers given",
+    accepted="answered",
+    gives="answers {} questions",
+    give="answer",
+    nothing="answer nothing",
+    handed="hand the question to a person, a stronger model, or ask it more precisely",
+)
+CALLS = Nouns(
+    one="call",
+    many="calls",
+    asked="calls",
+    given="calls let through",
+    accepted="let through",
+    gives="lets {} calls through",
+    give="let a call through",
+    nothing="let no call through",
+    handed="have a person decide about the call, or ask more precisely",
+)
+
+
+def nouns_of(artifact: Artifact) -> Nouns:
+    """The words for what an artifact judges: calls if its score compares calls of tools, otherwise answers."""
+    if isinstance(artifact, RouterArtifact):
+        return nouns_of(next(iter(artifact.artifacts.values())))  # the groups share the score
+    first = artifact.stages[0] if isinstance(artifact, CascadeArtifact) else artifact
+    judge = first.estimator.judge
+    return CALLS if judge is not None and judge.name in ("tool_call", "observation") else ANSWERS
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,13 +155,13 @@ class Asked:
         measured: Share of them that could be measured; a gate abstains on the others.
         failed: Share of them without a score because a server, a rate limit or a time-out failed.
         most_failed: Share up to which failures go without saying.
-        calls: Whether the gate judges an agent's tool calls, which it lets through, rather than answers.
+        nouns: What they asked for.
     """
 
     measured: float = 1.0
     failed: float = 0.0
     most_failed: float = MOST_FAILED
-    calls: bool = False
+    nouns: Nouns = ANSWERS
 
     @property
     def failures(self) -> str:
@@ -106,8 +169,8 @@ class Asked:
         if self.failed <= self.most_failed:
             return ""
         return (
-            f" {percent(self.failed)} of the questions asked for the calibration failed (server, rate limit or "
-            "time-out), so the promise is about questions like the others."
+            f" {percent(self.failed)} of the {self.nouns.asked} asked for the calibration failed (server, rate limit "
+            f"or time-out), so the promise is about {self.nouns.asked} like the others."
         )
 
 
@@ -135,10 +198,10 @@ def answer_if(artifact: CalibrationArtifact) -> str:
         if artifact.threshold is None:
             return "keep nothing: no threshold was found"
         return f"keep an item if at most {artifact.threshold:.6g} of the samples do not support it"
-    calls = asked(artifact).calls
+    nouns = nouns_of(artifact)
     if artifact.threshold is None:
-        return NO_CALL if calls else NO_THRESHOLD
-    return f"{'let a call through' if calls else 'answer'} if {artifact.estimator.condition(artifact.threshold)}"
+        return f"{nouns.nothing}: no threshold was found"
+    return f"{nouns.give} if {artifact.estimator.condition(artifact.threshold)}"
 
 
 def promises(artifact: Artifact) -> tuple[str, ...]:
@@ -176,7 +239,7 @@ def certifies(outcome: Outcome | CascadeOutcome) -> bool:
 
 def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
     shown, broken = artifact.outcome.n_accepted, artifact.outcome.n_errors
-    promise = guarantee(artifact.outcome, 1 - confidence(artifact))
+    promise = guarantee(artifact.outcome, 1 - confidence(artifact), nouns_of(artifact))
     yield f"Promise in use ({artifact.outcome.rule}): {promise}{asked(artifact).failures}"
     kept = f"{broken} of these keep a wrong item ({percent(broken / shown)})" if shown else ""
     line = f"At calibration {shown} of {artifact.calibration.n} answers show something"
@@ -185,9 +248,9 @@ def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
 
 def not_covered(artifact: Artifact) -> str:
     """What the promise leaves out, in one sentence."""
-    parts = "models" if isinstance(artifact, CascadeArtifact) else "model"
+    parts, nouns = "models" if isinstance(artifact, CascadeArtifact) else "model", nouns_of(artifact)
     return (
-        "Not covered: one answer by itself, questions unlike the calibration questions, and any other "
+        f"Not covered: one {nouns.one} by itself, {nouns.asked} unlike the calibration {nouns.asked}, and any other "
         f"{parts}, prompt, sampling or score."
     )
 
@@ -206,13 +269,11 @@ def scope_in_words(scope: Scope, score: EstimatorSpec) -> str | None:
 def asked(artifact: CalibrationArtifact | CascadeArtifact) -> Asked:
     """The questions that were asked for the calibration, which every share is of."""
     if isinstance(artifact, CascadeArtifact):
-        return Asked(1.0, artifact.n_failed / artifact.outcome.n)
+        return Asked(1.0, artifact.n_failed / artifact.outcome.n, nouns=nouns_of(artifact))
     data, scope = artifact.data, artifact.outcome.scope
     failed = data.n_failed / data.n_questions if data.n_questions else 0.0
     # Questions that were drawn by their scores were all measured before.
-    judge = artifact.estimator.judge
-    calls = judge is not None and judge.name in ("tool_call", "observation")
-    return Asked(data.measured * scope.measured, max(failed, scope.failed), calls=calls)
+    return Asked(data.measured * scope.measured, max(failed, scope.failed), nouns=nouns_of(artifact))
 
 
 def confidence(artifact: CalibrationArtifact | CascadeArtifact) -> float:
@@ -252,9 +313,11 @@ def warning(artifact: Artifact) -> str | None:
     if isinstance(artifact, RouterArtifact):
         return next(warning(part) for part in artifact.artifacts.values() if part.outcome.n_accepted)
     n, wrong = artifact.outcome.n_accepted, artifact.outcome.n_errors
+    nouns = nouns_of(artifact)
+    whose = "them" if nouns is CALLS else "their answers"
     return (
-        f"This gate stops nothing: its threshold accepts each of the {n} calibration questions, and "
-        f"{percent(wrong / n)} of their answers were wrong."
+        f"This gate stops nothing: its threshold accepts each of the {n} calibration {nouns.asked}, and "
+        f"{percent(wrong / n)} of {whose} were wrong."
     )
 
 
@@ -263,8 +326,9 @@ def reversed_score(artifact: CalibrationArtifact) -> str | None:
     auroc = artifact.outcome.diagnostics.auroc
     if auroc is None or auroc >= REVERSED:
         return None
+    many = nouns_of(artifact).many
     return (
-        f"Check the score: wrong answers have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
+        f"Check the score: wrong {many} have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
         'mean more certain. A confidence is imported as such: from_frame(..., confidence="COLUMN"), or '
         "--map confidence=NAME:COLUMN. Or are the labels reversed?"
     )
@@ -297,11 +361,12 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
         artifact: An artifact of whole answers, or of a cascade (whose thresholds stand in a table of its stages).
         needed: Labels that would do, in one sentence, where there is no threshold.
     """
-    outcome = artifact.outcome
+    outcome, nouns = artifact.outcome, nouns_of(artifact)
     if isinstance(artifact, CascadeArtifact):
         labels = n = artifact.outcome.n
-        condition = "the first stage answers whose condition holds" if outcome.n_accepted else NO_THRESHOLD
-        rest: tuple[str, ...] = () if outcome.n_accepted else (why_infeasible(artifact.outcome),)
+        none = f"{nouns.nothing}: no threshold was found"
+        condition = "the first stage answers whose condition holds" if outcome.n_accepted else none
+        rest: tuple[str, ...] = () if outcome.n_accepted else (why_infeasible(artifact.outcome, nouns),)
     else:
         labels = len(artifact.calibration.error)
         n = artifact.outcome.scope.n_asked or artifact.data.n_questions
@@ -309,31 +374,30 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
         without = "of everything within the scope" if artifact.outcome.scope.leaves_out else "without the gate"
         rest = (f"{without} {percent(artifact.outcome.diagnostics.base_error)} are wrong",)
         if isinstance(artifact.outcome, Infeasible):
-            rest = (*_way_to_a_threshold(artifact.outcome, needed), *rest)
+            rest = (*_way_to_a_threshold(artifact.outcome, needed, nouns), *rest)
     if not outcome.n_accepted:
         target = percent(artifact.alpha)
-        refused = f"{target} wrong answers cannot be promised on these {labels} labels by rule {outcome.rule}"
+        refused = f"{target} wrong {nouns.many} cannot be promised on these {labels} labels by rule {outcome.rule}"
         return (condition, refused, *rest)
     terms, of = _terms(artifact), asked(artifact)
     share, wrong = f"{percent(terms.acceptance)} of all {n:,}", percent(outcome.n_errors / outcome.n_accepted)
-    answers = f"lets {share} calls through" if of.calls else f"answers {share} questions"
     few = f" (provisional: {labels} labels)" if labels < PROVISIONAL else ""
     return (
         condition,
         _kept(artifact.alpha, labels, terms, of),
-        f"{answers}; {wrong} of these {'calls' if of.calls else 'answers'} were wrong here{few}",
+        f"{nouns.gives.format(share)}; {wrong} of these {nouns.many} were wrong here{few}",
         *rest,
     )
 
 
-def _way_to_a_threshold(outcome: Infeasible, needed: str | None) -> Iterator[str]:
+def _way_to_a_threshold(outcome: Infeasible, needed: str | None, nouns: Nouns) -> Iterator[str]:
     hint = outcome.hint
     own_remedy = (InfeasibleReason.TOO_FEW_ITEMS, InfeasibleReason.TIE_BLOCK_TOO_LARGE)
     if hint is None or outcome.reason in own_remedy:
-        yield why_infeasible(outcome)
+        yield why_infeasible(outcome, nouns)
     if hint is not None:
         yield (
-            f"of the {hint.n_accepted} most certain answers {hint.n_errors} were wrong: for these "
+            f"of the {hint.n_accepted} most certain {nouns.many} {hint.n_errors} were wrong: for these "
             f"{percent(hint.bound)} can be promised (--alpha smallest)"
         )
     if outcome.rule == CERTIFIED:
@@ -343,11 +407,12 @@ def _way_to_a_threshold(outcome: Infeasible, needed: str | None) -> Iterator[str
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:
     """`not_covered` in full, a sentence each."""
-    alpha = percent(artifact.outcome.alpha)
+    alpha, nouns = percent(artifact.outcome.alpha), nouns_of(artifact)
+    one, many, asked_for = nouns.one, nouns.many, nouns.asked
     return [
-        f"Not that one answer is right: {alpha} is a rate over many accepted answers, not a probability for this one.",
-        "Not for other questions: it holds for questions like the calibration questions. When topics, users or wording "
-        "change, measure again.",
+        f"Not that one {one} is right: {alpha} is a rate over many accepted {many}, not a probability for this one.",
+        f"Not for other {asked_for}: it holds for {asked_for} like the calibration {asked_for}. When topics, users or "
+        "wording change, measure again.",
         "Not for another model, prompt, sampling or score: the artifact refuses what it can notice; a provider "
         "that changes a model behind its name it cannot.",
         f"Not more than the label rule sees: 'wrong' means wrong by {artifact.correctness.name}; a rule that "
@@ -360,12 +425,13 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
 # -- Promises ----------------------------------------------------------------------------------------------------------
 
 
-def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None) -> str:
+def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None, nouns: Nouns = ANSWERS) -> str:
     """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind.
 
     Args:
         outcome: The fit.
         failure: Probability that the promise fails, of all fits on the same labels (1 - `confidence`); default: delta.
+        nouns: What the gate judges.
     """
     rule, alpha, certain = outcome.rule, outcome.alpha, sure(failure or outcome.delta or 0.1)
     if rule == "none" or not outcome.n:
@@ -375,7 +441,7 @@ def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None) -
         stage, stages = outcome.options.get("stage"), outcome.options.get("stages")
         return (
             f"{'' if stage is None else f'As stage {stage} of {stages} only, for the system: '}"
-            f"{at_most} the system's answers is at most {alpha:g}, in finite samples, if questions are "
+            f"{at_most} the system's {nouns.many} is at most {alpha:g}, in finite samples, if {nouns.asked} are "
             "independent draws from the same source. The thresholds lie on a path made of these questions' own scores, "
             "which is tested, not proved."
         )
@@ -386,31 +452,32 @@ def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None) -
         )
     if not isinstance(outcome, CascadeOutcome) and outcome.certifies:
         every = rule == "certified_groups"
-        once = " as a mean over groups (every group with an accepted answer counts once)"
+        once = f" as a mean over groups (every group with an accepted {nouns.one} counts once)"
         return (
-            f"{at_most} accepted answers is at most {alpha:g}"
+            f"{at_most} accepted {nouns.many} is at most {alpha:g}"
             f"{once if every and outcome.options.get('most') is None else ''}, in finite samples, if "
-            f"{'groups' if every else 'questions'} are independent draws from the same source.{_of_groups(outcome)}"
+            f"{'groups' if every else nouns.asked} are independent draws from the same source.{_of_groups(outcome)}"
         )
-    other = "Not a certificate: rule {rule} promises nothing about new questions."
+    other = "Not a certificate: rule {rule} promises nothing about new {asked}."
     options = {"people": 0, "judge_only": 0, **outcome.options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
+    options |= {"many": nouns.many, "asked": nouns.asked}
     groups = "" if isinstance(outcome, CascadeOutcome) else _of_groups(outcome)
     return _WITHOUT_CERTIFICATE.get(rule, other).format(**options) + groups
 
 
 _WITHOUT_CERTIFICATE = {
     AVERAGE: (
-        "Asymptotic and on average over calibrations: for independent items the error rate among accepted answers "
+        "Asymptotic and on average over calibrations: for independent items the error rate among accepted {many} "
         "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha."
     ),
     "crc_joint": (
         "P(accepted and wrong) <= {alpha:g} per question, in finite samples for exchangeable items. This is a share of "
-        "all questions, not of the accepted ones."
+        "all {asked}, not of the accepted ones."
     ),
     PEOPLE: (
-        "Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted answers, "
+        "Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted {many}, "
         "by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} "
-        "answers labelled by people, {judge_only} by the judge only). It needs independent questions from the source "
+        "{many} labelled by people, {judge_only} by the judge only). It needs independent {asked} from the source "
         "that is served later, and a random sample for people."
     ),
 }
@@ -454,17 +521,16 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
     target = percent(alpha)
     if not terms.n_accepted:
         return (
-            f"Rule {terms.rule} found no threshold for {target} wrong {'calls' if of.calls else 'answers'} on {n} "
-            f"labels, so {'no call is let through' if of.calls else 'nothing is answered'}.{of.failures}"
+            f"Rule {terms.rule} found no threshold for {target} wrong {of.nouns.many} on {n} labels, so "
+            f"nothing is {of.nouns.accepted}.{of.failures}"
         )
     kind = "a certificate: " if terms.certifies else ""
     wrong = percent(terms.n_errors / terms.n_accepted)
     interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
-    share = percent(terms.acceptance)
-    answers = f"lets {share} of all calls through" if of.calls else f"answers {share} of all questions"
     return (
-        f"Rule {terms.rule}, {kind}{_kept(alpha, n, terms, of)}. It {answers}; at calibration "
-        f"{wrong} of these {'calls' if of.calls else 'answers'} were wrong{interval}.{of.failures}"
+        f"Rule {terms.rule}, {kind}{_kept(alpha, n, terms, of)}. It "
+        f"{of.nouns.gives.format(f'{percent(terms.acceptance)} of all')}; at calibration "
+        f"{wrong} of these {of.nouns.many} were wrong{interval}.{of.failures}"
     )
 
 
@@ -474,8 +540,7 @@ def _kept(alpha: float, n: int, terms: Terms, of: Asked) -> str:
     if terms.certifies:
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
-        given = "calls let through" if of.calls else "answers given"
-        return f"at most {target} of the {given} are wrong, with {percent(terms.confidence)} confidence{kind}"
+        return f"at most {target} of the {of.nouns.given} are wrong, with {percent(terms.confidence)} confidence{kind}"
     if terms.rule != AVERAGE:
         return "asymptotic, not a certificate" if terms.rule == PEOPLE else "not a certificate"
     # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
@@ -491,12 +556,12 @@ def target_text(alpha: float, *, certifies: bool) -> str:
 # -- Why there is no threshold ----------------------------------------------------------------------------------------
 
 
-def why_infeasible(outcome: Infeasible | CascadeOutcome) -> str:
+def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """Why a fit found no threshold, with its numbers, and the one step that helps most as the last sentence."""
-    return f"{_found(outcome)}{remedy(outcome)}"
+    return f"{_found(outcome, nouns)}{remedy(outcome, nouns)}"
 
 
-def remedy(outcome: Infeasible | CascadeOutcome) -> str:
+def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """The step that helps most where a fit found no threshold."""
     reason, few = outcome.reason, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
     if reason is InfeasibleReason.NOT_CALIBRATED:
@@ -506,7 +571,7 @@ def remedy(outcome: Infeasible | CascadeOutcome) -> str:
     if reason is InfeasibleReason.STAGE_NOT_USED:
         return "The other stages answer."
     if isinstance(outcome, CascadeOutcome) or "stage" in outcome.options:
-        return "Label more questions, use better scores or models, or ask for a larger alpha."
+        return f"Label more {nouns.asked}, use better scores or models, or ask for a larger alpha."
     if reason is InfeasibleReason.TIE_BLOCK_TOO_LARGE:
         return f"Use a finer uncertainty score (more samples, or a continuous score). {FRESH_LABELS}"
     if outcome.rule in get_args(ItemRule):
@@ -517,7 +582,7 @@ def remedy(outcome: Infeasible | CascadeOutcome) -> str:
         drawn = "Have more labelled, drawn at random."
         return drawn if few else "Label more by hand, or use a larger alpha or a better score."
     if few:
-        return "Label more questions."
+        return f"Label more {nouns.asked}."
     # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
     auroc = outcome.diagnostics.auroc
     if auroc is not None and auroc < USEFUL_AUROC:
@@ -527,11 +592,11 @@ def remedy(outcome: Infeasible | CascadeOutcome) -> str:
         return f"Use another uncertainty score: this one hardly tells right from wrong ({shown}). {FRESH_LABELS}"
     accepted, wrong = _closest(outcome)
     if wrong <= outcome.alpha * accepted:
-        return "Label more questions: that rate is within the target, but the items are too few to show it."
+        return f"Label more {nouns.asked}: that rate is within the target, but the items are too few to show it."
     return f"Use a better uncertainty score. {FRESH_LABELS}"
 
 
-def _found(outcome: Infeasible | CascadeOutcome) -> str:
+def _found(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> str:
     """What a fit without a threshold found, before `remedy`; ends with a space."""
     rule, alpha, reason = outcome.rule, outcome.alpha, outcome.reason
     few = reason is InfeasibleReason.TOO_FEW_ITEMS
@@ -555,7 +620,7 @@ def _found(outcome: Infeasible | CascadeOutcome) -> str:
         least = f": one threshold alone takes {outcome.needed} error-free accepted items"
         sure = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least if outcome.needed else ''}"
         return f"Even without a single error {items}{sure}. "
-    return _upside_down(outcome) + (_tied(outcome, outcome.ties) if outcome.ties else _never_low_enough(outcome))
+    return _upside_down(outcome) + (_tied(outcome, outcome.ties) if outcome.ties else _never_low_enough(outcome, nouns))
 
 
 def _upside_down(outcome: Infeasible) -> str:
@@ -580,7 +645,7 @@ def _closest(outcome: Infeasible) -> tuple[int, int]:
     return outcome.closest or (0, 0)
 
 
-def _never_low_enough(outcome: Infeasible) -> str:
+def _never_low_enough(outcome: Infeasible, nouns: Nouns) -> str:
     alpha, n, hint = outcome.alpha, outcome.n_measured, outcome.hint
     k, e = _closest(outcome)
     base = outcome.diagnostics.base_error
@@ -592,8 +657,8 @@ def _never_low_enough(outcome: Infeasible) -> str:
     else:
         said = f"Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). " if k else ""
     return (
-        f"No threshold satisfies rule {outcome.rule!r} at alpha = {alpha:g}: overall {round(base * n)} of {n} answers "
-        f"are wrong ({base:.1%}). {said}"
+        f"No threshold satisfies rule {outcome.rule!r} at alpha = {alpha:g}: overall {round(base * n)} of {n} "
+        f"{nouns.many} are wrong ({base:.1%}). {said}"
     )
 
 

@@ -19,7 +19,7 @@ from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
 from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from .describe import answer_if, asked, promises, target_text, warning, why_infeasible
+from .describe import answer_if, asked, nouns_of, promises, target_text, warning, why_infeasible
 from .errors import GuardrailError, UsageError, server_words
 from .items.gate import gate_of
 from .judges import Judge, with_majority
@@ -203,15 +203,17 @@ def _promised(artifact: Artifact) -> Iterator[Finding]:
 
 def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
     """The share of questions that could not be measured, and of those that failed at a server."""
-    of = asked(artifact)
+    of, nouns = asked(artifact), nouns_of(artifact)
     if of.measured < 1:
-        unmeasured = f"{percent(1 - of.measured)} of the questions asked could not be measured and count as held back"
-        yield Finding("questions", "ok", unmeasured)
+        unmeasured = (
+            f"{percent(1 - of.measured)} of the {nouns.asked} asked could not be measured and count as held back"
+        )
+        yield Finding(nouns.asked, "ok", unmeasured)
     if of.failed:
-        failed = f"{percent(of.failed)} of the questions asked failed at a server, a rate limit or a time-out"
+        failed = f"{percent(of.failed)} of the {nouns.asked} asked failed at a server, a rate limit or a time-out"
         few = of.failed <= of.most_failed
         fix = "" if few else "ask them again with the same `calibrate run` or `collect`, and fit again"
-        yield Finding("failed questions", "ok" if few else "warn", failed, fix)
+        yield Finding(f"failed {nouns.asked}", "ok" if few else "warn", failed, fix)
 
 
 def _guard(
@@ -220,7 +222,9 @@ def _guard(
     """Checks of one guard, or of one stage of a cascade."""
     if (cut := artifact.data.n_cut_off) is not None:
         longest = f"max_tokens = {artifact.plan.max_tokens}"
-        cut_answers = f"{cut} of {artifact.data.n_questions} calibration answers were cut off at {longest}"
+        cut_answers = (
+            f"{cut} of {artifact.data.n_questions} calibration {nouns_of(artifact).many} were cut off at {longest}"
+        )
         fix = "collect with a larger --max-tokens and fit again"
         many = artifact.data.many_cut_off
         status: Status = "warn" if many else "ok"
@@ -268,7 +272,7 @@ def _feasible(artifact: CalibrationArtifact) -> Finding:
             "threshold",
             "fail",
             f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back",
-            "calibrate with a larger alpha, more questions, or a better model",
+            f"calibrate with a larger alpha, more {nouns_of(artifact).asked}, or a better model",
         )
     target = target_text(outcome.alpha, certifies=outcome.certifies)
     return Finding("threshold", "ok", f"{answer_if(artifact)}, for {target} ({outcome.rule})")
@@ -297,7 +301,9 @@ def _age(artifact: CalibrationArtifact | CascadeArtifact, oldest: float) -> Find
     if days < -1:  # clocks and time zones differ by less
         return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
     if days > oldest:
-        return Finding("age", "warn", f"{days:.0f} days old", "audit it on fresh questions: `calibrate audit`")
+        return Finding(
+            "age", "warn", f"{days:.0f} days old", f"audit it on fresh {nouns_of(artifact).asked}: `calibrate audit`"
+        )
     return Finding("age", "ok", f"{max(days, 0):.0f} days old")
 
 

@@ -15,7 +15,7 @@ from typing import Any
 from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
 
 from .artifact import CascadeOutcome
-from .describe import certifies, guarantee, target_text, why_infeasible
+from .describe import ANSWERS, CALLS, Nouns, certifies, guarantee, target_text, why_infeasible
 from .errors import GuardrailError
 from .items.item import ItemVerdict
 from .items.release import release
@@ -106,7 +106,12 @@ class Verdict(Frozen):
     @property
     def guarantee(self) -> str:
         """The promise of the artifact's rule, in one sentence."""
-        return guarantee(self.outcome)
+        return guarantee(self.outcome, nouns=self.nouns)
+
+    @property
+    def nouns(self) -> Nouns:
+        """The words for what was judged: calls of tools, or an answer."""
+        return CALLS if self.candidate is not None and self.candidate.tool_calls else ANSWERS
 
     @property
     def by_items(self) -> bool:
@@ -283,18 +288,24 @@ _NEXT = {
     Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
     Reason.INFEASIBLE: "Route these questions elsewhere, or calibrate with a larger alpha, more data or another model.",
 }
-_HIGH = {
-    Basis.SAMPLES: "The model's own answers disagree too much",
-    Basis.SAMPLE_LIKELIHOOD: "The model gave its own answers too little probability",
-    Basis.ANSWER_LIKELIHOOD: "The model gave its own answer too little probability",
-    Basis.OPTIONS: "No option stands out clearly enough",
-    Basis.QUESTION_ABOUT_ANSWER: "Asked about its own answer, the model did not stand by it clearly enough",
-    Basis.SCORER: "The score does not speak for the answer clearly enough",
-    Basis.CONFIDENCE: "The score does not speak for the answer clearly enough",
-    Basis.TWO_STAGES: "The model gave its own answer too little probability, or its further answers contradict it",
-    Basis.SEVERAL: "Its scores together do not speak for the answer clearly enough",
+_NEXT_OF_CALLS = {
+    Reason.WITHIN_THRESHOLD: "Nothing: the call was let through.",
+    Reason.ABOVE_THRESHOLD: "Have a person decide about the call, or ask more precisely.",
+    Reason.INFEASIBLE: "Have people decide about these calls, or calibrate with a larger alpha, more data or another "
+    "model.",
 }
-"""The meaning of a high score."""
+_HIGH = {
+    Basis.SAMPLES: "The model's own {many} disagree too much",
+    Basis.SAMPLE_LIKELIHOOD: "The model gave its own {many} too little probability",
+    Basis.ANSWER_LIKELIHOOD: "The model gave its own {one} too little probability",
+    Basis.OPTIONS: "No option stands out clearly enough",
+    Basis.QUESTION_ABOUT_ANSWER: "Asked about its own {one}, the model did not stand by it clearly enough",
+    Basis.SCORER: "The score does not speak for the {one} clearly enough",
+    Basis.CONFIDENCE: "The score does not speak for the {one} clearly enough",
+    Basis.TWO_STAGES: "The model gave its own {one} too little probability, or its further {many} contradict it",
+    Basis.SEVERAL: "Its scores together do not speak for the {one} clearly enough",
+}
+"""The meaning of a high score, of an answer or of a call."""
 
 
 def next_step(verdict: Verdict) -> str:
@@ -307,6 +318,8 @@ def next_step(verdict: Verdict) -> str:
         return (
             "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
         )
+    if verdict.nouns is CALLS and verdict.reason in _NEXT_OF_CALLS:
+        return _NEXT_OF_CALLS[verdict.reason]
     return _NEXT[verdict.reason]
 
 
@@ -373,15 +386,16 @@ def _compared(verdict: Verdict) -> str:
     if verdict.reason is not Reason.ABOVE_THRESHOLD:
         return f"Accepted: {limit}, calibrated for {target}."
     return (
-        f"Held back: {limit}, the threshold calibrated for {target} among answers that are given. "
-        f"{_HIGH[verdict.basis]}; hand the question to a person, a stronger model, or ask it more precisely."
+        f"Held back: {limit}, the threshold calibrated for {target} among {verdict.nouns.given}. "
+        f"{_HIGH[verdict.basis].format(one=verdict.nouns.one, many=verdict.nouns.many)}; {verdict.nouns.handed}."
     )
 
 
 def _without_threshold(verdict: Verdict) -> str:
     outcome = verdict.outcome
     assert isinstance(outcome, Infeasible | CascadeOutcome), "it has no threshold"
-    why = why_infeasible(outcome)
+    nouns = verdict.nouns
+    why = why_infeasible(outcome, nouns)
     if outcome.reason is InfeasibleReason.NOT_CALIBRATED:
         score = verdict.uncertainty
         fault = "" if score.measured else f" Not measured: {score.reason}: {score.detail}."
@@ -390,9 +404,9 @@ def _without_threshold(verdict: Verdict) -> str:
         return f"Held back: {why[0].lower()}{why[1:]}"
     reason = "stage_not_used" if outcome.reason is None else outcome.reason.value
     return (
-        f"Held back: calibration found no threshold that keeps the error among answers at {outcome.alpha:g}, so "
-        f"nothing is accepted ({reason}: {why}) Route these questions elsewhere, or calibrate with a larger alpha, "
-        "more questions, or a better model."
+        f"Held back: calibration found no threshold that keeps the error among {nouns.many} at {outcome.alpha:g}, so "
+        f"nothing is accepted ({reason}: {why}) Route these {nouns.asked} elsewhere, or calibrate with a larger alpha, "
+        f"more {nouns.asked}, or a better model."
     )
 
 
@@ -420,7 +434,7 @@ def _remarks(verdict: Verdict) -> Iterator[str]:
         yield f"The score itself was not needed: {_settled_early(score)}."
     if (about := notes.get(NoteKind.AGREES_WITH_NONE)) is not None:
         unread = f", and {about[0]} compares the samples alone" if about else ""
-        yield f"The answer agrees with none of the {len(verdict.samples)} samples{unread}."
+        yield f"The {verdict.nouns.one} agrees with none of the {len(verdict.samples)} samples{unread}."
     if NoteKind.NOT_COMPARED in notes:
         listed = "; ".join(notes[NoteKind.NOT_COMPARED])
         yield f"Not judged, because the artifact leaves it out of the comparison: {listed}. Check it."
@@ -489,7 +503,7 @@ def _headline(verdict: Verdict) -> str:
 
 def _sections(verdict: Verdict) -> list[tuple[str, Sequence[str]]]:
     """Headings with their lines, in reading order; each has at least one line."""
-    sections: list[tuple[str, Sequence[str]]] = [("Answer", [_answer(verdict)])]
+    sections: list[tuple[str, Sequence[str]]] = [(verdict.nouns.one.capitalize(), [_answer(verdict)])]
     if verdict.by_items and verdict.items:
         sections.append(("Items", [_part_line(item) for item in verdict.items]))
     if verdict.meanings and verdict.samples:

@@ -14,6 +14,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact, load_artifact
+from guardrail.describe import Nouns, nouns_of
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges import JudgeSpec
@@ -113,14 +114,17 @@ def audit(
         asked = len(file.records)
         file, key = prepared(file, loaded, key)
         if left_out := asked - len(file.records):
-            print_line(f"{left_out} of {asked} questions are left out: the artifact was fitted on them.", "yellow")
+            print_line(
+                f"{left_out} of {asked} {nouns_of(loaded).asked} are left out: the artifact was fitted on them.",
+                "yellow",
+            )
         warn_undecided(file)
         result = run_audit(loaded, file.records, key, level=level, target=at_most, anytime=anytime)
     if as_json:
         # A group's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
         typer.echo(json.dumps(json.loads(result.model_dump_json()), indent=1))
     else:
-        _print_result(result, artifact)
+        _print_result(result, artifact, nouns_of(loaded))
         if result.verdict == "refuted":
             _print_what_helps(result, loaded, artifact, key, records)
     if result.verdict == "refuted":
@@ -203,11 +207,11 @@ def _two_for_failures() -> Iterator[None]:
         raise UsageError(str(error)) from error
 
 
-def _print_result(result: Audit, artifact: Path) -> None:
+def _print_result(result: Audit, artifact: Path, nouns: Nouns) -> None:
     title, style = TITLES[result.verdict]
-    text = "\n\n".join(sentences.audited(result))
+    text = "\n\n".join(sentences.audited(result, nouns))
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    for line in sentences.shifted(result):
+    for line in sentences.shifted(result, nouns):
         print_line(line)
     if result.verdict != "refuted":
         finish([], f"calibrate report {listed([artifact])}")

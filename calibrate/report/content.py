@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import CALLS, Nouns
 from guardrail.judges import distinct_answers
 from guardrail.notebook import percent
 from guardrail.outcome import CERTIFIED
@@ -25,7 +26,7 @@ from ..rules import RULES
 from ..scoring.scores import labels_of, values_of
 
 __all__ = [
-    *("Card", "Part", "Table", "categories", "contradictions", "headline", "merged_answers"),
+    *("Card", "Part", "Table", "categories", "contradictions", "headings", "headline", "merged_answers"),
     *("missed_labels", "reading", "rule_table", "score_table"),
 ]
 
@@ -80,17 +81,22 @@ class Card:
     """Distinct sampled answers with their share, most frequent first."""
 
 
-HEADLINE = ("answered by the model", "wrong among those answers", "wrong without the gate")
-"""The figures at the top of the report."""
+def headings(nouns: Nouns) -> tuple[str, str, str]:
+    """What the figures at the top of the report are."""
+    return (
+        "let through" if nouns is CALLS else "answered by the model",
+        f"wrong among those {nouns.many}",
+        "wrong without the gate",
+    )
 
 
-def headline(parts: Sequence[Part]) -> list[tuple[str, list[tuple[str, str]]]]:
-    """Each part with its `HEADLINE`, a figure and a note; the test part first, because nothing was fitted on it."""
-    return [(part.name, list(_headline(part.counts))) for part in reversed(parts)]
+def headline(parts: Sequence[Part], nouns: Nouns) -> list[tuple[str, list[tuple[str, str]]]]:
+    """Each part with its figures and notes; the test part first, because nothing was fitted on it."""
+    return [(part.name, list(_headline(part.counts, nouns))) for part in reversed(parts)]
 
 
-def _headline(counts: GateCounts) -> Iterator[tuple[str, str]]:
-    yield percent(counts.acceptance[0]), f"{counts.n_accepted:,} of {counts.n_asked:,} questions"
+def _headline(counts: GateCounts, nouns: Nouns) -> Iterator[tuple[str, str]]:
+    yield percent(counts.acceptance[0]), f"{counts.n_accepted:,} of {counts.n_asked:,} {nouns.asked}"
     if counts.error_rate is None:
         yield "-", "nothing is accepted"
     else:
@@ -98,7 +104,7 @@ def _headline(counts: GateCounts) -> Iterator[tuple[str, str]]:
         note = f"{counts.n_errors:,} of {counts.n_accepted:,}; 95 % interval {percent(low)} to {percent(high)}"
         yield percent(rate), note
     wrong = counts.n - counts.n_correct
-    yield percent(wrong / counts.n), f"{wrong:,} of {counts.n:,} questions"
+    yield percent(wrong / counts.n), f"{wrong:,} of {counts.n:,} {nouns.asked}"
 
 
 def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rules: bool) -> Table:

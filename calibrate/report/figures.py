@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from guardrail.describe import ANSWERS, Nouns
 from guardrail.errors import require
 from guardrail.gate import accepts
 from guardrail.outcome import Feasible, Infeasible
@@ -51,6 +52,8 @@ def risk_coverage(
     items: Items,
     outcome: Feasible | Infeasible,
     test: Items | None = None,
+    *,
+    nouns: Nouns = ANSWERS,
     name: str = "risk",
 ) -> Figure:
     """Error rate among answered questions against the share answered, with target, band and threshold.
@@ -59,8 +62,10 @@ def risk_coverage(
         items: The calibration items.
         outcome: The fitted threshold: a filled circle. Nothing is marked when it is infeasible.
         test: Items that were not fitted on: a second, dashed curve, and a square where the threshold ends on them.
+        nouns: What was scored.
         name: Prefix of the ids in the SVG; unique on a page.
     """
+    accepted = f"{nouns.asked} {nouns.accepted}"
     curve = risk_coverage_curve(items.uncertainty, items.error)
     low, high = _band(curve.coverage, curve.risk, items.error.size)
     at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
@@ -99,14 +104,16 @@ def risk_coverage(
         if test is not None:
             top = max(top, 1.15 * float(test.error.mean()), 0.0 if ends is None else ends[1] / 85)
         axes.set(xlim=(0, 101), ylim=(0, 100 * min(top, 1.02)))
-        axes.set(xlabel="questions answered, %", ylabel="wrong among answered, %")
+        axes.set(xlabel=f"{accepted}, %", ylabel=f"wrong among {nouns.accepted}, %")
         _legend(axes, colour)
 
-    label = "Error rate among answered questions against the share of questions answered"
+    label = f"Error rate among {nouns.given} against the share of {accepted}"
     return render(draw, name, label)
 
 
-def score_histogram(items: Items, threshold: float | None, unit: str, *, name: str = "scores") -> Figure:
+def score_histogram(
+    items: Items, threshold: float | None, unit: str, *, nouns: Nouns = ANSWERS, name: str = "scores"
+) -> Figure:
     """Scores of right answers (upwards) and of wrong ones (downwards).
 
     Scores with at most 40 values get narrow bars, and the line stands behind the bar that is accepted last.
@@ -115,6 +122,7 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
         items: The calibration items.
         threshold: Accept iff uncertainty <= this; None when infeasible.
         unit: Unit of the scores.
+        nouns: What was scored.
         name: Prefix of the ids in the SVG; unique on a page.
     """
     discrete = np.unique(items.uncertainty).size <= _FEW_VALUES
@@ -131,7 +139,7 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
         biggest = max(int(up.max()), int(down.max()), 1)
         bottom = -1.15 * max(int(down.max()), 0.25 * biggest)
         axes.set(xlim=(edges[0], edges[-1]), ylim=(bottom, 1.2 * max(int(up.max()), 1)))
-        sides = ((0.97, "top", "right answers", colour.blue), (0.03, "bottom", "wrong answers", colour.red))
+        sides = ((0.97, "top", f"right {nouns.many}", colour.blue), (0.03, "bottom", f"wrong {nouns.many}", colour.red))
         tall = max(up[3 * up.size // 4 :], default=0) > 0.6 * max(int(up.max()), 1)
         x, ha = (0.01, "left") if tall else (0.99, "right")  # out of the way of the bars
         for y, va, text, ink in sides:
@@ -139,11 +147,11 @@ def score_histogram(items: Items, threshold: float | None, unit: str, *, name: s
         if threshold is not None:
             _cut(axes, colour, _line(threshold, edges, discrete=discrete))
         shown = "" if unit == "probability" else f", {unit}"
-        axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel="questions")
+        axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel=nouns.asked)
         axes.tick_params(axis="x", pad=7)  # or the first may touch the lowest number of questions
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
-    return render(draw, name, "Scores of right and of wrong answers")
+    return render(draw, name, f"Scores of right and of wrong {nouns.many}")
 
 
 def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:

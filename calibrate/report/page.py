@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import caveats, confidence, guarantee, summary, unguardable, warning
+from guardrail.describe import caveats, confidence, guarantee, nouns_of, summary, unguardable, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.outcome import CERTIFIED
@@ -29,10 +29,10 @@ from ..rules import RULES, compared_rules
 from ..scoring.scores import arrays, labels_of, taken, units_of, values_of
 from . import sentences
 from .content import (
-    HEADLINE,
     Part,
     categories,
     contradictions,
+    headings,
     headline,
     merged_answers,
     missed_labels,
@@ -166,12 +166,13 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "artifact": artifact,
         "standing": sentences.standing(artifact, test),
         "good": artifact.outcome.n_accepted > 0,
-        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact)),
+        "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns_of(artifact)),
+        "nouns": nouns_of(artifact),
         "lines": summary(artifact),
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),
         "test": test,
-        "audited": [] if test is None else sentences.audited(test),
+        "audited": [] if test is None else sentences.audited(test, nouns_of(artifact)),
         "facts": sentences.facts(artifact),
         "caveats": caveats(artifact),
         "steps": sentences.next_steps(artifact, test, alone),
@@ -193,8 +194,8 @@ def _tables(
     merges = merged(fitted, judge_to_look_at(artifact.estimator.judge))
     ranking = _ranking(artifact, fitted)
     return {
-        "headline": headline(parts),
-        "heads": HEADLINE,
+        "headline": headline(parts, nouns_of(artifact)),
+        "heads": headings(nouns_of(artifact)),
         "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
         "evaluation": evaluation,
         "rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=False),
@@ -282,8 +283,8 @@ def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estim
         other = Items(pool.uncertainty, pool.error)
     spec = artifact.estimator
     return {
-        "risk-coverage": risk_coverage(items, artifact.outcome, other),
-        "scores": score_histogram(items, artifact.threshold, spec.unit),
+        "risk-coverage": risk_coverage(items, artifact.outcome, other, nouns=nouns_of(artifact)),
+        "scores": score_histogram(items, artifact.threshold, spec.unit, nouns=nouns_of(artifact)),
     }
 
 

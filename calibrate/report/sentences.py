@@ -11,12 +11,16 @@ import numpy as np
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
 from guardrail.describe import (
+    ANSWERS,
+    CALLS,
     FRESH_LABELS,
     USEFUL_AUROC,
+    Nouns,
     answer_if,
     asked,
     confidence,
     guarantee,
+    nouns_of,
     remedy,
     scope_in_words,
     stops_nothing,
@@ -109,7 +113,8 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
         return ArtifactVerdict("answers", "For evaluation only: no guard can use it", colour)
     if stops_nothing(artifact):
         return ArtifactVerdict("answers", "This gate stops nothing", "red")
-    return ArtifactVerdict("answers", "May answer, within limits", "green")
+    may = "May let calls through" if nouns_of(artifact) is CALLS else "May answer"
+    return ArtifactVerdict("answers", f"{may}, within limits", "green")
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +165,7 @@ def verdict_text(
         doubtful: See `second_look`.
         dependent: Questions of the fit that are hardly independent.
     """
-    tested = () if test is None else (held_out(artifact, test.held_out), *audited(test))
+    tested = () if test is None else (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
     return VerdictText(
         verdict=standing(artifact, test),
         lines=items_summary(artifact) if artifact.kind == "items" else summary(artifact, labels_needed(artifact)),
@@ -207,7 +212,7 @@ def warnings(
 
 def _of_the_numbers(artifact: CalibrationArtifact) -> Iterator[str]:
     """What the artifact's numbers advise, of less weight than a warning."""
-    outcome, diagnostics = artifact.outcome, artifact.outcome.diagnostics
+    outcome, diagnostics, nouns = artifact.outcome, artifact.outcome.diagnostics, nouns_of(artifact)
     weak = diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC
     if weak and ranking(artifact) is None and isinstance(outcome, Feasible):
         yield (
@@ -215,16 +220,16 @@ def _of_the_numbers(artifact: CalibrationArtifact) -> Iterator[str]:
             f"wrong (0.5 is guessing). {FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
-        yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its answers are wrong."
+        yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its {nouns.many} are wrong."
     if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
         yield (
-            f"Use a finer score: {outcome.tie_block} of {outcome.n} questions share the threshold's score and are "
+            f"Use a finer score: {outcome.tie_block} of {outcome.n} {nouns.asked} share the threshold's score and are "
             f"accepted or rejected together. {_finer(artifact)}"
         )
     if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
         yield (
-            f"Fix the sampling: {_left_out(artifact)}; such questions always abstain. The same `calibrate collect` "
-            "again asks those whose server failed."
+            f"Fix the sampling: {_left_out(artifact)}; such {nouns.asked} are always held back. The same `calibrate "
+            "collect` again asks those whose server failed."
         )
 
 
@@ -249,39 +254,43 @@ def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -
     undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
     if not undecided:
         return None
+    many = nouns_of(artifact).many
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
     commands = _for_each(records, "calibrate label {} --undecided --interactive")
     way = f": {commands} (or --judge-model MODEL in place of --interactive), then fit again."
     return (
-        f"{undecided} of {n} answers are undecided and count as wrong: {percent(wrong / n)} of the answers are wrong "
-        f"with them, {without} without. Labelling them can raise what is answered"
+        f"{undecided} of {n} {many} are undecided and count as wrong: {percent(wrong / n)} of the {many} are wrong "
+        f"with them, {without} without. Labelling them can raise what is accepted"
         f"{'.' if artifact.correctness.name == GIVEN else way}"
     )
 
 
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
     """Results of the gate on questions kept out of the fit, in one sentence."""
-    start = f"On {counts.n_asked} questions kept out of the fit the model answers {_share(counts.acceptance)}"
+    nouns, share = nouns_of(artifact), _share(counts.acceptance)
+    does = f"the gate lets {share} through" if nouns is CALLS else f"the model answers {share}"
+    start = f"On {counts.n_asked} {nouns.asked} kept out of the fit {does}"
     if counts.error_rate is None:
         return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
-    gave = "" if counts.power is None else f" It gives {_share(counts.power)} of its right answers."
+    verb = "lets through" if nouns is CALLS else "gives"
+    gave = "" if counts.power is None else f" It {verb} {_share(counts.power)} of its right {nouns.many}."
     return f"{start}. Of these {_share(counts.error_rate)} are wrong (target {percent(artifact.alpha)}).{gave}"
 
 
 def facts(artifact: CalibrationArtifact) -> list[Row]:
     """The facts that the artifact binds, as labelled rows."""
     outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
-    judge, similarity = artifact.estimator.judge, artifact.estimator.similarity
+    judge, similarity, nouns = artifact.estimator.judge, artifact.estimator.similarity, nouns_of(artifact)
     n, of = len(artifact.calibration.error), outcome.scope
     rows = [
         ("model", _identity(artifact)),
         ("asked", _plan(artifact)),
         ("prompt", _prompt(artifact)),
         (_noun(artifact), _scored_by(artifact.estimator)),
-        *([("same answer if", describe_spec(judge.name, judge.params))] if judge is not None else []),
+        *([(f"same {nouns.one} if", describe_spec(judge.name, judge.params))] if judge is not None else []),
         *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
-        ("right answer if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
-        ("questions", _data(artifact)),
+        (f"right {nouns.one} if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
+        (nouns.asked, _data(artifact)),
         *([("score chosen", _choice(artifact.data.choice))] if artifact.data.choice is not None else []),
         *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
         *([("scope", scope)] if (scope := scope_in_words(outcome.scope, artifact.estimator)) else []),
@@ -291,19 +300,19 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         low, high = outcome.interval
         rows += [
             ("threshold", answer_if(artifact)),
-            ("accepted", f"{outcome.n_accepted} of {n} ({percent(artifact.acceptance)} of all questions)"),
+            ("accepted", f"{outcome.n_accepted} of {n} ({percent(artifact.acceptance)} of all {nouns.asked})"),
             ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
              f"{percent(low)} to {percent(high)}, chosen after looking)"),
             ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
         ]  # fmt: skip
     else:
-        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome)}")]
+        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome, nouns)}")]
     rows += [
         (
             "promise",
-            guarantee(artifact.outcome, 1 - confidence(artifact))
+            guarantee(artifact.outcome, 1 - confidence(artifact), nouns)
             if artifact.outcome.n_accepted
-            else "nothing, so nothing is answered",
+            else f"nothing, so nothing is {nouns.accepted}",
         ),
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
@@ -339,8 +348,8 @@ def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
         return None
     then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
     return (
-        f"Allow longer answers: {data.n_cut_off} of {data.n_questions} were cut off at {plan.max_tokens} tokens, and "
-        f"are {then}. Collect into a new file with a larger --max-tokens."
+        f"Allow longer {nouns_of(artifact).many}: {data.n_cut_off} of {data.n_questions} were cut off at "
+        f"{plan.max_tokens} tokens, and are {then}. Collect into a new file with a larger --max-tokens."
     )
 
 
@@ -356,11 +365,13 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
     first = advice(test, alone) if test is not None and status in ("refuted", "above") else []
     rest = [*warnings(artifact), *_of_the_numbers(artifact)]
     if isinstance(artifact.outcome, Infeasible):  # its remedy is about the score as well
-        rest = [remedy(artifact.outcome), *(text for text in rest if text != ranking(artifact))]
+        rest = [remedy(artifact.outcome, nouns_of(artifact)), *(text for text in rest if text != ranking(artifact))]
     if status != "answers":
         return first + rest
     if (useless := unguardable(artifact)) is not None:
         return [*rest, useless]
+    if nouns_of(artifact) is CALLS:
+        return [*rest, "Put the artifact in front of the tool: GuardrailMiddleware(tools={TOOL: ARTIFACT})."]
     more = slots_argument(artifact)
     left_out = " Leave out slots that make no other question, as a clock." if artifact.prompt.slots else ""
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more}).{left_out}"]
@@ -406,19 +417,20 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
     interval = auroc_of(artifact)
     if interval is None or interval.verdict == "ranks":
         return None
+    many = nouns_of(artifact).many
     start = f"AUROC {interval.value:.2f} (95 % interval {interval.low:.2f} to {interval.high:.2f}; 0.5 is guessing)"
     if interval.verdict == "reversed":
         return (
-            f"Check the score: {start}. Wrong answers are more certain than right ones. Is the score upside down? "
+            f"Check the score: {start}. Wrong {many} are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
-            "not, the labels may be reversed (does `correct` mark the right answers?). If neither, this score "
+            f"not, the labels may be reversed (does `correct` mark the right {many}?). If neither, this score "
             f"misleads: use another score. {FRESH_LABELS}"
         )
     few = InfeasibleReason.TOO_FEW_ITEMS
     if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is few:
         return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     return (
-        f"Use another score: {start}. On these questions {artifact.estimator.name} does not rank "
+        f"Use another score: {start}. On these {nouns_of(artifact).asked} {artifact.estimator.name} does not rank "
         f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
     )
 
@@ -482,14 +494,15 @@ def second_look(suspicious: Suspicious, report: str = "") -> str | None:
     return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold.{listed}"
 
 
-def audited(audit: Audit) -> list[str]:
-    """The verdict of an audit, a paragraph each."""
+def audited(audit: Audit, nouns: Nouns = ANSWERS) -> list[str]:
+    """The verdict of an audit of answers or calls, a paragraph each."""
     target = percent(audit.target)
     if not audit.n:
-        return [f"No accepted answer has a label, so nothing can be said about a rate of {target}."]
-    counts = _seen(audit)
+        return [f"No accepted {nouns.one} has a label, so nothing can be said about a rate of {target}."]
+    counts = _seen(audit, nouns)
     if audit.verdict == "refuted":
-        return [f"{counts} {_unlikely(audit)} The promise does not hold on these questions.", _cause(audit)]
+        refuted = f"{counts} {_unlikely(audit)} The promise does not hold on these {nouns.asked}."
+        return [refuted, _cause(audit, nouns)]
     sure = percent(1 - audit.level)
     if audit.verdict == "supported":
         return [
@@ -502,8 +515,8 @@ def audited(audit: Audit) -> list[str]:
     return [f"{counts} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
 
 
-def _seen(audit: Audit) -> str:
-    kind = "accepted answers" if audit.population == "accepted" else "questions"
+def _seen(audit: Audit, nouns: Nouns) -> str:
+    kind = f"accepted {nouns.many}" if audit.population == "accepted" else nouns.asked
     rate = percent(audit.n_errors / audit.n)
     return f"{audit.n_errors} of {audit.n} labelled {kind} were wrong ({rate}; target {percent(audit.target)})."
 
@@ -520,54 +533,56 @@ def _unlikely(audit: Audit) -> str:
     )
 
 
-def shifted(audit: Audit) -> list[str]:
-    """Differences of the fresh questions from the calibration questions, and other warnings; a line each."""
-    shift = audit.shift
+def shifted(audit: Audit, nouns: Nouns = ANSWERS) -> list[str]:
+    """Differences of the fresh questions, or calls, from those of the calibration, and other warnings; a line each."""
+    shift, asked_for = audit.shift, nouns.asked
     lines = []
     if shift.calibration is not None and shift.acceptance_p is not None:
-        kind = "these questions"
+        kind = f"these {asked_for}"
         if shift.within is not None:
-            kind = f"the questions within the scope ({percent(shift.within)} of these)"
+            kind = f"the {asked_for} within the scope ({percent(shift.within)} of these)"
         lines.append(
             f"Accepted: {percent(shift.fresh)} of {kind}, {percent(shift.calibration)} at calibration "
             f"(p = {shift.acceptance_p:.2g})."
         )
     lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
     if shift.scores_differ:
-        lines.append("These questions look different from the calibration questions: the promise may not carry over.")
+        differ = f"These {asked_for} look different from the calibration {asked_for}: the promise may not carry over."
+        lines.append(differ)
     if audit.n_repeated:
         lines.append(
             f"{audit.n_repeated} records are not read: another one asks the same question, or is of the same cluster."
         )
     if audit.n_unlabelled:
         lines.append(
-            f"{audit.n_unlabelled} accepted answers have no label. That is sound only if those labelled were picked at "
-            "random."
+            f"{audit.n_unlabelled} accepted {nouns.many} have no label. That is sound only if those labelled were "
+            "picked at random."
         )
     return lines
 
 
-def _cause(audit: Audit) -> str:
+def _cause(audit: Audit, nouns: Nouns) -> str:
     """The most likely cause of a refutation."""
+    asked_for = nouns.asked
     here, there = (percent(_base_error(counts)) for counts in (audit.held_out, audit.at_calibration))
-    base = f"{here} of all answers are wrong, {there} at calibration"
+    base = f"{here} of all {nouns.many} are wrong, {there} at calibration"
     if audit.cause == "questions":
         shift, what = audit.shift, "uncertainty"
         p = shift.ks_p
         if p >= DIFFERENT and shift.acceptance_p is not None:
             what, p = "share accepted", shift.acceptance_p
         return (
-            f"Likely cause: these questions look different from the calibration questions ({what}: p = {p:.2g}; "
-            f"{base}). A promise holds for questions like the calibration questions only, under every rule."
+            f"Likely cause: these {asked_for} look different from the calibration {asked_for} ({what}: p = {p:.2g}; "
+            f"{base}). A promise holds for {asked_for} like the calibration {asked_for} only, under every rule."
         )
     if audit.cause == "labels":
         start = (
-            f"Likely cause: the labels, or harder questions. Uncertainty is as it was, and yet {base} (p = "
+            f"Likely cause: the labels, or harder {asked_for}. Uncertainty is as it was, and yet {base} (p = "
             f"{audit.base_error_p:.2g}). Compare the label rules and references of the two files. If the labels are "
-            "right, these questions are harder in a way that the score does not show."
+            f"right, these {asked_for} are harder in a way that the score does not show."
         )
     else:
-        start = "Nothing shows that questions or labels differ from those at calibration."
+        start = f"Nothing shows that {asked_for} or labels differ from those at calibration."
     if certifies(audit.rule):
         return f"{start} A certificate fails for a share delta of calibrations by itself."
     return f"{start} Rule {audit.rule} certifies nothing: about half of its gates lie somewhat above alpha."

@@ -15,7 +15,7 @@ from rich.text import Text
 from calibrate.cli.frame.terminal import VisibleConsole
 from examples.bank_agent.bank import CONTACTS
 from guardrail import CalibrationArtifact, Feasible
-from guardrail.describe import guarantee, why_infeasible
+from guardrail.describe import CALLS, guarantee, why_infeasible
 from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import visible
 
@@ -39,12 +39,12 @@ def show_calibration(artifact: CalibrationArtifact) -> None:
     """Print the promise of the artifact and the figures behind it."""
     outcome = artifact.outcome
     if not isinstance(outcome, Feasible):
-        CONSOLE.print(Panel(escape(why_infeasible(outcome)), title="calibration", border_style="red"))
+        CONSOLE.print(Panel(escape(why_infeasible(outcome, CALLS)), title="calibration", border_style="red"))
         return
     CONSOLE.print(
         Panel(
             f"Of {outcome.n} recorded transfers the gate lets {outcome.n_accepted} through, {outcome.n_errors} of them "
-            f"wrong.\n{escape(guarantee(outcome))}",
+            f"wrong.\n{escape(guarantee(outcome, nouns=CALLS))}",
             title=f"calibrated for {outcome.alpha:.0%} error",
             border_style="blue",
         )

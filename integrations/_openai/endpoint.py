@@ -327,10 +327,11 @@ async def _parts(reply: Any, most: int) -> AsyncGenerator[bytes, None]:
 
 
 async def _data(parts: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
-    """The data of server-sent events."""
+    """The data of server-sent events, whose lines end with LF, CR or both."""
     line: list[bytes] = []
     async with aclosing(parts):
         async for part in parts:
+            part = part.replace(b"\r", b"\n")  # of CR LF an empty line is left, which says nothing
             line.append(part)
             if b"\n" not in part:
                 continue

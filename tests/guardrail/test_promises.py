@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import re
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import AIMessage
 from typer.testing import CliRunner
 
 from calibrate.cli import app
+from calibrate.evaluation.planning import labels_needed
 from calibrate.fitting import fit
+from calibrate.report.sentences import facts, next_steps, standing, verdict_text
 from guardrail import Guardrail
 from guardrail.artifact import (
     CalibrationArtifact,
@@ -19,10 +23,13 @@ from guardrail.artifact import (
     Spent,
     StageShare,
 )
+from guardrail.bindings import bindings_for
 from guardrail.describe import (
+    CALLS,
     Asked,
     Terms,
     answer_if,
+    caveats,
     describe,
     guarantee,
     promise_line,
@@ -39,6 +46,7 @@ from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
+from guardrail.verdict import next_step
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS
 
@@ -85,14 +93,51 @@ def test_the_line_of_a_certificate() -> None:
 
 def test_the_line_of_a_gate_on_tool_calls_speaks_of_calls() -> None:
     """Who reads "answers 20 % of questions" about a transfer does not know what was counted."""
-    assert promise_line(0.1, 200, CERTIFICATE, Asked(calls=True)).startswith(
+    assert promise_line(0.1, 200, CERTIFICATE, Asked(nouns=CALLS)).startswith(
         "Rule certified, a certificate: at most 10 % of the calls let through are wrong, with 90 % confidence. It lets "
         "20 % of all calls through; at calibration "
     )
-    assert promise_line(0.1, 200, NOTHING, Asked(calls=True)).endswith("so no call is let through.")
+    assert promise_line(0.1, 200, NOTHING, Asked(nouns=CALLS)).endswith("so nothing is let through.")
     judged = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
     assert "of all calls through" in promises(artifact(CERTIFIED, estimator=judged))[0]
     assert answer_if(artifact(CERTIFIED, estimator=judged)).startswith("let a call through if primary_disagreement <= ")
+
+
+def transfer(to: str) -> str:
+    """Send money."""
+    return to
+
+
+PARTS = ("plan for the score", "judge")
+"""Findings about what is drawn and compared: there an answer is any reply of the model."""
+
+
+@pytest.mark.parametrize("outcome", [CERTIFIED, ACRC, NONE], ids=["certified", "acrc", "none"])
+def test_all_that_is_said_about_a_gate_on_calls_speaks_of_calls(outcome: Outcome, tmp_path: Path) -> None:
+    """Terminal, report, doctor, notebook: in none of them a transfer is an answer to a question."""
+    judged = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
+    own = artifact(outcome, estimator=judged)
+    own.save(tmp_path / "transfers.json")
+    call = {"name": "transfer", "args": {"to": "bob"}, "id": "1", "type": "tool_call"}
+    sending: Any = AIMessage("", tool_calls=[call])
+    model = ScriptedChat(script={"sure?": [sending], "unsure?": [sending, "No.", "Yes."]})
+    fitted = outcome.model_copy(update={"threshold": 0.1})
+    plain = make_artifact(model, n=4, bindings=bindings_for([transfer])).model_copy(update={"outcome": fitted})
+    verdicts = [Guardrail(model=model, artifact=plain).assess(question) for question in ("sure?", "unsure?")]
+    said = [
+        describe(own),
+        *summary(own, labels_needed(own)),
+        *caveats(own),
+        *(f"{name}: {value}" for name, value in facts(own)),
+        *verdict_text(own).warnings,
+        *next_steps(own),
+        standing(own).title,
+        *(f"{f.check}: {f.detail} {f.fix}" for f in examine(str(tmp_path / "transfers.json")) if f.check not in PARTS),
+        *(f"{verdict.detail} {verdict.guarantee} {next_step(verdict)}" for verdict in verdicts),
+    ]
+    of_the_model = re.compile(r"1 greedy answer|template '\{question\}'")
+    wrong = [line for line in said if re.search("answer|question", of_the_model.sub("", line))]
+    assert not wrong, "\n".join(wrong)
 
 
 def test_an_artifact_takes_the_figures_from_its_fields() -> None:

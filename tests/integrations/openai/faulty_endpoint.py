@@ -29,6 +29,8 @@ PATH = "/chat/completions"
 TRICKLED = 400
 """Drops of a trickle, .02 s apart."""
 LONG = b"Content-Type: application/json\r\nContent-Length: 100000\r\n\r\n"
+LINE_ENDS = {"cr": "\r", "crlf": "\r\n"}
+"""Other line ends than LF of server-sent events; the standard allows all three."""
 EVENTS = b"HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n\r\n"
 TRICKLES = {
     "trickle": (b"HTTP/1.1 200 OK\r\n" + LONG, b" "),
@@ -300,6 +302,8 @@ class Endpoint:
         elif mode != "cut_stream":
             events.append({**common, "choices": [], "usage": usage})
         content = "".join(f"data: {json.dumps(event)}\n\n" for event in events) + "data: [DONE]\n\n"
+        if mode in LINE_ENDS:
+            content = content.replace("\n", LINE_ENDS[mode])
         return _http(content.encode(), kind="text/event-stream")
 
 

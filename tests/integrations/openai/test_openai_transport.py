@@ -28,7 +28,7 @@ from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
-from tests.integrations.openai.faulty_endpoint import TRICKLES, Endpoint, serving
+from tests.integrations.openai.faulty_endpoint import LINE_ENDS, TRICKLES, Endpoint, serving
 
 KEY, TOKEN = "sk-very-secret-0123456789", "header-secret-9876"
 ANSWERS = {"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
@@ -157,6 +157,13 @@ def test_a_stream_is_asked_for_again_until_it_begins(endpoint: Endpoint, mode: s
 def test_fields_of_a_particular_server_are_streamed_too(endpoint: Endpoint, way: Any) -> None:
     assert way(chat(endpoint, extra_body={"top_k": 3})) == "Paris"
     assert endpoint.bodies[-1]["top_k"] == 3
+
+
+@pytest.mark.parametrize("mode", LINE_ENDS)
+def test_events_are_read_whatever_ends_their_lines(endpoint: Endpoint, mode: str) -> None:
+    """A server may end lines with CR, CR LF or LF; its answer must not be lost for that."""
+    endpoint.answers, endpoint.mode = {"sure?": ["one two three"]}, mode
+    assert stream(chat(endpoint)) == "one two three"
 
 
 @pytest.mark.parametrize("way", STREAMS)
