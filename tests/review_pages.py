@@ -28,7 +28,7 @@ def verdict(value: float = 1.36, threshold: float = 0.61) -> dict[str, Any]:
     return {
         "accepted": value <= threshold,
         "detail": f"Held back: semantic_entropy {value} > {threshold} nats, the threshold calibrated for 10% error "
-        "among answers that are given. The model's own answers disagree too much.",
+        "among answers given. The model's own answers disagree too much.",
         "uncertainty": {"value": value, "unit": "nats", "estimator": "semantic_entropy"},
         "threshold": threshold,
         "guarantee": "Among the answers that are given, at most 10% are wrong, with 90% confidence.",
