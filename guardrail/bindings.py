@@ -104,27 +104,45 @@ def read_bindings(path: str | Path) -> Bindings:
 
 
 def schemas_of(bindings: Bindings | None) -> dict[str, dict[str, Any]]:
-    """The JSON schema of the arguments of each tool, by its name."""
-    tools = () if bindings is None else (tool["function"] for tool in bindings.tools)
-    return {tool["name"]: dict(tool["parameters"]) for tool in tools if tool.get("parameters")}
+    """The JSON schema of the arguments of each tool, by its name; its description is the tool's."""
+    schemas = {}
+    for tool in () if bindings is None else (tool["function"] for tool in bindings.tools):
+        if tool.get("parameters"):
+            described = {"description": tool["description"]} if tool.get("description") else {}
+            schemas[tool["name"]] = {**tool["parameters"], **described}
+    return schemas
 
 
 def arguments_fault(schema: Mapping[str, Any], arguments: Mapping[str, Any]) -> str | None:
     """Why the arguments of a call do not fit the JSON schema of its tool, in words; None if they fit.
 
-    References out of the schema are not followed: an MCP server could name any address.
+    A tool that lists its arguments has no others, unless its schema allows them by ``additionalProperties``: LangChain
+    drops them before the tool runs. References out of the schema are not followed: an MCP server could name any
+    address.
     """
     jsonschema = require("jsonschema", extra="review")
     registry = require("referencing", extra="review").Registry()
     try:
         jsonschema.Draft202012Validator.check_schema(schema)
-        faults = jsonschema.Draft202012Validator(schema, registry=registry).iter_errors(dict(arguments))
+        complete = {"unevaluatedProperties": False, **schema} if "properties" in schema else schema
+        faults = jsonschema.Draft202012Validator(complete, registry=registry).iter_errors(dict(arguments))
         fault = jsonschema.exceptions.best_match(faults)
     except Exception as error:  # its own errors, and those of what a schema refers to
         return f"the schema of the tool cannot be used ({type(error).__name__})"
     if fault is None:
         return None
-    return ": ".join(filter(None, (".".join(map(str, fault.absolute_path)), fault.message[:_LONGEST_FAULT])))
+    return ": ".join(filter(None, (".".join(map(str, fault.absolute_path)), _fault_in_words(fault)[:_LONGEST_FAULT])))
+
+
+def _fault_in_words(fault: Any) -> str:
+    if fault.validator == "pattern":
+        example = next(iter(fault.schema.get("examples", ())), None)
+        such_as = f", such as {example}" if isinstance(example, str) else ""
+        return f"{fault.instance} must look like the pattern {fault.validator_value}{such_as}"
+    if fault.validator in ("additionalProperties", "unevaluatedProperties") and not fault.absolute_path:
+        undeclared = [name for name in fault.instance if name not in fault.schema.get("properties", {})]
+        return f"the tool has no argument {', '.join(undeclared)}"
+    return str(fault.message)
 
 
 def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:

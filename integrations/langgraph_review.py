@@ -68,7 +68,7 @@ __all__ = [
 ]
 
 
-LEFT = "The interrupt is not open any more: a new message came in its conversation, or it was answered elsewhere."
+LEFT = "The conversation went on without this decision: a new message came in it, or its run was resumed elsewhere."
 """Why an item is closed without a decision, or its decision is not carried out."""
 LOST = (
     "The checkpointer has no thread of this name, so the decision is not carried out. Resume with the checkpointer "
@@ -291,9 +291,12 @@ class ReviewBridge(BaseBridge):
     def _resume(self, graph: Any, config: Any, run_with: Mapping[str, Any]) -> Steps[dict[str, Any] | None]:
         state = yield _state(graph, config)
         waiting = self._open(state, config)
-        if _undecided(waiting) or self._is_lost(state, config):
+        if self._is_lost(state, config):
             return None
         past = yield _past(graph, config)
+        if _undecided(waiting):
+            self._drop(_ids(past), waiting)
+            return None
         leases = self._lease(state, waiting, past)
         if leases:
             with self._work(leases) as work:

@@ -21,6 +21,7 @@ from functools import lru_cache
 from typing import Any, get_args
 
 from sqlalchemy import (
+    Connection,
     Float,
     Integer,
     Row,
@@ -36,6 +37,7 @@ from sqlalchemy import (
 from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
+from ..plain_json import sha256_hex
 from . import tables
 from .database import DEADLINE, Database
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
@@ -52,6 +54,8 @@ _FIRST_PAUSE, _LONGEST_PAUSE = 0.05, 1.0
 _LAST_LOOK = 0.5
 """Seconds that the last look of a wait may take beyond it."""
 _LONGEST_WORD = 32
+_RANDOM = 32
+"""Random hex digits of a lease's token."""
 _log = logging.getLogger(__name__)
 
 
@@ -61,7 +65,7 @@ class Lease:
 
     Attributes:
         item: The item.
-        token: Proof of the hold; needed to renew, release and decide.
+        token: Proof of the hold; needed to renew, release and decide. It is of use to this reviewer only.
         reviewer: Who holds it.
         until: Time at which the item goes back to the queue, in seconds since 1970.
     """
@@ -247,7 +251,7 @@ class ReviewStore:
                 return None
             if row.state == "claimed" and row.lease_until <= now:
                 tables.log(connection, row.id, now, tables.SYSTEM, "lease_expired", {"holder": row.holder})
-            token, until = secrets.token_hex(16), now + seconds
+            token, until = _token_of(reviewer), now + seconds
             changed = {"state": "claimed", "holder": reviewer, "lease": token, "lease_until": until}
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
             tables.log(connection, row.id, now, reviewer, "claimed", {"until": until})
@@ -276,7 +280,7 @@ class ReviewStore:
         with self.database.write() as connection:
             now = self.database.now(connection)
             row = tables.fetch(connection, lease.item.id, lock=True)
-            _check_held(row, lease, now)
+            _check_held(connection, row, lease, now)
             until = now + seconds
             changed = {"state": "claimed", "holder": lease.reviewer, "lease_until": until}
             connection.execute(update(items).where(items.c.number == row.number).values(**changed))
@@ -294,7 +298,7 @@ class ReviewStore:
         with self.database.write() as connection:
             now = self.database.now(connection)
             row = tables.fetch(connection, lease.item.id, lock=True)
-            _check_held(row, lease, now)
+            _check_held(connection, row, lease, now)
             tables.put_back(connection, row, keep_token=False)
             tables.log(connection, row.id, now, lease.reviewer, "released", {})
 
@@ -338,7 +342,7 @@ class ReviewStore:
             there = tables.as_item(row)
             if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
                 return there  # a retry whose first answer was lost
-            _check_held(row, lease, now)
+            _check_held(connection, row, lease, now)
             if decision.action not in there.content.allowed:
                 allowed = ", ".join(there.content.allowed)
                 raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
@@ -551,6 +555,11 @@ class ReviewStore:
             lines = connection.execute(query).all()
         return [tables.as_event(line) for line in reversed(lines)]
 
+    def left_undone(self, ids: Sequence[str]) -> dict[str, str]:
+        """Why decisions were not carried out, and why items were closed before their deadline, by the item's id."""
+        with self.database.read() as connection:
+            return tables.left_undone(connection, ids)
+
     def note_event(self, what: str, detail: dict[str, Any], *, who: str = tables.SYSTEM, item: str = "") -> None:
         """Add a line to the audit trail, e.g. a monitor's alarm.
 
@@ -658,9 +667,12 @@ def _check_lease(reviewer: str, seconds: float) -> None:
     check_seconds("a lease", seconds, "Use 600.")
 
 
-def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
+def _check_held(connection: Connection, row: Row[Any], lease: Lease, now: float) -> None:
     if row.state == "decided":
         raise AlreadyDecidedError(f"item {row.id} was already decided by {row.holder}; that decision stands.")
+    why = tables.left_undone(connection, [row.id]).get(row.id) if row.state == "expired" else None
+    if why is not None:
+        raise ItemExpiredError(f"item {row.id} was closed, and nobody waits for a decision any more. {why}")
     if row.state == "expired" or (row.deadline is not None and row.deadline <= now):
         raise ItemExpiredError(f"the deadline of item {row.id} has passed, so nobody waits for a decision any more.")
     if row.lease != lease.token:
@@ -668,3 +680,15 @@ def _check_held(row: Row[Any], lease: Lease, now: float) -> None:
         raise LeaseLostError(
             f"{lease.reviewer}'s lease of item {row.id} has ended and {holder}. Nothing was recorded; claim it again."
         )
+    if lease.token != _token_of(lease.reviewer, lease.token[:_RANDOM]):
+        owner = f"{row.holder}'s" if row.holder else "another reviewer's"
+        raise LeaseLostError(
+            f"this lease of item {row.id} is {owner}, not {lease.reviewer}'s. Nothing was recorded; only the reviewer "
+            "who claimed the item can decide it."
+        )
+
+
+def _token_of(reviewer: str, random: str | None = None) -> str:
+    """A lease's token: a random half, and a half that binds it to the reviewer also when the item is put back."""
+    random = secrets.token_hex(_RANDOM // 2) if random is None else random
+    return random + sha256_hex(f"{random} {reviewer}", _RANDOM)

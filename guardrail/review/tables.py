@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+from collections.abc import Sequence
 from typing import Any, get_args
 from urllib.parse import urlsplit
 
@@ -58,6 +59,7 @@ __all__ = [
     "finished",
     "insert_into",
     "items",
+    "left_undone",
     "log",
     "make_tables",
     "marks",
@@ -323,6 +325,15 @@ def extend_or_reopen(connection: Connection, row: Row[Any], now: float, until: f
         changed |= {"state": "pending", "holder": None, "lease_until": None}
     connection.execute(update(items).where(items.c.number == row.number).values(**changed))
     log(connection, row.id, now, SYSTEM, "reopened" if late else "extended", {"until": latest})
+
+
+def left_undone(connection: Connection, ids: Sequence[str]) -> dict[str, str]:
+    """Why decisions were not carried out, and why items were closed before their deadline, by the item's id."""
+    ends = events.c.what.in_(("not_carried_out", "cancelled", "reopened"))
+    query = select(events).where(events.c.item.in_(ids), ends).order_by(events.c.number)
+    last = {line.item: line for line in connection.execute(query)}
+    reasons = {item: json.loads(line.detail).get("reason", "") for item, line in last.items()}
+    return {item: str(reason) for item, reason in reasons.items() if reason}
 
 
 def post(connection: Connection, item: Item, now: float) -> None:

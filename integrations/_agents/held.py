@@ -15,6 +15,7 @@ from uuid import uuid4
 from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field, ValidationError
 
+from guardrail.bindings import schemas_of
 from guardrail.errors import UsageError
 from guardrail.files import check_version, problem_of
 from guardrail.plain_json import json_fault, spelled
@@ -66,7 +67,6 @@ class Conversation(Frozen):
     @classmethod
     def of(cls, messages: Sequence[BaseMessage], bindings: Bindings | None = None) -> Conversation:
         """The conversation before a message, and the tools that the agent offers."""
-        tools = [tool["function"] for tool in (() if bindings is None else bindings.tools)]
         turns = [_cut(turn) for turn in plain_turns([message for message in messages if message.type != "system"])]
         room, shown = LONGEST_TALK, 0
         for turn in reversed(turns):
@@ -79,7 +79,7 @@ class Conversation(Frozen):
             question=spelled(question_text(messages)),
             messages=(*mark, *turns[older:]),
             digest=conversation_digest(messages),
-            schemas={tool["name"]: tool["parameters"] for tool in tools if tool.get("parameters")},
+            schemas=schemas_of(bindings),
         )
 
 

@@ -24,7 +24,15 @@ from guardrail import (
     UnmeasuredError,
     UsageError,
 )
-from guardrail.bindings import binding_settings, bindings_for, json_format, native_settings, read_bindings
+from guardrail.bindings import (
+    arguments_fault,
+    binding_settings,
+    bindings_for,
+    json_format,
+    native_settings,
+    read_bindings,
+    schemas_of,
+)
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
@@ -460,3 +468,33 @@ def test_native_samplers_get_what_they_can_take() -> None:
     with pytest.raises(UsageError, match="tool_choice: it cannot be enforced"):
         native_settings(CALLER, tools_only, PERSON_CALL)
     assert binding_settings(CALLER, JSON) == {"response_format": json_format(Person)}
+
+
+ORDER = {"type": "string", "pattern": r"^[A-Z]\d+$"}
+
+
+@pytest.mark.parametrize(
+    ("schema", "arguments", "fault"),
+    [
+        ({"properties": {"a": {}}}, {"a": 1, "x": 1}, "the tool has no argument x"),
+        ({"properties": {}}, {"x": 1}, "the tool has no argument x"),
+        ({"properties": {"a": {}}, "additionalProperties": False}, {"x": 1}, "the tool has no argument x"),
+        ({"properties": {"a": {}}, "additionalProperties": True}, {"x": 1}, None),
+        ({"properties": {"a": {}}, "additionalProperties": {"type": "string"}}, {"x": "b"}, None),
+        ({"properties": {"a": {}}, "patternProperties": {"^x": {}}}, {"x": 1}, None),
+        ({"properties": {"a": {}}, "allOf": [{"properties": {"x": {}}}]}, {"x": 1}, None),
+        ({"type": "object"}, {"x": 1}, None),
+        ({"properties": {"order": ORDER}}, {"order": "17"}, r"order: 17 must look like the pattern ^[A-Z]\d+$"),
+        ({"properties": {"order": {**ORDER, "examples": ["A17"]}}}, {"order": "17"}, r"\d+$, such as A17"),
+    ],
+)
+def test_arguments_that_a_tool_does_not_take(
+    schema: dict[str, Any], arguments: dict[str, Any], fault: str | None
+) -> None:
+    """LangChain drops an argument that the tool does not declare, while the agent is told that the tool ran with it."""
+    found = arguments_fault(schema, arguments)
+    assert found is None if fault is None else found is not None and fault in found, found
+
+
+def test_the_schema_of_a_tool_says_what_the_tool_does() -> None:
+    assert schemas_of(bindings_for([look_up]))["look_up"]["description"] == "Look a city up."

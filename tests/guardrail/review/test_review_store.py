@@ -12,6 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -728,3 +729,33 @@ def test_an_expiring_key_is_added_once_and_changed_by_its_owner(store_url: str) 
         store.purge(older_than=86_400, who="ann")
         with store.database.read() as connection:
             assert not connection.execute(text("SELECT * FROM review_marks")).all()
+
+
+def test_a_lease_is_of_use_to_the_reviewer_who_claimed_the_item_only(store: ReviewStore, now: list[float]) -> None:
+    """With the value of Karl's lease Dora decided an item that Karl was reviewing."""
+    item = store.enqueue(content())
+    lease = store.claim("karl", seconds=60)
+    assert lease is not None
+    hers = replace(lease, reviewer="dora")
+    with pytest.raises(LeaseLostError, match=f"this lease of item {item.id} is karl's, not dora's"):
+        store.decide(hers, Decision(action="approve"))
+    with pytest.raises(LeaseLostError, match="karl's"):
+        store.renew(hers)
+    with pytest.raises(LeaseLostError, match="karl's"):
+        store.release(hers)
+    now[0] += 61
+    store.expire()  # the item is pending again, and its lease still counts for Karl
+    with pytest.raises(LeaseLostError, match="another reviewer's, not dora's"):
+        store.decide(hers, Decision(action="approve"))
+    assert store.decide(lease, Decision(action="approve")).holder == "karl"
+
+
+def test_an_item_that_was_closed_says_why(store: ReviewStore) -> None:
+    """A reviewer read "the deadline has passed" where the customer had written another message."""
+    item = store.enqueue(content())
+    lease = store.claim("karl")
+    assert lease is not None
+    store.cancel(item.id, why="The conversation went on.")
+    with pytest.raises(ItemExpiredError, match=r"nobody waits for a decision any more\. The conversation went on\."):
+        store.decide(lease, Decision(action="approve"))
+    assert store.left_undone([item.id, "0" * 32]) == {item.id: "The conversation went on."}

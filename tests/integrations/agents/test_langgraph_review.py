@@ -600,6 +600,26 @@ def test_a_decision_that_came_after_the_new_message_is_noted_and_told_once(
     assert len(stale) == 1
 
 
+def test_a_decision_that_was_left_behind_is_noted_though_the_next_call_waits_already(store: Any) -> None:
+    """Nobody learned that the approved transfer was not made, as long as another one waited."""
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    agent.invoke({"messages": "pay bob"}, CONFIG)
+    decide(store, item, action="approve")
+    assert bridge.resume(agent, CONFIG) is None, "a worker that polls does not call enqueue"
+    assert "a new message came" in store.left_undone([item.id])[item.id]
+
+
+def test_a_run_that_went_on_without_the_queue_is_noted(store: Any) -> None:
+    """The program approved by itself what a person rejected: History must not say that the rejection was followed."""
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    decide(store, item, action="reject")
+    assert "sent 5 to bob" in texts_of(agent.invoke(APPROVE, CONFIG))
+    assert bridge.resume(agent, CONFIG) is None
+    assert "its run was resumed elsewhere" in store.left_undone([item.id])[item.id]
+
+
 def test_what_was_carried_out_is_not_called_stale(store: Any) -> None:
     agent = transferring(5, 0, 1, 2, 3, more=NEVER_MIND)
     bridge, item = queued(store, agent)
