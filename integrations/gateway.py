@@ -25,7 +25,7 @@ from multiprocessing.connection import wait
 from pathlib import Path
 from typing import Any
 
-from guardrail.errors import UsageError, require
+from guardrail.errors import UsageError, require, show_details
 from guardrail.plain_json import visible
 
 from ._gateway.app import Gateway
@@ -241,6 +241,8 @@ def _work(arguments: argparse.Namespace, number: int, sockets: list[socket.socke
     """One of several processes."""
     os.setpgrp()  # Ctrl-C reaches the supervisor, which passes it on
     os.environ[WORKER] = str(number)
+    if arguments.verbose:
+        show_details()
     _serve(require("uvicorn", extra="serve"), _gateway(arguments), sockets)
 
 

@@ -34,7 +34,7 @@ from guardrail.review.monitors import Monitors
 from guardrail.review.store import ReviewStore
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config, parsed_config
-from integrations.gateway import Gateway, _serve, _supervise, add_arguments, run
+from integrations.gateway import Gateway, _serve, _supervise, _work, add_arguments, run
 from tests import postgres
 from tests.integrations.gateway.conftest import MODEL, PLAIN, SURE, UNSURE, Held, Serve
 
@@ -117,6 +117,20 @@ def test_a_process_that_is_started_again_while_the_gateway_stops_is_stopped(monk
         for server in opened:
             server.close()
     assert [worker.alive for worker in made] == [False, False]
+
+
+@pytest.mark.parametrize("verbose", [False, True])
+def test_a_worker_writes_its_log_in_full_if_the_command_was_told_to(
+    verbose: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The requests are answered in the workers, and a new process starts without the settings of the log."""
+    told: list[str] = []
+    for name in ("_gateway", "_serve", "show_details"):
+        monkeypatch.setattr(f"integrations.gateway.{name}", lambda *_, name=name: told.append(name))
+    monkeypatch.setattr("os.setpgrp", lambda: None)
+    monkeypatch.setenv("GUARDRAIL_WORKER", "1")
+    _work(argparse.Namespace(verbose=verbose), 1, [])
+    assert told == ["show_details"] * verbose + ["_gateway", "_serve"]
 
 
 def children_of(pid: int) -> list[int]:
