@@ -140,7 +140,7 @@ def _first_call(drawn: SampleSet, gate: Gate) -> Uncertainty | None:
     if estimator.after_first is None or threshold is None:
         return None
     stage = gate.artifact.plan.model_copy(update={"n": estimator.first})
-    cheap = measure(first_stage(drawn, estimator.first), estimator.members[0], stage)
+    cheap = measure(first_stage(drawn, estimator.first, stage), estimator.members[0], stage)
     if cheap.value is None:
         return estimator.unmeasured(cheap.reason or Unmeasured.NOT_FINITE, f"{cheap.estimator}: {cheap.detail}")
     low, high = estimator.after_first(cheap.value)

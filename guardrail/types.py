@@ -440,9 +440,9 @@ class Uncertainty(Frozen):
     detail: str = ""
     """The reason in words."""
     is_bound: bool = False
-    """Whether ``value`` is a bound and not the score: in two stages the first call decided, and no sample was drawn."""
+    """Whether ``value`` is a bound and not the score: the first of two stages decided, without further samples."""
     first: float | None = None
-    """Of two stages: the score of the first call, which every verdict has; otherwise None."""
+    """Of two stages: the score of the first one, which every verdict has; otherwise None."""
 
     @model_serializer(mode="wrap")
     def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:

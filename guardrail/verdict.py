@@ -431,7 +431,7 @@ def _remarks(verdict: Verdict) -> Iterator[str]:
     """The sentences after the reason."""
     score, notes = verdict.uncertainty, {note.kind: note.about for note in verdict.notes}
     if score.is_bound:
-        yield f"The score itself was not needed: {_settled_early(score)}."
+        yield f"The score itself was not needed: {_settled_early(verdict)}."
     if (about := notes.get(NoteKind.AGREES_WITH_NONE)) is not None:
         unread = f", and {about[0]} compares the samples alone" if about else ""
         yield f"The {verdict.nouns.one} agrees with none of the {len(verdict.samples)} samples{unread}."
@@ -453,9 +453,12 @@ def _remarks(verdict: Verdict) -> Iterator[str]:
         )
 
 
-def _settled_early(score: Uncertainty) -> str:
+def _settled_early(verdict: Verdict) -> str:
     """How the first of two stages decided."""
-    return f"settled by the first call, whose score is {score.first:.4g}, whatever the samples say"
+    first, n = f"whose score is {verdict.uncertainty.first:.4g}", len(verdict.samples)
+    if n:
+        return f"settled by the answer and its first {n} samples, {first}, whatever the other samples say"
+    return f"settled by the first call, {first}, whatever the samples say"
 
 
 # -- All the evidence --------------------------------------------------------------------------------------------------
@@ -568,7 +571,7 @@ def _score(verdict: Verdict) -> list[str]:
     if threshold is not None:
         lines.append(score_bar(uncertainty.value, threshold))
     if uncertainty.is_bound:
-        lines.append(_line(_settled_early(uncertainty)))
+        lines.append(_line(_settled_early(verdict)))
     elif uncertainty.detail:
         lines.append(_line(uncertainty.detail))
     return lines

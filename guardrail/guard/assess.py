@@ -213,10 +213,13 @@ class Assessor:
             sampler = replace(sampler, memory=Draw(Draws(), "stages"))
         (drawn,) = yield from replace(sampler, plan=plan.model_copy(update={"n": n})).draw_steps([messages])
         gates = tuple(_by_digest(self.gates(drawn.primary)).values())
+        # A sample that cannot be read is not in a set: the next one takes its place, as in a set drawn at once.
+        lost = drawn.primary is not None and len(drawn.samples) < n
+        lost = lost and drawn.problem in (Unmeasured.UNREADABLE, Unmeasured.REJECTED)
         # A primary draw that failed needs no samples: no gate could accept its answer.
-        if not gates or drawn.problem is not None:
+        if not gates or (drawn.problem is not None and not lost):
             return drawn, {}
-        if self.staged:
+        if self.staged and not lost:
             look = partial(by_first_call, drawn, gates, accept_only=self.accept_only)
             slow = any(gate.estimator.takes_time(drawn) for gate in gates)
             settled: Mapping[str, Uncertainty] | None = yield computation(look, slow=slow)

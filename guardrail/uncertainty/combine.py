@@ -20,7 +20,7 @@ from ..errors import ArtifactMismatchError, UsageError
 from ..files import problem_of
 from ..sampling.replies import refused_samples
 from ..specs import EstimatorSpec
-from ..types import Frozen, Missing, SampleSet, Uncertainty, Unit, Unmeasured
+from ..types import Frozen, Missing, SampleSet, SamplingPlan, Uncertainty, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .training import Training
 
@@ -341,13 +341,15 @@ _OF_THE_ENDPOINT = frozenset({Unmeasured.DEGENERATE_SAMPLES, Unmeasured.MISCONFI
 """Problems found before a question was drawn: they hold back every question."""
 
 
-def first_stage(drawn: SampleSet, samples: int) -> SampleSet:
+def first_stage(drawn: SampleSet, samples: int, plan: SamplingPlan) -> SampleSet:
     """The set as it was after its first stage: the primary answer, so many samples, and only a problem of these.
 
-    A sample that the transport lost is not in the set, so that the next one takes its place here; at run time the first
-    stage then fails. That abstains more often, and not by what the samples say.
+    A sample that was lost is not in the set, so that the next one takes its place here. So it does at run time, unless
+    the transport lost it: the first stage then fails. That abstains more often, and not by what the samples say.
     """
-    if drawn.primary is None or drawn.problem in _OF_THE_ENDPOINT or len(drawn.samples) < samples:
+    unended = drawn.problem is Unmeasured.UNREADABLE and plan.cut_off == "abstain"
+    unended = unended and drawn.primary is not None and drawn.primary.finish_reason is None  # see `only_ended`
+    if drawn.primary is None or unended or drawn.problem in _OF_THE_ENDPOINT or len(drawn.samples) < samples:
         return drawn.model_copy(update={"samples": drawn.samples[:samples]})
     kept = drawn.samples[:samples]
     problem, detail = refused_samples(kept) or (None, "")

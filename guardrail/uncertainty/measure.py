@@ -186,11 +186,11 @@ class _Wants:
         first = whole.after_first is not None and estimator is whole.members[0]
         return cls(estimator, _readings(estimator), first, whole.first if first else whole.samples)
 
-    def part_of(self, sample_set: _Set) -> _Set:
-        """The part of a set that the estimator reads."""
+    def part_of(self, sample_set: _Set, plan: SamplingPlan) -> _Set:
+        """The part of a set, drawn by a plan, that the estimator reads."""
         drawn = sample_set.drawn
         if self.first:
-            return _Set.of(first_stage(drawn, self.samples or 0))
+            return _Set.of(first_stage(drawn, self.samples or 0, plan))
         if self.samples is None or len(drawn.samples) <= self.samples:
             return sample_set
         return _Set.of(drawn.model_copy(update={"samples": drawn.samples[: self.samples]}))
@@ -220,7 +220,7 @@ class _Batch:
         measured: _Measured = []
         problem = unusable(drawn, self._plan)
         for want in self._wants:
-            sample_set = want.part_of(whole)
+            sample_set = want.part_of(whole, self._plan)
             fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
             n = self._plan.n if want.samples is None else want.samples
             gap = fault or _gap(sample_set, want.estimator, self._plan, n)

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
+from langchain_core.outputs import ChatResult
 
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
@@ -99,6 +100,50 @@ def test_a_first_stage_that_fails_holds_back_and_draws_nothing_more() -> None:
     verdict = Guardrail(model=model, artifact=counted_stages(model, 5.0)).assess("q")
     assert (verdict.accepted, verdict.cost.calls) == (False, 3)
     assert verdict.uncertainty.value is None
+
+
+@pytest.mark.parametrize("threshold", [0.44, 0.46])
+def test_an_unreadable_sample_of_the_first_stage_counts_as_in_a_set_drawn_at_once(threshold: float) -> None:
+    """Otherwise answers would be held back for their samples that calibration counted: F(0) + w of the next two."""
+    model = ScriptedChat(default=["a", ValueError("not JSON"), "a", "a", "b"])
+    artifact = counted_stages(model, threshold)
+    offline = measure(
+        Sampler(model, artifact.plan).draw([[HumanMessage("q")]])[0], from_spec(artifact.estimator), artifact.plan
+    )
+    verdict = Guardrail(model=model, artifact=artifact).assess("q")
+    assert offline.value == verdict.uncertainty.value == pytest.approx(0.45)
+    assert verdict.accepted == (threshold == 0.46)
+
+
+class WithoutEnd(ScriptedChat):
+    """Says of no answer why it ended."""
+
+    def _generate(self, *args: Any, **settings: Any) -> ChatResult:
+        result = super()._generate(*args, **settings)
+        for generation in result.generations:
+            generation.message.response_metadata.pop("finish_reason", None)
+        return result
+
+
+def test_an_answer_that_may_be_a_part_is_held_back_by_the_first_stage_too() -> None:
+    """A proxy that loses the end of an answer loses its finish reason; no threshold is above that."""
+    model = WithoutEnd(default=["a"] * 5, probability=math.exp(-1.495))
+    for artifact in (counted_stages(model, 5.0), two_stage_artifact(model, 5.0)):
+        verdict = Guardrail(model=model, artifact=artifact).assess("q")
+        assert verdict.uncertainty.reason is Unmeasured.UNREADABLE
+        drawn = Sampler(model, artifact.plan).draw([[HumanMessage("q")]])
+        assert measure(drawn[0], from_spec(artifact.estimator), artifact.plan).reason is Unmeasured.UNREADABLE
+
+
+def test_the_words_of_an_early_decision_name_what_it_read() -> None:
+    """A person who sees three calls is not told that the first one decided."""
+    model = ScriptedChat(default=["a"] * 5, probability=math.exp(-1.495))
+    by_samples = Guardrail(model=model, artifact=counted_stages(model, 0.5)).assess("q")
+    assert "settled by the answer and its first 2 samples" in by_samples.detail
+    assert (
+        "settled by the first call"
+        in Guardrail(model=model, artifact=two_stage_artifact(model, 0.7)).assess("q").detail
+    )
 
 
 @pytest.mark.parametrize(
