@@ -347,13 +347,23 @@ def first_stage(drawn: SampleSet, samples: int, plan: SamplingPlan) -> SampleSet
     A sample that was lost is not in the set, so that the next one takes its place here. So it does at run time, unless
     the transport lost it: the first stage then fails. That abstains more often, and not by what the samples say.
     """
-    unended = drawn.problem is Unmeasured.UNREADABLE and plan.cut_off == "abstain"
-    unended = unended and drawn.primary is not None and drawn.primary.finish_reason is None  # see `only_ended`
-    if drawn.primary is None or unended or drawn.problem in _OF_THE_ENDPOINT or len(drawn.samples) < samples:
+    if drawn.primary is None or _before_the_samples(drawn, plan) or len(drawn.samples) < samples:
         return drawn.model_copy(update={"samples": drawn.samples[:samples]})
     kept = drawn.samples[:samples]
     problem, detail = refused_samples(kept) or (None, "")
     return drawn.model_copy(update={"samples": kept, "problem": problem, "problem_detail": detail})
+
+
+def _before_the_samples(drawn: SampleSet, plan: SamplingPlan) -> bool:
+    """Whether the problem of a set with a primary answer is that of the endpoint, or of this answer.
+
+    An endpoint that could not be probed, or another model in its place, leaves no samples. So does a transport that
+    lost them all, which is no loss: it depends on no question.
+    """
+    if drawn.problem is Unmeasured.UNREADABLE and drawn.primary is not None and drawn.primary.finish_reason is None:
+        return plan.cut_off == "abstain"  # see `only_ended`
+    lost = not drawn.samples and drawn.problem is not None and not drawn.problem.depends_on_question
+    return lost or drawn.problem in _OF_THE_ENDPOINT
 
 
 def expanded(estimators: Sequence[Estimator]) -> list[Estimator]:

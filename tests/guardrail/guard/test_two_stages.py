@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
@@ -133,6 +133,24 @@ def test_an_answer_that_may_be_a_part_is_held_back_by_the_first_stage_too() -> N
         assert verdict.uncertainty.reason is Unmeasured.UNREADABLE
         drawn = Sampler(model, artifact.plan).draw([[HumanMessage("q")]])
         assert measure(drawn[0], from_spec(artifact.estimator), artifact.plan).reason is Unmeasured.UNREADABLE
+
+
+class Unprobed(ScriptedChat):
+    """Loses every call of a probe."""
+
+    guardrail_trusted: ClassVar[bool] = False
+
+    def _generate(self, messages: list[BaseMessage], *args: Any, **settings: Any) -> ChatResult:
+        if messages[-1].text != "q":
+            raise ConnectionResetError
+        return super()._generate(messages, *args, **settings)
+
+
+def test_the_first_stage_accepts_nothing_of_an_endpoint_that_could_not_be_probed() -> None:
+    """Its samples are not drawn, and are not samples that disagree: no score is measured."""
+    model = Unprobed(default=["a"] * 3, probability=math.exp(-1.495))
+    verdict = Guardrail(model=model, artifact=two_stage_artifact(model, 5.0)).assess("q")
+    assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.MODEL_FAILED)
 
 
 def test_the_words_of_an_early_decision_name_what_it_read() -> None:
