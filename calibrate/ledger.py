@@ -12,7 +12,7 @@ import json
 import logging
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Literal, TypeVar
 
@@ -96,8 +96,9 @@ class Ledger:
         """
         with ExitStack() as locks:
             for path in self.paths:
-                if path.parent.is_dir():
-                    locks.enter_context(exclusive(path))
+                with suppress(PermissionError):  # a folder that nobody here can write; `_write` says so
+                    if path.parent.is_dir():
+                        locks.enter_context(exclusive(path))
             books = [_with(_read(path), new) for path in self.paths] or [_with(self.lines, new)]
             spent = max(map(_spent, books), key=lambda each: each.delta)
             if spent.delta > 1 - 1e-9:

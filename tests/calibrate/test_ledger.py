@@ -180,13 +180,18 @@ def test_a_damaged_ledger_is_an_error(tmp_path: Path, old: bytes, new: bytes) ->
         Ledger([records]).enter([line("b")])
 
 
+@pytest.mark.parametrize("lock", [False, True])
 def test_a_folder_that_cannot_be_written_is_said(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    lock: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """Records of others may be fitted; the folder refuses the lock, too."""
+
     def refuse(*_: object) -> None:
         raise PermissionError
 
     monkeypatch.setattr("calibrate.ledger.atomic_write", refuse)
+    if lock:
+        monkeypatch.setattr("calibrate.ledger.exclusive", refuse)
     ledger = Ledger([tmp_path / "records.jsonl"])
     assert ledger.enter([line()]).fits == 1
     assert "records.ledger.jsonl cannot be written, so later fits will not count this one." in caplog.text
