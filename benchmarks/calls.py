@@ -88,7 +88,8 @@ def score_of(sets: Sequence[SampleSet], estimator: Estimator, n: int, plan: Samp
     """An estimator on the first n samples of each draw, with the calls and tokens that it pays for."""
     alone = n == 0 and plan.primary != "majority"
     cut = [
-        first_stage(drawn, 0) if alone else drawn.model_copy(update={"samples": drawn.samples[:n]}) for drawn in sets
+        first_stage(drawn, 0, plan) if alone else drawn.model_copy(update={"samples": drawn.samples[:n]})
+        for drawn in sets
     ]
     measured = list(measure_stream(cut, [estimator], plan.model_copy(update={"n": n})))
     values = np.array([np.nan if score.value is None else score.value for (score,) in measured])
