@@ -34,8 +34,9 @@ __all__ = [
 
 _LONGEST_FAULT = 300
 HOW = (
-    "Bind those of the calibration, or collect the calibration answers with these: `calibrate collect ... --tools "
-    "tools.json`, where guardrail.bindings.bindings_for(tools).model_dump_json() makes the file, then fit again."
+    'Bind those of the calibration, or calibrate with these. Of an agent: tools={"NAME": "collect"} in place of the '
+    "artifact, people's decisions, `calibrate learn`. Of questions: `calibrate collect ... --tools tools.json`, where "
+    "guardrail.bindings.bindings_for(tools).model_dump_json() makes the file, then fit again."
 )
 
 

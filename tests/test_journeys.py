@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import re
 import shlex
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import matplotlib as mpl
@@ -19,6 +21,7 @@ from calibrate.cli import app
 from guardrail.__main__ import main as guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.testing import ScriptedChat, make_artifact
+from guardrail.types import Bindings
 
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
@@ -125,6 +128,32 @@ def test_an_agent_with_tools(
     state = names["agent"].get_state(names["thread"])
     assert not state.next  # the approved call ran, and the agent finished
     assert state.values["messages"][-1].text == "Sent 40 euros to Alex Meyer."
+
+
+def test_pinned_tools_of_a_server_are_those_that_were_calibrated() -> None:
+    """A tool that appeared at the server stopped the agent with a KeyError in the very function that leaves it out."""
+    text = (DOCS / "mcp.md").read_text(encoding="utf-8")
+    (block,) = [block for _, block in BLOCK.findall(text) if "def pinned" in block]
+    names: dict[str, Any] = {}
+    exec(compile(block, "docs/mcp.md", "exec"), names)
+    schema = {"type": "object", "properties": {"order": {"type": "string"}}}
+    function = {"name": "refund", "description": "Pay money back.", "parameters": schema}
+    bindings = Bindings(tools=({"type": "function", "function": function},))
+    changed = SimpleNamespace(name="refund", description="Pay twice.", args_schema={})
+    appeared = SimpleNamespace(name="wipe", description="Delete all.", args_schema={})
+    artifact = make_artifact(MODEL, n=2, bindings=bindings)
+    assert names["pinned"]([appeared, changed], artifact) == [changed]
+    assert (changed.description, changed.args_schema) == ("Pay money back.", schema)
+
+
+def test_blocks_can_be_pasted_into_the_prompt_of_python() -> None:
+    """Python's own prompt ends a block at an empty line: a statement right behind one is a syntax error there."""
+    for page in sorted((DOCS / "start").glob("*.md")):
+        for language, block in BLOCK.findall(page.read_text(encoding="utf-8")):
+            lines = block.splitlines() if language == "python" else []
+            for before, line in itertools.pairwise(lines):
+                ends = before.startswith(" ") and line[:1] not in (" ", "", ")", "]", "}")
+                assert not ends or line.split()[0].rstrip(":") in ("else", "elif", "except", "finally"), (page, line)
 
 
 def test_fields_of_invoices(

@@ -193,7 +193,10 @@ def _learn_answers(
     print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
     guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"
-    finish(_write(learned, out, records), f"use it: {guard}, with new monitors")
+    following = f"use it: {guard}, with new monitors"
+    if learned.artifact.threshold is None:
+        following = f"keep {artifact}, decide about more answers, and learn again"
+    finish(_write(learned, out, records), following)
 
 
 def _refuse_existing(out: Path | None) -> None:

@@ -153,6 +153,7 @@ def verdict_text(
     unread: str | None = None,
     doubtful: str | None = None,
     dependent: Dependence | None = None,
+    undecided: str | None = None,
 ) -> VerdictText:
     """Put together all lines about an artifact; see `standing` and `next_steps`.
 
@@ -164,14 +165,15 @@ def verdict_text(
         unread: See `unread`.
         doubtful: See `second_look`.
         dependent: Questions of the fit that are hardly independent.
+        undecided: See `undecided_answers`.
     """
     tested = () if test is None else (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
     return VerdictText(
         verdict=standing(artifact, test),
-        lines=items_summary(artifact) if artifact.kind == "items" else summary(artifact, labels_needed(artifact)),
+        lines=items_summary(artifact) if artifact.kind == "items" else summary(artifact, _needed(artifact)),
         fits=fits_line(artifact),
         tested=tested,
-        warnings=tuple(warnings(artifact, records, unread, doubtful, dependent)),
+        warnings=tuple(warnings(artifact, records, unread, doubtful, dependent, undecided)),
         steps=tuple(next_steps(artifact, test, alone)),
         at_run_time=unguardable(artifact),
     )
@@ -183,6 +185,7 @@ def warnings(
     unread: str | None = None,
     doubtful: str | None = None,
     dependent: Dependence | None = None,
+    undecided: str | None = None,
 ) -> list[str]:
     """Warnings about a fit, the gravest first, each with its remedy.
 
@@ -192,17 +195,18 @@ def warnings(
         unread: See `unread`.
         doubtful: See `second_look`.
         dependent: Questions of the fit that are hardly independent.
+        undecided: See `undecided_answers`.
     """
     useless, grouped = warning(artifact), dependent_questions(artifact, dependent)
     nearly_equal = dependent is not None and dependent.example is not None
     found = (
         None if useless is None else f"{useless} Fit with a smaller --alpha, or use no gate.",
-        ranking(artifact),
+        None if _mostly_undecided(artifact) else ranking(artifact),
         grouped if nearly_equal else None,
         asked(artifact).failures.strip() or None,
         unread,
         cut_off_answers(artifact),
-        undecided_answers(artifact, records),
+        undecided_answers(artifact, records, undecided),
         unnamed_model(artifact, records),
         doubtful,
         None if nearly_equal else grouped,
@@ -249,8 +253,28 @@ def _for_each(records: str, command: str) -> str:
     return ", ".join(f"`{command.format(shlex.quote(file))}`" for file in shlex.split(records))
 
 
-def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
-    """The number of undecided answers that count as wrong, their cost and the way out; None without any."""
+def _mostly_undecided(artifact: CalibrationArtifact) -> bool:
+    """Whether at least half of the wrong answers are undecided ones: what they say about score and model is unknown."""
+    return 0 < sum(artifact.calibration.error) <= 2 * artifact.data.n_undecided
+
+
+def _needed(artifact: CalibrationArtifact) -> str | None:
+    """What an artifact without a threshold needs; see `calibrate.evaluation.planning.labels_needed`."""
+    if not _mostly_undecided(artifact):
+        return labels_needed(artifact)
+    return f"{artifact.data.n_undecided} of the {sum(artifact.calibration.error)} wrong ones are undecided"
+
+
+def undecided_answers(
+    artifact: CalibrationArtifact, records: str = "RECORDS", way_out: str | None = None
+) -> str | None:
+    """The number of undecided answers that count as wrong, their cost and the way out; None without any.
+
+    Args:
+        artifact: The artifact.
+        records: The record files, as a shell takes them.
+        way_out: A sentence in place of the commands that label these answers; "" for none.
+    """
     undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
     if not undecided:
         return None
@@ -258,11 +282,13 @@ def undecided_answers(artifact: CalibrationArtifact, records: str = "RECORDS") -
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
     commands = _for_each(records, "calibrate label {} --undecided --interactive")
     way = f": {commands} (or --judge-model MODEL in place of --interactive), then fit again."
-    return (
+    start = (
         f"{undecided} of {n} {many} are undecided and count as wrong: {percent(wrong / n)} of the {many} are wrong "
-        f"with them, {without} without. Labelling them can raise what is accepted"
-        f"{'.' if artifact.correctness.name == GIVEN else way}"
+        f"with them, {without} without."
     )
+    if way_out is not None:
+        return f"{start} {way_out}".rstrip()
+    return f"{start} Labelling them can raise what is accepted{'.' if artifact.correctness.name == GIVEN else way}"
 
 
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:

@@ -8,7 +8,7 @@ if it was approved.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
@@ -40,8 +40,12 @@ __all__ = [
     "labelled_steps",
     "reviews_of_checkpoints",
     "reviews_of_store",
+    "undecided_ids",
     "write_part",
 ]
+
+NOBODY = "nobody decided"
+"""Label detail of a step without a decision."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,16 +177,34 @@ def labelled_steps(items: Sequence[ReviewedStep], missing: Missing = "wait") -> 
     ]
 
 
+def undecided_ids(items: Iterable[ReviewedStep]) -> set[str]:
+    """The ids of the steps that nobody decided, whether or not somebody still may."""
+    return {item.id for item in items if item.correct is None and item.action is None}
+
+
 def labelled_records(
-    file: RecordFile, steps: Sequence[Step], rule: CorrectnessRule, estimator: Estimator
+    file: RecordFile,
+    steps: Sequence[Step],
+    rule: CorrectnessRule,
+    estimator: Estimator,
+    undecided: Collection[str] = (),
 ) -> RecordFile:
     """The records of some steps about calls, scored, and labelled by their references.
+
+    Args:
+        file: Their samples.
+        steps: The steps.
+        rule: Compares calls with references.
+        estimator: The score.
+        undecided: Ids of steps that nobody decided: their records are undecided, which counts as wrong.
 
     Raises:
         UsageError: None of the steps has a record.
     """
     labels = {step.id: step.model_dump(include={"references", "rejected", "group"}) for step in steps}
     labelled = label_records(_with_labels(file, labels), rule)
+    unsure = {"correct": None, "label_detail": NOBODY}
+    labelled = [record.model_copy(update=unsure) if record.id in undecided else record for record in labelled]
     return _scored(file, labelled_by(file.header, rule), labelled, estimator)
 
 
@@ -194,7 +216,11 @@ def labelled_answers(
     Raises:
         UsageError: None of the steps has a record.
     """
-    labels = {item.id: {"correct": item.correct, "group": item.group} for item in settled(items, missing)}
+    labels: dict[str, dict[str, Any]] = {
+        item.id: {"correct": item.correct, "group": item.group} for item in settled(items, missing)
+    }
+    for name in labels.keys() & undecided_ids(items):
+        labels[name] |= {"correct": None, "label_detail": NOBODY}
     spec = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", "missing": missing})
     header = file.header.model_copy(update={"correctness": spec})
     return _scored(file, header, _with_labels(file, labels), estimator)

@@ -5,13 +5,14 @@ from __future__ import annotations
 import shlex
 import sqlite3
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
+from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import read_bindings
-from guardrail.errors import UsageError, require
+from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.files import sqlite_path
 from guardrail.judges import ToolCallJudge
 from guardrail.sampling.models import resolve_model
@@ -34,6 +35,7 @@ from ...reviews.steps import (
     labelled_steps,
     reviews_of_checkpoints,
     reviews_of_store,
+    undecided_ids,
     write_part,
 )
 from ...scoring.names import estimator_key
@@ -90,9 +92,8 @@ def learn_calls(
         raise UsageError("--model draws with the agent's tools. Name their file: --tools tools.json")
     if (fitting.alpha is None) != (fitting.out is None):
         raise UsageError("a gate for a tool takes both --alpha and --out; without them the calls are only labelled.")
-    labelled_file, drawn_file = Path(f"{tool}.records.jsonl"), Path(f"{tool}.drawn.jsonl")
-    if fitting.out is not None:
-        labelled_file, drawn_file = (fitting.out.with_name(path.name) for path in (labelled_file, drawn_file))
+    out = fitting.out or Path(f"{tool}.json")
+    labelled_file, drawn_file = out.with_name(f"{out.stem}.records.jsonl"), out.with_name(f"{tool}.drawn.jsonl")
     read = [*records] or ([RECORDS] if drawing is None and RECORDS.is_file() else [])
     keep_inputs([*read, None if drawing is None else drawing.tools, sqlite_path(source)], [fitting.out, labelled_file])
     about_answers = tool == ANSWER
@@ -108,15 +109,19 @@ def learn_calls(
     file = read_records(*read) if read else None
     items = _reviewed(source, file, respond)
     _print_decisions(items)
+    _refuse_other_tool(tool, {name for item in items for name in item.gated}, source)
     items = [item for item in items if tool in item.gated]
     _say_what_waits(items, missing, source, tool)
+    _say_what_ended(items, missing)
+    _refuse_others_labels(labelled_file, items)
     if about_answers:
         assert file is not None, "reviews of answers need the records"
         labelled = labelled_answers(file, items, measured, missing)
     else:
         steps = labelled_steps(items, missing)
         file = _drawn(steps, drawing, measured, drawn_file) if file is None else file
-        labelled = labelled_records(file, steps, compared, measured)  # first, so that a refusal leaves no file
+        # First, so that a refusal leaves no file.
+        labelled = labelled_records(file, steps, compared, measured, undecided_ids(items))
     _print_unmeasured(arrays(labelled.records, estimator_key(measured)))
     labelled_file.parent.mkdir(parents=True, exist_ok=True)
     write_part(labelled, tool, labelled_file)
@@ -126,16 +131,68 @@ def learn_calls(
         again = shlex.join(["calibrate", "learn", source, "--tool", tool])
         finish([labelled_file], f"{again} --alpha ALPHA --out {shlex.quote(f'{tool}.json')}")
         return
-    ledger = Ledger([labelled_file])
+    decided = sqlite_path(source) or read[0]  # a store on a server is read with records
+    ledger = Ledger([decided.with_name(f"{decided.stem}.{tool}.jsonl"), labelled_file])
     key = estimator_key(measured)
     fitted = fit_artifact(
         labelled_file, score=key, alpha=fitting.alpha, rule=fitting.rule, delta=fitting.delta, groups="cluster"
     )
     fitted = counted(fitted, ledger)
-    print_verdict(verdict_text(fitted))
+    ledger.copy_to(labelled_file)
+    print_verdict(verdict_text(fitted, undecided=""))
     fitted.save(fitting.out)
-    given = f"artifact={str(fitting.out)!r}" if about_answers else f"tools={{{tool!r}: {str(fitting.out)!r}}}"
-    finish([fitting.out, labelled_file], f"use it: GuardrailMiddleware({given})")
+    finish([fitting.out, labelled_file], *_next_steps(fitted, tool, fitting.out, labelled_file, drawing))
+
+
+def _next_steps(
+    fitted: CalibrationArtifact, tool: str, out: Path, labelled: Path, drawing: Drawing | None
+) -> list[str]:
+    """The use of a gate, in the guard of the framework that recorded the calls; without a threshold the ways to one."""
+    if fitted.threshold is None:
+        what = "answers" if tool == ANSWER else "calls"
+        undecided = fitted.data.n_undecided
+        more = f"decide about more {what}, and run the same command again"
+        if undecided:
+            return [more, f"or leave out the {undecided} that nobody decided: --missing leave-out"]
+        return [more, f"or try another score: calibrate score {shlex.quote(str(labelled))} --score NAME"]
+    framework = fitted.model.provider.partition(":")[0]
+    guard = {"pydantic-ai": "GuardCapability", "openai-agents": "GuardedModel"}.get(framework, "GuardrailMiddleware")
+    model = "model, " if guard == "GuardedModel" else ""
+    given = f"artifact={str(out)!r}" if tool == ANSWER else f"tools={{{tool!r}: {str(out)!r}}}"
+    approvals = [f"or in LangChain's own approvals: {{'when': unsure({str(out)!r}, model)}}"] if drawing else []
+    return [f"use it: {guard}({model}{given})", *approvals]
+
+
+def _refuse_other_tool(tool: str, known: Collection[str], source: str) -> None:
+    """Refuse a tool that nobody was asked about, where people were asked about others."""
+    if known and tool not in known:
+        listed = ", ".join(sorted(known))
+        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, known)}It has: {listed}.")
+
+
+def _refuse_others_labels(path: Path, items: Sequence[ReviewedStep]) -> None:
+    """Refuse to overwrite the labelled records of another store, and to go on with the ledger beside them."""
+    if path.is_file() and not {item.id for item in items} & {record.id for record in read_records(path).records}:
+        raise UsageError(
+            f"{path} holds none of these decisions: it comes from another store, and writing would replace it. "
+            "Name another file with --out, or move it away."
+        )
+
+
+def _say_what_ended(items: Sequence[ReviewedStep], missing: Missing) -> None:
+    """Print how many messages ended without a decision, and how they are used."""
+    ended = sum(item.correct is None and item.action is None and not item.open for item in items)
+    if not ended:
+        return
+    start = f"{ended} messages ended without a decision (expired, or the user wrote again)"
+    if missing == "leave-out":
+        print_line(f"{start}. They are left out, which is valid only if they are like the decided ones.", "yellow")
+    else:
+        print_line(
+            f"{start}. They count as wrong, which keeps the promise whatever they were. --missing leave-out leaves "
+            "them out, which is valid only if they are like the decided ones.",
+            "yellow",
+        )
 
 
 def _say_what_waits(items: Sequence[ReviewedStep], missing: Missing, source: str, tool: str) -> None:
@@ -254,6 +311,8 @@ def _print_decisions(items: Sequence[ReviewedStep]) -> None:
     for name in sorted({tool for item in items for tool in item.gated}):
         own = [item for item in items if name in item.gated]
         counts = [sum(item.action == action for item in own) for action in ("approve", "edit", "reject", "respond")]
-        rows.append([name, *map(str, counts), str(sum(item.open for item in own)), str(len(own))])
-    columns = ("tool", "approved", "edited", "rejected", "responded", "open", "messages")
+        n_open = sum(item.open for item in own)
+        ended = len(undecided_ids(own)) - n_open
+        rows.append([name, *map(str, (*counts, n_open, ended, len(own)))])
+    columns = ("tool", "approved", "edited", "rejected", "responded", "open", "undecided", "messages")
     console.print(table("Decisions", columns, rows))

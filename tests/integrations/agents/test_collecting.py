@@ -25,11 +25,12 @@ from calibrate.cli import app
 from calibrate.data.records import read_records
 from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
 from guardrail import Guardrail
+from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.review import Decision, ReviewStore
 from guardrail.types import MAX_TOKENS
-from integrations.langchain_agents import GuardrailMiddleware
+from integrations.langchain_agents import GuardrailMiddleware, unsure
 from integrations.langgraph_review import ReviewBridge
 from integrations.watcher import Watcher
 from tests.integrations.agents.agent_fakes import SYSTEM, AgentChat, artifact_of, balance, calls, close, sending
@@ -253,7 +254,7 @@ def test_the_command_reads_a_checkpointers_file_and_the_records() -> None:
     with SqliteSaver.from_conn_string("threads.sqlite") as saver:
         decided(saver, collecting)
     output = command("threads.sqlite", "--records", "agent.records.jsonl", "--missing", "leave-out")
-    assert "transfer 1 1 1 1 1 5" in output
+    assert "transfer 1 1 1 1 1 0 5" in output
     assert "calibrate learn threads.sqlite --tool transfer --alpha ALPHA --out transfer.json" in output
     part = read_records("transfer.records.jsonl")
     assert [record.correct for record in part.records] == [True, False, False, False]
@@ -290,7 +291,7 @@ def test_answers_are_collected_and_learned_like_calls() -> None:
     )
     assert learned.exit_code == 0, learned.output
     assert "GuardrailMiddleware(artifact='answers.json')" in learned.output
-    (labels,) = [[record.correct for record in read_records("answer.records.jsonl").records]]
+    (labels,) = [[record.correct for record in read_records("answers.records.jsonl").records]]
     assert (labels.count(True), labels.count(False)) == (20, 6)
     gate = GuardrailMiddleware("answers.json", exempt=["balance", "transfer", "close"], on_abstain="message")
     guarded_agent = agent(model, gate)
@@ -305,6 +306,99 @@ def agent_says(guarded_agent: Any, bridge: ReviewBridge, thread: str) -> str:
         result = ReviewBridge(store).resume(guarded_agent, {"configurable": {"thread_id": thread}})
     assert result is not None
     return str(result["messages"][-1].text)
+
+
+def approved(n: int, names: str = "case", overtaken: int = 0, store: str = "reviews.db") -> None:
+    """Collect transfers that a person approves; in some threads the user writes again before anybody decides."""
+    texts = [f"{names} {k}" for k in range(n + overtaken)]
+    model = chat(**{text: [sending(40)] for text in texts}, hello=["Hi."])
+    guarded_agent = agent(model, collecting(records=f"{Path(store).stem}.agent.jsonl"))
+    with ReviewStore(store) as opened:
+        bridge = ReviewBridge(opened)
+        for place, text in enumerate(texts):
+            ask(guarded_agent, text, text)
+            (item,) = bridge.enqueue(guarded_agent, {"configurable": {"thread_id": text}})
+            if place < overtaken:
+                ask(guarded_agent, "hello", text)
+                bridge.enqueue(guarded_agent, {"configurable": {"thread_id": text}})
+                continue
+            lease = opened.claim("ann", item=item.id)
+            assert lease is not None
+            opened.decide(lease, Decision(action="approve"))
+
+
+def learn(store: str, *arguments: str, tool: str = "transfer", code: int = 0) -> str:
+    records = f"{Path(store).stem}.agent.jsonl"
+    done = CliRunner().invoke(app, ["learn", store, "--records", records, "--tool", tool, *arguments])
+    assert done.exit_code == code, done.output
+    return " ".join(done.output.replace("│", " ").split())
+
+
+FIT = ("--alpha", "0.2", "--out")
+
+
+def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
+    """Thirty approvals and ten users who wrote "hello?" read as a bad model, and the table did not show the ten."""
+    approved(20, overtaken=6)
+    output = learn("reviews.db", *FIT, "transfers.json")
+    assert "responded open undecided messages" in output
+    assert "transfer 20 0 0 0 0 6 26" in output
+    assert "6 messages ended without a decision" in output
+    assert "--missing leave-out" in output
+    assert "better" not in output
+    assert "another score" not in output
+    assert "GuardrailMiddleware(" not in output, "there is no gate to use"
+    part = read_records("transfers.records.jsonl")
+    assert [record.is_undecided for record in part.records] == [True] * 6 + [False] * 20
+    output = learn("reviews.db", "--missing", "leave-out", *FIT, "transfers.json")
+    assert "GuardrailMiddleware(tools={'transfer': 'transfers.json'})" in output
+    assert "(expired, or the user wrote again). They are left out" in output
+
+
+def test_stores_of_two_agents_share_no_file_and_no_ledger() -> None:
+    """The second agent's learning overwrote the first one's labels, and halved a confidence that it did not share."""
+    approved(20)
+    approved(20, "other", store="others.db")
+    learn("reviews.db", *FIT, "a.json")
+    output = learn("others.db", *FIT, "b.json")
+    assert "fits have used these labels" not in output
+    assert [len(read_records(f"{name}.records.jsonl").records) for name in "ab"] == [20, 20]
+    refused = learn("others.db", *FIT, "a.json", code=2)
+    assert "a.records.jsonl holds none of these decisions" in refused
+    assert "--out" in refused
+    assert read_records("a.records.jsonl").records[0].question == "case 0"
+    # Another name of the file does not make the labels new.
+    output = learn("reviews.db", "--alpha", "0.3", "--out", "c.json")
+    assert "2 fits have used these labels" in output
+
+
+def test_without_a_threshold_the_next_step_is_more_decisions() -> None:
+    approved(8)
+    output = learn("reviews.db", *FIT, "transfers.json")
+    assert "GuardrailMiddleware(" not in output
+    assert "Next: decide about more calls" in output
+
+
+@pytest.mark.parametrize(
+    ("provider", "guard"),
+    [
+        ("pydantic-ai:OpenAIChatModel:openai", "GuardCapability(tools={'transfer': 'g.json'})"),
+        ("openai-agents:OpenAIResponsesModel", "GuardedModel(model, tools={'transfer': 'g.json'})"),
+    ],
+)
+def test_the_next_step_names_the_guard_of_the_framework_that_collected(provider: str, guard: str) -> None:
+    approved(20)
+    lines = Path("reviews.agent.jsonl").read_text(encoding="utf-8").splitlines()
+    header = json.loads(lines[0])
+    header["header"]["model"]["provider"] = provider
+    Path("reviews.agent.jsonl").write_text("\n".join([json.dumps(header), *lines[1:], ""]), encoding="utf-8")
+    assert f"use it: {guard}" in learn("reviews.db", *FIT, "g.json")
+
+
+def test_a_misspelt_tool_is_told_from_one_that_nobody_decided_about() -> None:
+    approved(2)
+    refused = learn("reviews.db", tool="transfr", code=2)
+    assert "reviews.db has no call of 'transfr'. Did you mean 'transfer'? It has: transfer." in refused
 
 
 def test_a_free_note_does_not_make_equal_calls_differ() -> None:
@@ -449,6 +543,27 @@ def test_samples_of_decisions_without_records_are_drawn_from_the_model() -> None
     part = read_records("transfer.records.jsonl")
     assert [record.correct for record in part.records] == [True, False, False, False]
     assert [len(record.drawn.samples) for record in part.records if record.drawn] == [2] * 4
+
+
+USED = chat(
+    **{f"case {k}": [sending(40)] for k in range(25)}, **{f"odd {k}": list(map(sending, range(1, 9))) for k in range(5)}
+)
+
+
+def test_langchains_own_approvals_become_the_artifact_of_their_predicate() -> None:
+    """Who has these approvals already has decisions, and needs no second way of collecting."""
+    with SqliteSaver.from_conn_string("agent.db") as saver:
+        approving = agent(USED, GUARDS["batched"](), saver=saver)
+        for name, decision in [*((f"case {k}", APPROVE) for k in range(24)), *((f"odd {k}", REJECT) for k in range(4))]:
+            ask(approving, name, name)
+            answer(approving, decision, thread=name)
+    Path("tools.json").write_text(bindings_for([balance, transfer, close]).model_dump_json())
+    drawn = ("--model", f"python:{__name__}:USED", "--tools", "tools.json", "--system", SYSTEM)
+    assert "{'when': unsure('gate.json', model)}" in command("agent.db", *FIT, "gate.json", *drawn)
+    policy: Any = {"when": unsure("gate.json", USED), "allowed_decisions": ["approve", "reject"]}
+    gated = agent(USED, HumanInTheLoopMiddleware({"transfer": policy}))
+    assert "__interrupt__" not in ask(gated, "case 24", "a")
+    assert "__interrupt__" in ask(gated, "odd 4", "b")
 
 
 # -- observing ---------------------------------------------------------------------------------------------------------
