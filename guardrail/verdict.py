@@ -26,7 +26,7 @@ from .plain_json import visible
 from .types import Basis, Cost, Frozen, Note, NoteKind, Reason, Sample, Uncertainty, Unmeasured
 
 __all__ = ["WAY_OUT", "AbstainedError", "Meaning", "Reason", "UnmeasuredError", "Verdict", "as_html", "as_markdown"]
-__all__ += ["as_text", "next_step", "score_bar"]
+__all__ += ["as_text", "next_step", "reviewers_reason", "score_bar"]
 
 
 class Meaning(Frozen):
@@ -323,6 +323,21 @@ def next_step(verdict: Verdict) -> str:
     return _NEXT[verdict.reason]
 
 
+def reviewers_reason(verdict: Verdict) -> tuple[str, str]:
+    """Why an answer is held back, for the person who decides about it: the sentence, and the numbers behind it.
+
+    It does not tell the person to ask a person. Where the reason is not a score, the sentence is all of it.
+    """
+    if any(note.kind in (NoteKind.ALARM, NoteKind.NOT_RECORDED, NoteKind.ANOTHER_MODEL) for note in verdict.notes):
+        return verdict.detail, ""
+    if verdict.reason is Reason.ABOVE_THRESHOLD:
+        return f"{_meaning(verdict)}.", " ".join((_above(verdict), *_remarks(verdict)))
+    if verdict.reason is Reason.UNMEASURED:
+        score = verdict.uncertainty
+        return "How sure the model is could not be measured.", f"{score.reason}: {score.detail}"
+    return verdict.detail, ""
+
+
 def _in_words(verdict: Verdict) -> str:
     """The reason of a verdict, with its numbers, its notes and the way out."""
     outcome = verdict.outcome
@@ -372,23 +387,32 @@ def _looked_after(score: Uncertainty, otherwise: str) -> str:
 
 
 def _compared(verdict: Verdict) -> str:
+    if verdict.reason is not Reason.ABOVE_THRESHOLD:
+        target = target_text(verdict.alpha, certifies=certifies(verdict.outcome))
+        return f"Accepted: {_limit(verdict)}, calibrated for {target}."
+    return f"{_above(verdict)} {_meaning(verdict)}; {verdict.nouns.handed}."
+
+
+def _meaning(verdict: Verdict) -> str:
+    return _HIGH[verdict.basis].format(one=verdict.nouns.one, many=verdict.nouns.many)
+
+
+def _above(verdict: Verdict) -> str:
+    target = target_text(verdict.alpha, certifies=certifies(verdict.outcome))
+    return f"Held back: {_limit(verdict)}, the threshold calibrated for {target} among {verdict.nouns.given}."
+
+
+def _limit(verdict: Verdict) -> str:
     """Score and threshold, in the direction of the user's own score where that is the other one."""
-    score, outcome, threshold = verdict.uncertainty, verdict.outcome, verdict.threshold
+    score, threshold = verdict.uncertainty, verdict.threshold
     assert score.value is not None, "it was measured"
     assert threshold is not None, "it was compared"
     unit, own = " nats" if score.unit == "nats" else "", ""
     if verdict.basis is Basis.CONFIDENCE:
         top = 1.0 if score.unit == "probability" else 0.0
         own = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
-    target = target_text(verdict.alpha, certifies=certifies(outcome))
     sign = ">" if verdict.reason is Reason.ABOVE_THRESHOLD else "<="
-    limit = f"{score.estimator} {score.value:.4g} {sign} {threshold:.4g}{unit}{own}"
-    if verdict.reason is not Reason.ABOVE_THRESHOLD:
-        return f"Accepted: {limit}, calibrated for {target}."
-    return (
-        f"Held back: {limit}, the threshold calibrated for {target} among {verdict.nouns.given}. "
-        f"{_HIGH[verdict.basis].format(one=verdict.nouns.one, many=verdict.nouns.many)}; {verdict.nouns.handed}."
-    )
+    return f"{score.estimator} {score.value:.4g} {sign} {threshold:.4g}{unit}{own}"
 
 
 def _without_threshold(verdict: Verdict) -> str:

@@ -35,6 +35,7 @@ __all__ = [
     "Stats",
     "by_items",
     "frozen",
+    "plain_number",
     "writable",
 ]
 
@@ -49,6 +50,8 @@ Edits = Literal["any", "text", "arguments"]
 (for calls that wait in a LangGraph state, which cannot hold every number)."""
 
 
+_EXACT = 2**53
+"""Below this a float has no gaps between whole numbers."""
 _LONGEST_VALUE = 60
 """Characters of an argument in a line about its call."""
 
@@ -178,6 +181,11 @@ class Content(Frozen):
             ) from error
 
 
+def plain_number(value: Any) -> Any:
+    """A value as it is shown: 5.0 as 5, which is the same number in JSON."""
+    return int(value) if isinstance(value, float) and abs(value) < _EXACT and value.is_integer() else value
+
+
 def _in_words(call: ToolCall, texts: bool) -> str:
     named = []
     for name, value in call.arguments.items():
@@ -189,6 +197,7 @@ def _in_words(call: ToolCall, texts: bool) -> str:
 
 def _brief(value: Any) -> str:
     """A value in a line: yes and no, a list in brackets; JSON for what is nested."""
+    value = plain_number(value)
     if isinstance(value, str | bool):
         return {True: "yes", False: "no"}[value] if isinstance(value, bool) else value
     if isinstance(value, list) and not any(isinstance(each, list | dict) for each in value):

@@ -320,7 +320,7 @@ def test_a_lease_that_somebody_else_took(open_as: Open, store: ReviewStore, now:
     now[0] += 601
     assert store.claim("bob", item=item.id) is not None
     press(ann, "a")
-    expect(ann.get_by_role("heading", name="Your time for this item is over")).to_be_visible()
+    expect(ann.get_by_role("heading", name="You do not hold this item")).to_be_visible()
     expect(ann.get_by_text("bob holds it now")).to_be_visible()
     assert store.item(item.id).decision is None
 

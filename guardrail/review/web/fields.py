@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -13,13 +14,15 @@ from ...items.item import ItemVerdict
 from ...items.paths import unescaped
 from ...judges.json_value import read_json
 from ...types import ToolCall
-from ..item import Content, Decision, ItemDecision, by_items
+from ..item import Content, Decision, ItemDecision, by_items, plain_number
 
-__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "rows_of"]
+__all__ = ["ArgumentRow", "FieldRow", "arguments_of", "decision_by_items", "edited_calls", "purpose_of", "rows_of"]
 
 Widget = Literal["text", "number", "choice", "lines", "json"]
 ALTERNATIVES = 3
 """Most other values of the samples that a row shows."""
+LONGEST_PURPOSE = 300
+"""Characters of a tool's description on the page."""
 LINE, MOST_LINES = 60, 8
 """Characters in a line of the field that an edit is written in, and its most lines. A field of one line would drop line
 breaks."""
@@ -115,10 +118,14 @@ class ArgumentRow:
             must = "one of its choices"
             good = text in dict(self.options)
         if not good:
-            raise UsageError(
-                f"{self.label} must be {must}, got {text[:60]!r}. Go back and correct it; nothing was changed."
-            )
+            raise UsageError(f"{self.label} must be {must}, got {text[:60]!r}. Correct it; nothing was changed.")
         return value
+
+
+def purpose_of(content: Content, tool: str) -> str:
+    """The first sentence of a tool's own description; empty if it is not known."""
+    text = content.schemas.get(tool, {}).get("description")
+    return re.split(r"(?<=[.!?])\s", text.strip(), maxsplit=1)[0][:LONGEST_PURPOSE] if isinstance(text, str) else ""
 
 
 def arguments_of(content: Content) -> list[tuple[ToolCall, list[ArgumentRow]]]:
@@ -225,6 +232,7 @@ def _as_text(value: Any, widget: Widget) -> str:
         return "\n".join(value)
     if widget != "choice" and _is_plain(value):
         return str(value)
+    value = plain_number(value)
     return json.dumps(value, ensure_ascii=isinstance(value, str) or widget == "choice")
 
 

@@ -10,15 +10,18 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
+from ...errors import UsageError
 from ...types import canonical_calls
+from ...verdict import reviewers_reason
+from ..errors import ReviewError, StoreUnavailableError
 from ..item import Candidate, Content, Decision, Item, Kind, State
 from ..monitors import Monitors
 from ..store import Lease, ReviewStore
 from .choices import choices_of, choose
-from .fields import arguments_of, decision_by_items, edited_calls, rows_of
+from .fields import arguments_of, decision_by_items, edited_calls, purpose_of, rows_of
 from .plots import wealth_plot
 from .sessions import new_cookie
-from .site import LARGEST_FORM, PageError, Site, SiteCall
+from .site import LARGEST_FORM, PageError, Site, SiteCall, problem_of
 
 __all__ = ["LARGEST_DECISION", "Pages", "edit_of", "problem_in"]
 
@@ -97,7 +100,9 @@ class Pages:
 
     def history(self, call: SiteCall) -> Response:
         """Decided and expired items, newest first."""
-        return self._site.page(call, "history.html", **self._listed(call, ["decided", "expired"], newest=True))
+        listed = self._listed(call, ["decided", "expired"], newest=True)
+        undone = self._store.left_undone([item.id for item in listed["items"]])
+        return self._site.page(call, "history.html", undone=undone, **listed)
 
     def _listed(self, call: SiteCall, states: list[State], *, newest: bool) -> dict[str, Any]:
         page = _page_number(call.request)
@@ -123,11 +128,23 @@ class Pages:
 
     def show(self, call: SiteCall) -> Response:
         """One item."""
+        return self._item(call)
+
+    def _item(self, call: SiteCall, problem: PageError | None = None) -> Response:
+        """One item; after a decision that was refused, with the reason and with what the person wrote."""
         item = self._store.item(call.item)
+        why, numbers = _why(item.content)
         return self._site.page(
             call,
             "item.html",
+            200 if problem is None else problem.status,
+            problem=problem,
+            typed=partial(_typed, call),
             item=item,
+            undone=self._store.left_undone([item.id]).get(item.id, ""),
+            why=why,
+            numbers=numbers,
+            purpose=partial(purpose_of, item.content),
             lease=self._store.held(call.item, call.account.name),
             trail=self._store.trail(call.item) if call.account.role == "admin" else [],
             now=self._now(),
@@ -160,10 +177,16 @@ class Pages:
     def decide(self, call: SiteCall) -> Response:
         """Record a decision and open the next item: after an audit or a label the next of these, else one that waits.
 
+        A decision that is refused shows the item again, with what the reviewer wrote.
         An item that the reviewer holds already comes first, so that a form sent twice takes no second item.
         """
         lease = self._given_lease(call)
-        self._store.decide(lease, _decision(call, lease.item))
+        try:
+            self._store.decide(lease, _decision(call, lease.item))
+        except (PageError, ReviewError, UsageError) as error:
+            if isinstance(error, StoreUnavailableError) or self._store.held(call.item, call.account.name) is None:
+                raise
+            return self._item(call, problem_of(error))
         kinds: tuple[Kind, ...] = ("audit",) if lease.item.content.kind == "audit" else ("answer", "tool_call")
         now = self._now()
         for item in self._store.items(["claimed"], limit=PAGE):
@@ -197,6 +220,23 @@ def _opened(lease: Lease | None) -> Response:
     return RedirectResponse("/" if lease is None else f"/items/{lease.item.id}", 303)
 
 
+def _typed(call: SiteCall, name: str, otherwise: Any) -> Any:
+    """The text of a form that was refused; otherwise what the form starts from."""
+    sent = call.sent(name)
+    return otherwise if sent is None else sent
+
+
+def _why(content: Content) -> tuple[str, str]:
+    """Why the item is here, in words, and the numbers behind it."""
+    if content.verdict is None:
+        return "", ""
+    try:
+        verdict = content.parsed_verdict()
+    except ReviewError:  # of another version, or of another program
+        verdict = None
+    return (str(content.verdict.get("detail", "")), "") if verdict is None else reviewers_reason(verdict)
+
+
 def _decision(call: SiteCall, item: Item) -> Decision:
     action: Any = call.field("action")
     note = call.field("note").strip()
@@ -210,7 +250,7 @@ def _decision(call: SiteCall, item: Item) -> Decision:
         text = call.field("text") if action == "respond" else call.field("reason").strip() or None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
-        text = f"{problem_in(error)}. Go back; your text is still there."
+        text = f"{problem_in(error)}. Nothing was changed."
         raise PageError(422, "This decision is incomplete", text) from None
 
 
@@ -238,7 +278,7 @@ def edit_of(content: Content, edited: Candidate, note: str) -> Decision:
         return Decision(action="edit", candidate=edited, note=note)
     if "approve" in content.allowed:
         return Decision(action="approve", note=note)
-    text = "An edit records that the model's answer is wrong, but nothing changed. Go back and edit it, or reject it."
+    text = "An edit records that the model's answer is wrong, but nothing changed. Edit it, or reject it."
     raise PageError(422, "Nothing was edited", text)
 
 

@@ -29,7 +29,7 @@ from ..errors import (
     UnknownItemError,
     UnstorableError,
 )
-from ..item import Candidate
+from ..item import Candidate, plain_number
 from ..keys import ExpiringKeys
 from .accounts import Account, Accounts
 from .sessions import LIFETIME, Sessions, form_token, is_cookie, is_form_token, new_cookie
@@ -55,6 +55,8 @@ MOST_FIELDS = 1000
 """Fields of a form: two for each part of an answer that is decided by itself."""
 UNAVAILABLE = {"Retry-After": "30"}
 """Headers of a response that says that the database failed."""
+_WRITTEN = ("edited", "text", "reason", "note")
+"""Fields of a decision that a person writes; an error page shows them, so that they can be copied."""
 _DEEPEST = 6
 """Levels of a nested value that are shown in words."""
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
@@ -80,7 +82,7 @@ class PageError(Exception):
 FAILURES = (PageError, SQLAlchemyError, ReviewError, UsageError)
 """What ends a request with a page that says why; see `problem_of`."""
 _REFUSALS: tuple[tuple[type[ReviewError], int, str], ...] = (
-    (LeaseLostError, 409, "Your time for this item is over"),
+    (LeaseLostError, 409, "You do not hold this item"),
     (AlreadyDecidedError, 409, "Already decided"),
     (ItemExpiredError, 410, "Too late"),
     (UnstorableError, 422, "This cannot be stored"),
@@ -212,10 +214,15 @@ class Site:
         return HTMLResponse(self._pages.get_template(name).render(context), status)
 
     def error(self, call: SiteCall, problem: PageError) -> Response:
-        """A page that says what went wrong; JSON where the browser asks for it."""
+        """A page that says what went wrong, with what the person wrote; JSON where the browser asks for it."""
         if "application/json" in call.request.headers.get("accept", ""):
             return problem.as_json()
-        response = self.page(call, "error.html", problem.status, title=problem.title, text=problem.text)
+        signed_in = call.signed_in is not None
+        item = call.request.path_params.get("item") if signed_in and problem.status != 404 else None
+        wrote = [text for name in _WRITTEN if (text := call.field(name).strip())]
+        response = self.page(
+            call, "error.html", problem.status, title=problem.title, text=problem.text, item=item, wrote=wrote
+        )
         response.headers.update(problem.headers or {})
         return response
 
@@ -238,7 +245,7 @@ def problem_of(error: Exception) -> PageError:
         return PageError(503, "The database is not available", text, UNAVAILABLE)
     if isinstance(error, UnknownItemError):
         return PageError(404, "No such item", "This item does not exist, or it was deleted.")
-    way_out = " Go back and correct it; nothing was changed." if isinstance(error, UnstorableError) else ""
+    way_out = " Correct it; nothing was changed." if isinstance(error, UnstorableError) else ""
     for kind, status, title in _REFUSALS:
         if isinstance(error, kind):
             return PageError(status, title, f"{error}{way_out}")
@@ -289,6 +296,7 @@ def in_words(value: Any, depth: int = 0) -> Markup:
         return escape(visible(value))
     if isinstance(value, bool) or value is None:
         return escape({True: "yes", False: "no", None: "\u2013"}[value])
+    value = plain_number(value)
     if not isinstance(value, Mapping | list | tuple) or depth == _DEEPEST:
         return escape(visible(json.dumps(value, ensure_ascii=False)))
     if not value:

@@ -28,7 +28,8 @@ from guardrail.review.web.accounts import Accounts, add_token
 from guardrail.review.web.app import review_app
 from guardrail.review.web.choices import choices_of
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import ToolCall
+from guardrail.types import Basis, Reason, ToolCall, Uncertainty
+from guardrail.verdict import Verdict
 from tests.review_pages import HOSTILE, REVIEWERS, held_back, in_process, verdict
 
 
@@ -123,7 +124,7 @@ def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
     assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments=arguments),)
 
 
-REFUND = {
+REFUND: dict[str, Any] = {
     "type": "object",
     "properties": {
         "order_id": {"type": "string"},
@@ -430,7 +431,7 @@ def test_choosing_needs_the_lease_and_a_form_of_ours(store: ReviewStore, site: S
     now[0] += 61
     assert store.claim("bob", item=item.id) is not None
     status, text = ann.post(path, lease=lease, choice=forster)
-    assert (status, "Your time for this item is over" in text) == (409, True)
+    assert (status, "You do not hold this item" in text) == (409, True)
     now[0] += 1000
     status, text = ann.post(path, lease=lease, choice=forster)
     assert (status, "Too late" in text) == (410, True)
@@ -536,7 +537,7 @@ def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, site: Starl
     assert "ann is reviewing this" in eve.get(f"/items/{item.id}")[1]
     assert eve.post(f"/items/{item.id}/take-back")[0] == 303
     status, text = ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
-    assert (status, "Your time for this item is over" in text) == (409, True)
+    assert (status, "You do not hold this item" in text) == (409, True)
 
 
 def test_another_sites_form_is_refused(store: ReviewStore, site: Starlette) -> None:
@@ -574,7 +575,7 @@ def test_renewing(store: ReviewStore, site: Starlette, now: list[float]) -> None
     assert store.claim("bob", item=item.id) is not None
     fields = {"form_token": ann.form_token(), "lease": lease}
     status, text = ann.ask("POST", f"/items/{item.id}/renew", fields, Accept="application/json")
-    assert (status, json.loads(text)["error"]) == (409, "Your time for this item is over")
+    assert (status, json.loads(text)["error"]) == (409, "You do not hold this item")
 
 
 def test_the_latest_turns_are_open_and_earlier_ones_folded(store: ReviewStore, site: Starlette) -> None:
@@ -1092,3 +1093,93 @@ def test_a_lease_given_by_hand_proves_nothing(store: ReviewStore) -> None:
     item = store.enqueue(held_back())
     with pytest.raises(LeaseLostError):
         store.decide(Lease(item, "", "ann", 0.0), Decision(action="approve"))
+
+
+def test_a_decision_that_was_not_carried_out_says_so(store: ReviewStore, site: Starlette) -> None:
+    """Karl read "Approved by karl" about a call that was never made: the customer had gone on without it."""
+    item, other = store.enqueue(a_refund()), store.enqueue(a_refund())
+    ann, _, lease = claimed(site, item.id)
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="approve")
+    assert "Not carried out" not in ann.get(f"/items/{item.id}")[1]
+    assert "not carried out" not in ann.get("/history")[1]
+    store.note_event("not_carried_out", {"reason": "The conversation went on."}, item=item.id)
+    assert "<b>Not carried out.</b> The conversation went on." in ann.get(f"/items/{item.id}")[1]
+    assert '<span class="tag reject">not carried out</span><span>The conversation went on.' in ann.get("/history")[1]
+    _, _, lease = claimed(site, other.id)
+    store.cancel(other.id, why="The conversation went on.")  # known before the decision
+    assert "The conversation went on." in ann.get(f"/items/{other.id}")[1]
+    status, text = ann.post(f"/items/{other.id}/decide", lease=lease, action="respond", text="My words")
+    assert (status, "The conversation went on." in text) == (410, True)
+    assert 'href="/items/' + other.id in text, "back to the item"
+    assert "My words" in text, "what was written can be copied"
+
+
+def test_the_page_binds_a_lease_to_the_account(store: ReviewStore, site: Starlette) -> None:
+    item = store.enqueue(held_back())
+    _, _, lease = claimed(site, item.id)
+    bob = Client(site).sign_in("bob")
+    for path in ("decide", "renew", "release"):
+        status, text = bob.post(f"/items/{item.id}/{path}", lease=lease, action="approve")
+        assert (status, "is ann&#39;s, not bob&#39;s" in text) == (409, True), text
+    assert store.item(item.id).holder == "ann"
+
+
+def test_what_was_typed_stays_where_it_was_typed(store: ReviewStore, site: Starlette) -> None:
+    """The pattern of a schema read like a fault of the program, and the error page led away from the edit."""
+    order = {"type": "string", "pattern": r"^[A-Z]\d+$", "examples": ["A17"]}
+    schema = {**REFUND, "properties": {**REFUND["properties"], "order_id": order}}
+    item = store.enqueue(a_refund(order_id="A17").model_copy(update={"schemas": {"refund": schema}}))
+    ann, _, lease = claimed(site, item.id)
+    sent = {"argument:0:0": "b-18", "argument:0:2": '"broken"', "note": "asked twice", "action": "edit"}
+    status, text = ann.post(f"/items/{item.id}/decide", lease=lease, **sent)
+    assert (status, "order_id: b-18 must look like the pattern ^[A-Z]\\d+$, such as A17" in text) == (400, True), text
+    assert "\nb-18</textarea>" in text
+    assert 'value="&#34;broken&#34;" selected' in text
+    assert 'name="note" maxlength="2000" autocomplete="off" value="asked twice"' in text
+    assert '<details class="way" data-key="e" open>' in text
+    assert lease_of(text) == lease
+
+
+def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore, site: Starlette) -> None:
+    """A support employee had to guess them."""
+    above = Verdict(
+        accepted=False,
+        reason=Reason.ABOVE_THRESHOLD,
+        uncertainty=Uncertainty(value=1.5, unit="nats", estimator="discrete_semantic_entropy"),
+        threshold=0.5,
+        alpha=0.1,
+        outcome=make_artifact(ScriptedChat(), threshold=0.5).outcome,
+        basis=Basis.SAMPLES,
+        artifact="",
+        candidate=None,
+    )
+    content = a_refund(amount=5.0).model_copy(
+        update={
+            "alternatives": (("No refund.", 0.2),),
+            "schemas": {"refund": {**REFUND, "description": "Pay an order back.\nIn euros. Ask first."}},
+            "verdict": above.shown(),
+        }
+    )
+    item = store.enqueue(content)
+    page = claimed(site, item.id)[0].get(f"/items/{item.id}")[1]
+    assert '<b>refund</b> <span class="soft">Pay an order back.</span>' in page
+    assert "20 % <small>of the model's answers</small>" in page
+    assert "<p>The model&#39;s own answers disagree too much.</p>" in page
+    numbers = page.index("discrete_semantic_entropy 1.5 &gt; 0.5")
+    assert numbers > page.index("<summary>Details</summary>")
+    assert "hand the question to a person" not in page
+    assert '<dt>amount</dt><dd class="pre">5</dd>' in page
+    assert 'inputmode="decimal" autocomplete="off" value="5"' in page
+    assert "amount 5," in content.calls_in_words()
+
+
+def test_a_decision_about_a_call_without_an_artifact_is_a_label(store: ReviewStore, site: Starlette) -> None:
+    says = "Your decision is also a label for the calibration"
+    guarantee = {"guarantee": "None: nothing was calibrated."}
+    for record, labels in ((None, False), ("r1", True)):
+        stored = {**verdict(), "record": record, **guarantee}
+        item = store.enqueue(a_refund().model_copy(update={"verdict": stored}))
+        page = claimed(site, item.id)[0].get(f"/items/{item.id}")[1]
+        assert (says in page) == labels
+        assert ("these decisions become the calibration" in page) == labels
+        assert ("None: nothing was calibrated." in page) != labels
