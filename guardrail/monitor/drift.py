@@ -268,7 +268,7 @@ class Reference:
             return None
         if self._scale is not None:
             return self.compared(verdict.uncertainty)
-        if verdict.items:
+        if verdict.by_items:
             return mean_uncertainty([item.uncertainty for item in verdict.items])
         return verdict.uncertainty.value
 

@@ -86,7 +86,7 @@ def test_the_notebook_runs_and_shows_tables_and_figures() -> None:
     where = {"metadata": {"path": str(ROOT / "examples")}}
     nbclient.NotebookClient(notebook, kernel_name="python3", timeout=120, resources=where).execute()
     shown = [kind for cell in notebook.cells for output in cell.get("outputs", []) for kind in output.get("data", {})]
-    assert (shown.count("text/html"), shown.count("image/png")) == (3, 3)
+    assert (shown.count("text/html"), shown.count("image/png")) == (3, 2)
 
 
 def test_the_page_of_a_chat_app_runs(
