@@ -70,7 +70,7 @@ def test_every_snippet_prints_what_its_comment_says(number: int, printed: dict[s
 
 
 def test_the_snippets_are_short() -> None:
-    assert len(SNIPPETS) == 4
+    assert len(SNIPPETS) == 3
     assert max(len(code.splitlines()) for code in SNIPPETS) <= 20
 
 
