@@ -62,6 +62,7 @@ class ReviewedStep(Ended):
         reference: The right calls, as canonical JSON; None if nobody said.
         recorded: Whether ``id`` is that of a record.
         arrived: When it was asked; sorts as it came.
+        in_thread: Whether it comes from LangChain or LangGraph, which have threads; other frameworks have runs.
     """
 
     id: str
@@ -73,6 +74,7 @@ class ReviewedStep(Ended):
     reference: str | None
     recorded: bool
     arrived: str | float
+    in_thread: bool = True
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +126,7 @@ def reviews_of_store(
                 recorded=True,
                 open=any(item.state in ("pending", "claimed") for item in items),
                 arrived=min(item.created for item in items),
+                in_thread=all("call_id" not in item.content.metadata for item in items),
             )
         )
     return sorted(steps, key=lambda step: step.arrived), others

@@ -383,6 +383,9 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
     assert f"Monitor risk: {len(audits)} new audits" in shown
     shown = run("learn", reviewed, "--artifact", old, "--monitor", "risk")
     assert "Monitor risk: 0 new audits" in shown
+    strict = ("--alpha", "0.001", "--rule", "certified", "--out", tmp_path / "strict.json")
+    shown = run("learn", reviewed, "--artifact", old, *strict)
+    assert f"Next: keep {old}, decide about more answers" in shown, "there is no threshold to use"
     again = tmp_path / "again.json"
     run("learn", reviewed, "--artifact", old, "--out", again)
     assert CalibrationArtifact.load(again).outcome == new.outcome

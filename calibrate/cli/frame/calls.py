@@ -141,26 +141,32 @@ def learn_calls(
     ledger.copy_to(labelled_file)
     print_verdict(verdict_text(fitted, undecided=""))
     fitted.save(fitting.out)
-    finish([fitting.out, labelled_file], *_next_steps(fitted, tool, fitting.out, labelled_file, drawing))
-
-
-def _next_steps(
-    fitted: CalibrationArtifact, tool: str, out: Path, labelled: Path, drawing: Drawing | None
-) -> list[str]:
-    """The use of a gate, in the guard of the framework that recorded the calls; without a threshold the ways to one."""
+    following = _use(fitted, tool, fitting.out, items, drawing)
     if fitted.threshold is None:
-        what = "answers" if tool == ANSWER else "calls"
-        undecided = fitted.data.n_undecided
-        more = f"decide about more {what}, and run the same command again"
-        if undecided:
-            return [more, f"or leave out the {undecided} that nobody decided: --missing leave-out"]
-        return [more, f"or try another score: calibrate score {shlex.quote(str(labelled))} --score NAME"]
+        following = _ways_to_a_threshold(fitted, tool, labelled_file)
+    finish([fitting.out, labelled_file], *following)
+
+
+def _use(
+    fitted: CalibrationArtifact, tool: str, out: Path, items: Sequence[ReviewedStep], drawing: Drawing | None
+) -> list[str]:
+    """The use of a gate, in the guard of the framework that the decisions come from."""
     framework = fitted.model.provider.partition(":")[0]
-    guard = {"pydantic-ai": "GuardCapability", "openai-agents": "GuardedModel"}.get(framework, "GuardrailMiddleware")
-    model = "model, " if guard == "GuardedModel" else ""
     given = f"artifact={str(out)!r}" if tool == ANSWER else f"tools={{{tool!r}: {str(out)!r}}}"
+    if framework == "pydantic-ai":
+        return [f"use it: GuardCapability({given})"]
+    # The Agents SDK takes LangChain models as well.
+    if framework == "openai-agents" or not all(item.in_thread for item in items):
+        return [f"use it: GuardedModel(model, {given})"]
     approvals = [f"or in LangChain's own approvals: {{'when': unsure({str(out)!r}, model)}}"] if drawing else []
-    return [f"use it: {guard}({model}{given})", *approvals]
+    return [f"use it: GuardrailMiddleware({given})", *approvals]
+
+
+def _ways_to_a_threshold(fitted: CalibrationArtifact, tool: str, labelled: Path) -> list[str]:
+    more = f"decide about more {'answers' if tool == ANSWER else 'calls'}, and run the same command again"
+    if undecided := fitted.data.n_undecided:
+        return [more, f"or leave out the {undecided} that nobody decided: --missing leave-out"]
+    return [more, f"or try another score: calibrate score {shlex.quote(str(labelled))} --score NAME"]
 
 
 def _refuse_other_tool(tool: str, known: Collection[str], source: str) -> None:

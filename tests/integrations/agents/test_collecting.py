@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import sqlite3
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -23,7 +24,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import read_records
-from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints
+from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints, reviews_of_store
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError
@@ -393,6 +394,21 @@ def test_the_next_step_names_the_guard_of_the_framework_that_collected(provider:
     header["header"]["model"]["provider"] = provider
     Path("reviews.agent.jsonl").write_text("\n".join([json.dumps(header), *lines[1:], ""]), encoding="utf-8")
     assert f"use it: {guard}" in learn("reviews.db", *FIT, "g.json")
+
+
+def test_the_next_step_names_the_guard_of_a_langchain_model_in_another_framework(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The OpenAI Agents SDK also takes LangChain models, whose name does not say where they run."""
+    approved(20)
+    read = reviews_of_store
+
+    def elsewhere(*given: Any, **options: Any) -> Any:
+        steps, others = read(*given, **options)
+        return [replace(step, in_thread=False) for step in steps], others
+
+    monkeypatch.setattr("calibrate.cli.frame.calls.reviews_of_store", elsewhere)
+    assert "use it: GuardedModel(model, tools={'transfer': 'g.json'})" in learn("reviews.db", *FIT, "g.json")
 
 
 def test_a_misspelt_tool_is_told_from_one_that_nobody_decided_about() -> None:
