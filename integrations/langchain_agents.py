@@ -50,7 +50,7 @@ from ._agents.agent_model import (
 from ._agents.artifact_set import routes
 from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS
-from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
+from ._agents.decisions import AGENT_DECISIONS, DecisionType, check_decision_types, edit_note, released
 from ._agents.gates import AgentGate, GateSettings
 from ._agents.held import (
     GuardState,
@@ -163,7 +163,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         key: Callable[[Any], str | None] | None = None,
         on_abstain: Literal["review"] | OnAbstain = "review",
         unjudged: Literal["hold", "pass"] = "hold",
-        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
+        allowed_decisions: Sequence[DecisionType] = AGENT_DECISIONS,
         calibrated_settings: Mapping[str, Any] | None = None,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
@@ -187,7 +187,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             for name, part in routes(artifact, key).items()
         }
         self._gate = next(iter(self._gates.values()))  # they differ in the artifact of answers alone
-        self._allowed = check_decision_types(allowed_decisions)
+        self._allowed = check_decision_types(allowed_decisions, AGENT_DECISIONS)
         self._unjudged = unjudged
 
     # -- the model call ----------------------------------------------------------------------------------------------

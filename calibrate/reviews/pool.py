@@ -271,7 +271,7 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
             f"item {item.id} is an accepted answer without its audit rate (metadata {AUDIT_RATE!r} is {rate!r}), so "
             "the number of answers it stands for is unknown. Fill the queue with guardrail.review.audit_sample."
         )
-    action = None if item.decision is None else item.decision.action
+    action = None if item.decision is None else in_place(item.decision.action)
     group = item.content.metadata.get("group")
     correct, items = _label(action, respond), tuple[bool | None, ...]()
     if correct is not None and verdict.by_items:
@@ -292,6 +292,11 @@ def _reviewed(item: Item, respond: Respond) -> ReviewedItem:
         messages=item.content.messages if len(item.content.messages) > 1 else None,
         arrived=item.created,
     )
+
+
+def in_place(action: str) -> str:
+    """The action; "respond" of a person who answered in place of the candidate, whether the agent or the user."""
+    return "respond" if action == "answer" else action
 
 
 def _as_shown(item: Item) -> Verdict:

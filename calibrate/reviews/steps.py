@@ -28,7 +28,7 @@ from ..data.records import GIVEN, Record, RecordFile, RecordHeader, write_record
 from ..data.table import table_of
 from ..pipeline import part_header
 from ..scoring.scores import score_records
-from .pool import Ended, Missing, Respond, all_items, settled
+from .pool import Ended, Missing, Respond, all_items, in_place, settled
 
 if TYPE_CHECKING:
     from guardrail.review import Item, ReviewStore
@@ -337,7 +337,7 @@ def _decided(item: Item) -> _Decided:
         return _Decided(None, ours)
     candidate = item.decision.candidate
     if item.decision.action != "edit" or candidate is None:
-        return _Decided(item.decision.action, ours)
+        return _Decided(in_place(item.decision.action), ours)
     theirs = tuple(call for place, call in enumerate(candidate.tool_calls) if place not in item.content.fixed)
     return _Decided("edit", ours, theirs)
 
@@ -398,7 +398,7 @@ def _answered(value: Mapping[str, Any], answer: Any) -> Iterator[_Decided]:
     for place, action in enumerate(actions):
         ours = (ToolCall(name=action["name"], arguments=action["args"]),)
         decision = decisions[place] if place < len(decisions) else None
-        kind = None if decision is None or decision["type"] == "lapse" else decision["type"]
+        kind = None if decision is None or decision["type"] == "lapse" else in_place(decision["type"])
         edited = decision["edited_action"] if decision is not None and kind == "edit" else None
         theirs = () if edited is None else (ToolCall(name=edited["name"], arguments=edited["args"]),)
         yield _Decided(kind, ours, theirs)

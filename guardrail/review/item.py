@@ -39,9 +39,11 @@ __all__ = [
     "writable",
 ]
 
-Action = Literal["approve", "edit", "reject", "respond"]
-"""Actions of a reviewer; same words as LangChain's ``HumanInTheLoopMiddleware``."""
+Action = Literal["approve", "edit", "reject", "respond", "answer"]
+"""Actions of a reviewer; the words of LangChain's ``HumanInTheLoopMiddleware``, and "answer": of an agent's call, where
+"respond" goes to the agent, a text to the user that ends the agent's turn."""
 ACTIONS: tuple[Action, ...] = ("approve", "edit", "reject", "respond")
+"""Actions about what has no agent."""
 Kind = Literal["answer", "tool_call", "audit"]
 """A held-back answer, a held-back tool call, or an accepted answer that is audited."""
 State = Literal["pending", "claimed", "decided", "expired"]
@@ -226,10 +228,10 @@ class Decision(Frozen):
     """The decision of a person."""
 
     action: Action
-    """approve, edit, reject or respond."""
+    """approve, edit, reject, respond or answer."""
     text: str | None = None
-    """For "respond" the answer that the reviewer wrote; it is required. For "reject" of an agent's call the words that
-    the agent gets as the reason; the agent is told that the call was not run. Other decisions take no text."""
+    """For "respond" and "answer" the text that the reviewer wrote; it is required. For "reject" of an agent's call the
+    words that the agent gets as the reason; the agent is told that the call was not run. Others take no text."""
     candidate: Candidate | None = None
     """The edited candidate; required for "edit", and only allowed there."""
     note: str = ""
@@ -245,10 +247,10 @@ class Decision(Frozen):
     @model_validator(mode="after")
     def _complete(self) -> Self:
         written = bool(self.text and self.text.strip())
-        if written != (self.action == "respond") and not (written and self.action == "reject"):
+        if written != (self.action in ("respond", "answer")) and not (written and self.action == "reject"):
             raise ValueError(
-                'text is the reviewer\'s own answer, or the reason of a rejected call: action "respond" requires it, '
-                '"reject" of an agent\'s call may have it, other actions do not take it'
+                'text is the reviewer\'s own answer, or the reason of a rejected call: actions "respond" and "answer" '
+                'require it, "reject" of an agent\'s call may have it, other actions do not take it'
             )
         if (self.action == "edit") != (self.candidate is not None):
             raise ValueError('candidate is the edited answer: action "edit" requires it, other actions do not take it')
@@ -271,7 +273,7 @@ class Decision(Frozen):
             return content.candidate
         if self.action == "edit":
             return self.candidate
-        return Candidate(text=self.text or "") if self.action == "respond" else None
+        return Candidate(text=self.text or "") if self.action in ("respond", "answer") else None
 
 
 def by_items(content: Content, items: Sequence[ItemDecision], note: str = "") -> Decision:

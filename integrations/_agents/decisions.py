@@ -23,6 +23,7 @@ from .calls import arguments_of, same_call
 from .held import FrozenMessage, HeldMessage, ToolCallOrder
 
 __all__ = [
+    "AGENT_DECISIONS",
     "ALL_DECISIONS",
     "REQUEST_FORMAT",
     "Action",
@@ -40,21 +41,25 @@ __all__ = [
     "review_request",
 ]
 
-DecisionType = Literal["approve", "edit", "reject", "respond"]
+DecisionType = Literal["approve", "edit", "reject", "respond", "answer"]
 ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
+AGENT_DECISIONS: tuple[DecisionType, ...] = (*ALL_DECISIONS, "answer")
+"""Those about an agent whose turn a person can end."""
 REQUEST_FORMAT = 1
 """Version of the request in an interrupt; a request without a version is of the first."""
 
 
-def check_decision_types(allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
-    """The decisions that a person may take.
+def check_decision_types(
+    allowed: Sequence[DecisionType], possible: Sequence[DecisionType] = ALL_DECISIONS
+) -> tuple[DecisionType, ...]:
+    """The decisions that a person may take, of those possible.
 
     Raises:
         UsageError: An unknown decision, or none.
     """
-    unknown = sorted(set(allowed) - set(ALL_DECISIONS))
+    unknown = sorted(set(allowed) - set(possible))
     if unknown or not allowed:
-        raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
+        raise UsageError(f"allowed_decisions are some of {tuple(possible)}, got {tuple(allowed)!r}")
     return tuple(allowed)
 
 
@@ -120,6 +125,13 @@ class Respond(TypedDict):
     message: Said
 
 
+class Answer(TypedDict):
+    """About tool calls: the person answers the user, so no call of the message runs and the agent's turn ends."""
+
+    type: Literal["answer"]
+    message: Said
+
+
 class Lapse(TypedDict):
     """No decision, or one that cannot be carried out: nothing goes out, or runs.
 
@@ -131,8 +143,8 @@ class Lapse(TypedDict):
     """As for a rejection."""
 
 
-Decision = Approve | Edit | Reject | Respond | Lapse
-"""The shapes of LangChain's ``HumanInTheLoopMiddleware``, and one more for a missing decision."""
+Decision = Approve | Edit | Reject | Respond | Answer | Lapse
+"""The shapes of LangChain's ``HumanInTheLoopMiddleware``, one that ends the turn, and one for a missing decision."""
 
 
 def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
@@ -175,6 +187,9 @@ def _fitting(request: Mapping[str, Any], decisions: list[dict[str, Any]]) -> lis
     texts = {decision["text"] for decision in decisions if decision["type"] == "edit" and "text" in decision}
     if len(texts) > 1:
         raise ValueError(f"the edits give {len(texts)} different texts, but the message has one")
+    answers = [decision for decision in decisions if decision["type"] == "answer"]
+    if answers and any(decision != answers[0] for decision in decisions):
+        raise ValueError('"answer" ends the turn, so it is the one decision about every call of a message')
     return decisions
 
 
@@ -241,10 +256,12 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
 
 
 def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
-    """Decisions that make sense: an empty message can be neither approved nor edited."""
-    if not held.empty:
-        return tuple(allowed)
-    return tuple(name for name in allowed if name in ("reject", "respond")) or ("reject",)
+    """Decisions that make sense: an empty message can be neither approved nor edited. At least to reject it is one."""
+    if held.kind == "answer":  # there "respond" is the answer to the user
+        allowed = [name for name in allowed if name != "answer"]
+    if held.empty:
+        allowed = [name for name in allowed if name not in ("approve", "edit")]
+    return tuple(allowed) or ("reject",)
 
 
 # -- The effect of a decision ------------------------------------------------------------------------------------------
@@ -327,6 +344,9 @@ def released(
     message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
     if held.kind == "answer":
         return answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
+    first = decisions[0]
+    if first["type"] == "answer":
+        return message.model_copy(update={"text": first["message"], "tool_calls": ()}), {}
     decided = {target.call_id: (target, decision) for target, decision in pairs}
     calls, orders = [], {}
     for call in held.message.tool_calls:

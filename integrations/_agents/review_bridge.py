@@ -201,8 +201,8 @@ class RunBridge(BaseBridge):
 def _response_of(decision: Decision, request: Mapping[str, Any]) -> list[dict[str, Any]]:
     """A reviewer's decision as the decisions of a request, one for each action; the note stays in the store."""
     n = len(request["action_requests"])
-    if decision.action == "respond":
-        return [{"type": "respond", "message": decision.text}] * n
+    if decision.action in ("respond", "answer"):
+        return [{"type": decision.action, "message": decision.text}] * n
     if decision.action == "reject":
         return [{"type": "reject", "message": decision.text} if decision.text else {"type": "reject"}] * n
     if decision.action == "approve" or decision.candidate is None:

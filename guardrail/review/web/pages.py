@@ -247,7 +247,7 @@ def _decision(call: SiteCall, item: Item) -> Decision:
             return decision_by_items(item.content, call.field, note)
         if action == "edit":
             return edit_of(item.content, _edited(call, item), note)
-        text = call.field("text") if action == "respond" else call.field("reason").strip() or None
+        text = call.field("text") if action in ("respond", "answer") else call.field("reason").strip() or None
         return Decision(action=action, text=text, note=note)
     except ValidationError as error:
         text = f"{problem_in(error)}. Nothing was changed."

@@ -991,6 +991,22 @@ def test_the_page_says_what_a_decision_does(
     assert (">Right <kbd>" in page) == (changes.get("kind") == "audit")
 
 
+def test_the_user_and_the_agent_are_answered_in_two_fields(store: ReviewStore, site: Starlette) -> None:
+    """A text for the customer in the agent's field would become the result of a tool."""
+    call = Candidate(tool_calls=(ToolCall(name="refund", arguments={"order": "1"}),))
+    allowed: Any = ("approve", "reject", "respond", "answer")
+    item = store.enqueue(Content(question="", kind="tool_call", candidate=call, edits="arguments", allowed=allowed))
+    ann, _, lease = claimed(site, item.id)
+    page = ann.get(f"/items/{item.id}")[1]
+    assert "the agent takes this for what the tool returned" in page
+    assert "the user gets exactly this text; the call is not made" in page
+    ann.post(f"/items/{item.id}/decide", lease=lease, action="answer", text="It is closed.")
+    decision = store.item(item.id).decision
+    assert decision is not None
+    assert (decision.action, decision.text) == ("answer", "It is closed.")
+    assert "Answered the user by ann" in ann.get(f"/items/{item.id}")[1]
+
+
 def test_items_without_the_usual(store: ReviewStore, site: Starlette) -> None:
     bare = store.enqueue(Content(question="", allowed=("reject", "respond")))
     eve = Client(site).sign_in("eve")

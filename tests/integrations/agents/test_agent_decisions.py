@@ -300,6 +300,32 @@ def test_a_structured_answer_beside_a_call_is_decided_about(decisions: Any, stru
     assert ("Weather" in given_out) == (structured is not None)
 
 
+def test_a_second_turn_has_nothing_of_the_first_ones_structured_answer() -> None:
+    """A program that reads ``structured_response`` would take yesterday's answer for today's."""
+    forecasts = [calls(("Weather", {"degrees": k})) for k in range(5)]
+    model = AgentChat(steps={("warm?", 0): forecasts[3:4], ("cold?", 0): forecasts})
+    agent = structured_agent(model, ToolStrategy(Weather), native=False)
+    assert agent.invoke({"messages": "warm?"}, thread())["structured_response"] == Weather(degrees=3)
+    for decision in (REJECT, respond("mild")):
+        assert agent.invoke({"messages": "cold?"}, thread()).get("structured_response") is None
+        assert decide(agent, decision).get("structured_response") is None
+
+
+def test_a_call_that_is_repeated_after_an_edit_or_a_resume_is_not_run_on_the_earlier_decision() -> None:
+    """An approval is of one call: the model's next one waits again, and the same answer twice runs it once."""
+    model = unsure_transfer()
+    model.steps = {**model.steps, ("pay bob", 1): model.steps["pay bob", 0], ("pay bob", 2): ["Done."]}
+    agent = agent_of(model)
+    agent.invoke({"messages": "pay bob"}, thread())
+    held = decide(agent, edit("transfer", to="bob", amount=7))
+    assert shown(held)["action_requests"][0]["args"] == {"to": "bob", "amount": 5}
+    sent = [text for text in texts(decide(agent, APPROVE)) if "sent" in text]
+    assert [text.rpartition("\n")[2] for text in sent] == ["sent 7 to bob", "sent 5 to bob"]
+    drawn = model.made
+    assert [text for text in texts(decide(agent, APPROVE)) if "sent" in text] == sent
+    assert model.made == drawn
+
+
 @pytest.mark.parametrize("name", ["", "qwen2.5-7b", "gpt-4o-mini", "unnamed"])
 def test_a_schema_as_response_format_is_asked_for_as_without_a_gate(name: str) -> None:
     class Named(AgentChat):

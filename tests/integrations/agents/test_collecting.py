@@ -179,6 +179,7 @@ def test_it_needs_a_person() -> None:
 
 ASKED = ("send", "wrong", "spam", "cash")
 SAID: dict[str, dict[str, Any]] = {"send": APPROVE, "wrong": edit(7), "spam": REJECT, "cash": RESPOND}
+TOLD = {"type": "answer", "message": "It is closed."}
 
 
 def decided(saver: Any, guard: Callable[[], Any], *, each: bool = False) -> None:
@@ -221,6 +222,17 @@ def test_decisions_in_checkpoints_become_labelled_steps(kind: str) -> None:
     assert steps[0].messages == ({"role": "user", "content": "send"},)
     left_out = labelled_steps(reviews_of_checkpoints(saver, respond="leave-out"), "leave-out")
     assert [step.group for step in left_out] == ["send", "wrong", "spam"]
+
+
+def test_an_answer_to_the_user_says_of_the_call_what_one_in_its_place_says() -> None:
+    saver = InMemorySaver()
+    guarded_agent = agent(chat(send=[sending(40)]), collecting(), saver=saver)
+    ask(guarded_agent, "send", "send")
+    answer(guarded_agent, TOLD, thread="send")
+    (item,) = reviews_of_checkpoints(saver)
+    assert (item.action, item.correct) == ("respond", False)
+    (item,) = reviews_of_checkpoints(saver, respond="leave-out")
+    assert item.correct is None
 
 
 def test_the_later_of_two_decisions_about_one_message_counts() -> None:

@@ -223,6 +223,32 @@ def test_a_person_may_answer_in_place_of_the_tool() -> None:
     assert (result["messages"][2].text, result["messages"][2].status) == ("I sent it by hand", "success")
 
 
+def test_a_person_may_answer_the_user_and_the_turn_ends() -> None:
+    """Text for the customer must reach the customer, and not a tool's result; nothing beside it runs."""
+    asked = [
+        calls(("transfer", {"to": "bob", "amount": k}), ("balance", {"account": "a"}), text="Ok.") for k in range(5)
+    ]
+    model = AgentChat(steps={("pay bob", 0): asked})
+    agent = agent_of(model, gate(model))
+    interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))
+    result = agent.invoke(deciding({"type": "answer", "message": "Bob's account is closed."}), CONFIG)
+    assert texts(result) == ["pay bob", "Bob's account is closed."]
+    assert (result["messages"][-1].tool_calls, model.made) == ([], 5)
+
+
+def test_an_answer_to_the_user_is_the_one_decision_about_all_calls() -> None:
+    model = AgentChat(
+        steps={("pay both", 0): [calls(*2 * [("transfer", {"to": "bob", "amount": k})]) for k in range(5)]}
+    )
+    agent = agent_of(model, gate(model))
+    shown = interrupt_of(agent.invoke({"messages": "pay both"}, CONFIG))
+    assert shown["review_configs"][0]["allowed_decisions"][-1] == "answer"
+    told = {"type": "answer", "message": "Not today."}
+    with pytest.raises(ValidationError, match='"answer" ends the turn'):
+        agent.invoke(deciding(told, {"type": "approve"}), CONFIG)
+    assert texts(agent.invoke(deciding(told, told), CONFIG))[-1] == "Not today."
+
+
 @pytest.mark.parametrize(
     ("decision", "text"),
     [

@@ -312,6 +312,15 @@ def test_an_edit_in_the_queue_changes_arguments_and_nothing_else(store: Any, oth
     assert texts_of(bridge.resume(agent, CONFIG))[2].endswith("sent 7 to bob")
 
 
+def test_an_answer_to_the_user_in_the_queue_ends_the_turn(store: Any) -> None:
+    agent = transferring(5, 0, 1, 2, 3)
+    bridge, item = queued(store, agent)
+    assert "answer" in item.content.allowed
+    decide(store, action="answer", text="Bob's account is closed.")
+    assert texts_of(bridge.resume(agent, CONFIG)) == ["pay bob", "Bob's account is closed."]
+    assert "answer" not in queued(store, graph_of(Counter()), thread("plain"))[1].content.allowed
+
+
 def test_an_answer_is_not_edited_into_a_call(store: Any) -> None:
     """It went out as an empty answer."""
     graph = graph_of(Counter())

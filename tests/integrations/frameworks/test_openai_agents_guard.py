@@ -556,7 +556,7 @@ def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None
     with pytest.raises(UsageError, match=r"guarded\.tool"):
         asyncio.run(bank.model.decide(result, {value["call_id"]: EDIT}))
     with pytest.raises(UsageError, match="allowed_decisions"):
-        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["aprove"])
+        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["answer"])
 
 
 def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:

@@ -610,7 +610,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
     with pytest.raises(UsageError, match="no held-back call"):
         asyncio.run(bank.guard.decide(result, {"another": {"type": "approve"}}))
     with pytest.raises(UsageError, match="allowed_decisions"):
-        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["aprove"])
+        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["answer"])
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
