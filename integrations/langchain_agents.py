@@ -495,12 +495,11 @@ def unsure(
 
     def when(request: ToolCallRequest) -> bool:
         call, messages = request.tool_call, list(request.state["messages"])
-        while messages:
-            message = messages.pop()
-            if isinstance(message, AIMessage):
-                break
-        else:
+        while messages and not isinstance(messages[-1], AIMessage):
+            messages.pop()
+        if not messages:
             return True
-        return run(check.steps(str(call["id"]), call["name"], call["args"], messages, message))
+        *before, message = messages
+        return run(check.steps(str(call["id"]), call["name"], call["args"], before, message))
 
     return when

@@ -725,18 +725,14 @@ class _UnsureToolset(WrapperToolset[Any]):
         return await super().call_tool(name, tool_args, ctx, tool)
 
     async def _asks(self, name: str, tool_args: dict[str, Any], ctx: RunContext[Any], tool: ToolsetTool[Any]) -> bool:
-        messages = list(ctx.messages)
+        messages: list[Any] = list(ctx.messages)
         while messages and not isinstance(messages[-1], ModelResponse):
             messages.pop()
-        response = messages.pop() if messages else None
-        if not isinstance(response, ModelResponse):
-            return True
         try:
-            message, before = read_response(response), from_messages(messages, ModelRequestParameters())
-        except (UsageError, ValueError):  # a message that could not be judged
-            return True
-        call = next((call for call in message.tool_calls if call["id"] == ctx.tool_call_id), None)
-        if call is None:
+            *earlier, response = messages
+            message, before = read_response(response), from_messages(earlier, ModelRequestParameters())
+            (call,) = (call for call in message.tool_calls if call["id"] == ctx.tool_call_id)
+        except (UsageError, ValueError):  # no message with this call, or one that could not be judged
             return True
         expected = tool.args_validator.validate_python(call["args"], context=ctx.validation_context)
         if not _equal(expected, tool_args):

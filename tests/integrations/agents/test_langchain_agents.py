@@ -177,7 +177,7 @@ def test_the_interrupt_carries_what_a_person_needs() -> None:
     assert sum(alternative["share"] for alternative in value["alternatives"]) == pytest.approx(1.0)
     assert len(value["alternatives"]) == 4
     assert value["action_requests"][0]["name"] == "transfer"
-    assert value["review_configs"][0]["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
+    assert value["review_configs"][0]["allowed_decisions"] == ["approve", "edit", "reject", "respond", "answer"]
 
 
 # -- decisions -----------------------------------------------------------------------------------------------------
