@@ -12,6 +12,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import nouns_of
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
 from guardrail.items.spec import bounds_answers
@@ -267,18 +268,19 @@ def _print_accepted(
 ) -> None:
     if waits is not None:
         print_line(waits.describe("decided audits"), "yellow")
+    nouns = nouns_of(artifact)
     if error is None:
-        why = "No audited answer has been decided" if waits is None else "The oldest audit is still open"
-        print_line(f"{why}, so nothing is known about the error rate of answers that were given{gate}.")
+        why = f"No audited {nouns.one} has been decided" if waits is None else "The oldest audit is still open"
+        print_line(f"{why}, so nothing is known about the error rate of {nouns.given}{gate}.")
         return
     promised = bounds_answers(artifact.outcome.rule)
     target = f"; promised {percent(artifact.alpha)}" if promised else ""
     how = "exact" if error.exact else "betting, over several audit rates"
     without = f", {error.undecided} of them undecided" if error.undecided else ""
     print_line(
-        f"Error among answers given{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
+        f"Error among {nouns.given}{gate}: {percent(error.estimate)} ({error.wrong} of {error.audited} audited "
         f"wrong{without}; 95 % interval {percent(error.low)} to {percent(error.high)}, {how}{target}). "
-        f"About {percent(error.acceptance)} of the measured questions were answered.",
+        f"About {percent(error.acceptance)} of the measured {nouns.asked} were {nouns.accepted}.",
         "red" if promised and error.low > artifact.alpha else None,
     )
 
@@ -358,8 +360,9 @@ def _print_sample(learned: Learned) -> None:
 
 def _print_comparison(old: CalibrationArtifact, learned: Learned) -> None:
     gates = [("in force", old, learned.old), ("new", learned.artifact, learned.new)]
-    heads = ("artifact", "threshold", "answered", "wrong among them", "95 % interval")
-    title = f"On {len(learned.test)} reviewed questions kept out of the fit"
+    nouns = nouns_of(old)
+    heads = ("artifact", "threshold", nouns.accepted, "wrong among them", "95 % interval")
+    title = f"On {len(learned.test)} reviewed {nouns.asked} kept out of the fit"
     console.print(table(title, heads, [_line(*gate) for gate in gates]))
     for name, _, counts in gates:
         if counts.items is not None:
