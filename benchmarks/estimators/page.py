@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 from benchmarks.estimators.figures import ALPHAS, HALVES, Figures, Interval
-from benchmarks.estimators.sources import FILES
 from benchmarks.paper.markdown import table
 from guardrail.types import Frozen
 from guardrail.uncertainty import list_estimators
@@ -162,8 +161,7 @@ file:
       -s semantic_entropy -s p_true -s verbalised -s selfcheck_prompt --max-tokens 16 --out RECORDS
     calibrate label RECORDS --rule token_f1
 
-{nowhere}No trained entailment model was available. `mmlu-pro-confidence.csv` holds scores without answers, so there is
-nothing to estimate (docs/paper.md uses it). Files by the name that `--files` takes: {", ".join(FILES)}."""
+{nowhere}No trained entailment model was available."""
 
 
 def _wrapped(text: str) -> str:
