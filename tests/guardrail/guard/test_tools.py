@@ -118,8 +118,11 @@ def test_every_call_carries_the_calibrated_tools_bound_or_not() -> None:
 
 def test_a_guard_calibrated_without_tools_refuses_them_with_the_way_out() -> None:
     guard = guarded(CALLER, None)
-    with pytest.raises(ArtifactMismatchError, match=r"calibrated without tools; other tools \(look_up\).*--tools"):
+    with pytest.raises(
+        ArtifactMismatchError, match=r"calibrated without tools; other tools \(look_up\).*--tools"
+    ) as told:
         guard.bind_tools([look_up])
+    assert 'tools={"NAME": "collect"}' in str(told.value), "an agent collects decisions about its own calls"
     assert guard.bind_tools([])  # nothing to bind is what it was calibrated with
 
 
