@@ -40,12 +40,14 @@ from calibrate.rules.certificate import interval
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.judges import ToolCallJudge
 from guardrail.outcome import Feasible
 from guardrail.review import Content, Decision, ReviewStore, ticket
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, content_of
 from guardrail.review.monitors import Monitors
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Sample, Uncertainty, Unmeasured
+from guardrail.uncertainty import make_estimator
 from guardrail.verdict import Reason, Verdict
 
 MODEL = ScriptedChat()
@@ -405,6 +407,19 @@ def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     assert learned.old.n_accepted == len(accepted)
     assert learned.old.n_errors == sum(not record.correct for record in accepted)
     assert learned.used == len(learned.test) + len(learned.file.records)
+
+
+def test_of_a_gate_on_calls_it_speaks_of_calls(tmp_path: Path) -> None:
+    """Nobody knows what "questions answered" counts where an agent's transfers are let through."""
+    spec = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
+    own = ARTIFACT.model_copy(update={"estimator": spec})
+    store = tmp_path / "reviews.db"
+    with ReviewStore(store) as opened:
+        fill(opened, 60, artifact=own)
+    own.save(tmp_path / "own.json")
+    shown = " ".join(run("learn", store, "--artifact", tmp_path / "own.json").split())
+    assert "Error among calls let through: " in shown
+    assert "of the measured calls were let through." in shown
 
 
 def test_the_second_turn_tests_on_what_the_gate_in_force_has_not_met(tmp_path: Path) -> None:
