@@ -276,15 +276,13 @@ class Records:
         self._refuse_unready()
         if not trust_labels:
             self._refuse_broken()
-        try:
-            refuse_few(self.file, allowed=few)
-        except UsageError as error:
-            raise UsageError(_in_python(str(error))) from error
+        _refuse_few(self.file, allowed=few)
         part = None
         if score == AUTO:
             chosen = choose_score(self.file, groups=groups)
             score, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
         key = _key_of(self.file, score)
+        _refuse_few(self.file, key, allowed=few)
         artifact = fit_artifact(
             self.file,
             score=key,
@@ -453,7 +451,7 @@ def from_frame(
     # In a document null is a value, so what is missing there stays NaN, and is refused.
     inside = math.nan if items else None
     rows = [{name: _plain(value, inside=inside) for name, value in row.items()} for row in _rows(frame)]
-    _refuse_one_column(rows)
+    _refuse_unnamed(rows)
     columns = {
         name: (column,) if isinstance(column, str) else tuple(column)
         for name, column in {
@@ -493,6 +491,14 @@ def from_frame(
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
     return Records(file, [*said, *(_in_python(note) for note in (*imported.notes, *left_out))])
+
+
+def _refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> None:
+    """`refuse_few` in the words of Python."""
+    try:
+        refuse_few(file, score, allowed=allowed)
+    except UsageError as error:
+        raise UsageError(_in_python(str(error))) from error
 
 
 def _is_graded(columns: ColumnMap, rows: Sequence[RawRow]) -> bool:
@@ -555,6 +561,9 @@ def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
     narwhals = require("narwhals", extra="calibrate")
     try:
         return iter(narwhals.from_native(frame, eager_only=True).iter_rows(named=True))
+    except narwhals.exceptions.DuplicateError as error:
+        found = " ".join(str(error).split())
+        raise UsageError(f"two columns have one name ({found}). Rename the column: frame.columns = [...].") from error
     except TypeError as error:
         raise UsageError(
             f"got {type(frame).__name__}; give a pandas or Polars data frame, a pyarrow table or a list of dicts. Of a "
@@ -562,8 +571,11 @@ def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:
         ) from error
 
 
-def _refuse_one_column(rows: Sequence[Mapping[str, Any]]) -> None:
-    """Refuse a file that was read with a separator it does not have."""
+def _refuse_unnamed(rows: Sequence[Mapping[str, Any]]) -> None:
+    """Refuse names of columns that are not texts, and a file that was read with a separator it does not have."""
+    for name in rows[0] if rows else ():
+        if not isinstance(name, str):
+            raise UsageError(f"the column name {name!r} is not a text. Rename the column: frame.columns = [...].")
     if rows and len(rows[0]) == 1:
         (name,) = rows[0]
         separator = next((mark for mark in (";", "\t", "|") if mark in str(name)), None)

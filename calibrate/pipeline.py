@@ -243,17 +243,23 @@ def fit_artifact(
     )
 
 
-def refuse_few(file: RecordFile, *, allowed: bool) -> None:
+def refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> None:
     """Refuse to fit on so few labels that nobody should rely on the result.
+
+    Args:
+        file: The records.
+        score: Key of a score; only the labels of answers that have it count.
+        allowed: Whether few labels will do.
 
     Raises:
         UsageError: Fewer than `FEWEST_LABELS` labels, and they are not allowed.
     """
-    n = int(np.count_nonzero(file.records.counted_labels() >= 0))
+    labelled = file.records.counted_labels() >= 0 if score is None else file.records.usable(score)
+    n, measured = int(np.count_nonzero(labelled)), "" if score is None else " of answers with a score"
     if 0 < n < FEWEST_LABELS and not allowed:
         raise UsageError(
-            f"{file.path} has {n} labels, and a promise needs at least {FEWEST_LABELS} (from 200 on it is no longer "
-            "provisional). Label more answers, or add --few."
+            f"{file.path} has {n} labels{measured}, and a promise needs at least {FEWEST_LABELS} (from 200 on it is "
+            "no longer provisional). Label more answers, or add --few."
         )
 
 

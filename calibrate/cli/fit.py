@@ -318,6 +318,8 @@ def fit(
     file = pool_of(files)
     refuse_few(file, allowed=few)
     key = _key(file, estimator, reads_all=human_labels is not None)
+    if key != AUTO:
+        refuse_few(file, key, allowed=few)
     print_structured(file, key)
     if human_labels is None and not trust_labels:
         refuse_broken(file)

@@ -129,6 +129,12 @@ def _refuse_ungraded(path: Path, rows: Sequence[RawRow], names: Sequence[str], c
     if not rows:
         raise UsageError(f"{path} holds no row. Each row must be one question.")
     labels = {name for field in ("correct", "error") for name in columns.of(field)}
+    both = [score.column for score in columns.scores if score.column in labels]
+    if both:
+        raise UsageError(
+            f"column {both[0]!r} is the label, so it cannot be the score: nothing says it of a new answer. Map another "
+            "column, e.g. --map confidence=COLUMN."
+        )
     has_labels = bool(labels & set(names)) or columns.mapped("correct") or columns.mapped("error")
     if columns.scores and has_labels:
         return

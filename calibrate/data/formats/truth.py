@@ -40,6 +40,7 @@ class Labels:
     other: OtherLabels | None = None
     _unknown: Counter[str] = field(default_factory=Counter)
     _n_right: int = 0
+    _n_known: int = 0
     _n_apart: int = 0
 
     def read(self, row: RawRow, column: str, *, of_errors: bool = False) -> bool | None:
@@ -74,6 +75,7 @@ class Labels:
             return not of_errors
         known = None if self.right else WORDS.get(word)
         if known is not None:
+            self._n_known += 1
             return known is not of_errors
         self._unknown[str(value).strip()] += 1
         # With --right a single other value is the wrong one; `finish` refuses several.
@@ -104,8 +106,8 @@ class Labels:
         listed = ", ".join(f"{short(word)} ({self._unknown[word]})" for word in words[:6])
         if all(_is_number(word) for word in words):
             way_out = "They are grades: say from which one on an answer is right, --cut 0.5."
-        elif self.right:
-            way_out = "Say what they are: --other-labels wrong or --other-labels unlabelled."
+        elif self.right or self._n_known:
+            way_out = "Say what they are: --other-labels wrong or --other-labels unlabelled (of `calibrate import`)."
         elif len(words) <= 2:
             way_out = f"Name the one that says right: --right {', or --right '.join(map(shlex.quote, words))}."
         else:

@@ -267,7 +267,7 @@ def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
         "model=llm",
     )
     assert "several models: a (2 rows), b (2 rows)" in run(*arguments, "--other-labels", "wrong", code=2)
-    assert "--right" in run(*arguments, "--system", "a", code=2)
+    assert "--other-labels wrong" in run(*arguments, "--system", "a", code=2)
     flags = ("--system", "a", "--other-labels", "wrong")
     shown = run(*arguments, *flags)
     assert "2 of 2 rows are records now" in shown

@@ -237,3 +237,31 @@ def test_records_are_no_table(tmp_path: Path) -> None:
     records.write_text('{"header": {"format": 1}}\n')
     assert not is_table(records)
     assert not is_table(tmp_path / "missing.jsonl")
+
+
+def test_labels_without_a_score_are_not_counted_as_those_of_a_promise(tmp_path: Path) -> None:
+    """Otherwise a promise on 49 answers is printed as one on 200."""
+    path = table(tmp_path / "g.csv", [row | {"confidence": ""} if i >= 49 else row for i, row in enumerate(rows(200))])
+    assert "has 49 labels of answers with a score" in " ".join(run("fit", path, "-a", 0.3, code=2).split())
+
+
+def test_a_few_other_words_among_usual_labels_are_not_proposed_as_right(tmp_path: Path) -> None:
+    """Whoever did what the refusal said would count the undecided answers as the right ones."""
+    content = [row | {"correct": "undecided"} if i < 9 else row for i, row in enumerate(rows(200))]
+    shown = run("fit", table(tmp_path / "g.csv", content), "-a", 0.3, code=2)
+    assert "--other-labels wrong or --other-labels unlabelled (of `calibrate import`)" in shown
+    assert "--right" not in shown
+
+
+def test_the_label_is_no_score(tmp_path: Path) -> None:
+    """A gate on it looks perfect, and no new answer has it."""
+    path = table(tmp_path / "g.csv", rows(200))
+    assert "column 'correct' is the label" in run("fit", path, "-a", 0.3, "--map", "certainty=correct", code=2)
+
+
+@pytest.mark.parametrize("names", [["question", 0, "correct"], ["question", "correct", "correct"]])
+def test_a_frame_whose_column_names_are_no_names_is_refused_with_the_way_out(names: list[Any]) -> None:
+    """As pandas makes them of a file without a header, or of two frames side by side."""
+    frame = pytest.importorskip("pandas").DataFrame([row.values() for row in rows(60)], columns=names)
+    with pytest.raises(UsageError, match=r"column.* Rename the column: frame\.columns"):
+        calibrate.from_frame(frame)

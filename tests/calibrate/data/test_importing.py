@@ -469,7 +469,7 @@ def test_option_log_probabilities(tmp_path: Path) -> None:
 def test_the_user_says_what_a_third_label_is(tmp_path: Path) -> None:
     rows = [{"id": str(i), "answer": "x", "correct": label} for i, label in enumerate(["yes", "unparseable", "no"])]
     path = jsonl(tmp_path / "l.jsonl", rows)
-    with pytest.raises(UsageError, match=r"'unparseable' \(1\)\. Name the one that says right: --right unparseable"):
+    with pytest.raises(UsageError, match=r"'unparseable' \(1\)\. Say what they are: --other-labels wrong"):
         import_file(path)
     wrong = import_file(path, ImportSettings(other_labels="wrong"))
     assert [record.correct for record in wrong.file.records] == [True, False, False]
