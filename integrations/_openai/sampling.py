@@ -10,7 +10,7 @@ from typing import Any
 
 from langchain_core.messages import BaseMessage
 
-from guardrail.errors import BrokenOffReplyError
+from guardrail.errors import BrokenOffReplyError, UnreadableReplyError
 from guardrail.prompting import question_text
 from guardrail.sampling.native import call_seed
 from guardrail.sampling.probe import ProbeCall, ProbeReply
@@ -199,11 +199,15 @@ def outcome_of(
         prompt_tokens, completion_tokens = usage["input_tokens"], usage["output_tokens"]
         choices = tuple(choices_of(reply, max_tokens=ask.settings["max_tokens"]))
         check(reply)
-        samples = tuple(read_reply(message_of(choice, reply, None)) for choice in choices)
+        for choice in choices:  # one that cannot be read must not hide the others, which other requests may hold
+            try:
+                samples = (*samples, read_reply(message_of(choice, reply, None)))
+            except UnreadableReplyError as error:
+                problem = describe_error(error)
+                cause = Unmeasured.MODEL_FAILED if isinstance(error, BrokenOffReplyError) else Unmeasured.UNREADABLE
     except Exception as error:  # a reply of the wrong shape is a missing measurement
         problem, samples, choices = describe_error(error), (), ()
-        of_the_server = isinstance(error, ForeignReplyError | BrokenOffReplyError)
-        cause = Unmeasured.MODEL_FAILED if of_the_server else Unmeasured.UNREADABLE
+        cause = Unmeasured.MODEL_FAILED if isinstance(error, ForeignReplyError) else Unmeasured.UNREADABLE
         cause = Unmeasured.MODEL_CHANGED if isinstance(error, ModelChangedError) else cause
     cost = Cost(calls=attempted.attempts, input_tokens=prompt_tokens, output_tokens=completion_tokens, seconds=seconds)
     return AskOutcome(choices, samples, problem, cost, started, reply=reply, cause=cause)

@@ -14,11 +14,14 @@ from unittest.mock import patch
 import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from langchain_core.messages import HumanMessage
 
 from guardrail import Guardrail, Unmeasured, Verdict
 from guardrail.testing import make_artifact
+from guardrail.types import SamplingPlan
 from integrations._openai.endpoint import Attempted
 from integrations._openai.endpoint import Endpoint as Address
+from integrations._openai.sampling import SAMPLES, Ask, outcome_of, sample_sets
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
@@ -168,3 +171,18 @@ def test_a_plain_call_says_what_was_wrong(mode: str) -> None:
             model.invoke("q")
         with pytest.raises(Exception, match=r"model 'm': (Malformed|Foreign)ReplyError: the endpoint's reply"):
             asyncio.run(model.ainvoke("q"))
+
+
+def test_one_answer_that_cannot_be_read_does_not_hide_the_others_of_its_request() -> None:
+    """Requests with fewer answers, as those of the first of two stages, would measure a question left out before."""
+    endings = ["stop", "stop", "pause", "stop"]
+    choices = [
+        {"index": i, "message": {"role": "assistant", "content": "a"}, "finish_reason": end}
+        for i, end in enumerate(endings)
+    ]
+    ask = Ask(0, SAMPLES, {"n": 4, "max_tokens": 16})
+    attempted = Attempted(json.dumps({"model": "m", "choices": choices}).encode(), None, 1)
+    outcome = outcome_of(ask, attempted, 0.0, describe_error=str)
+    (drawn,) = sample_sets([[HumanMessage("q")]], SamplingPlan(n=4), [(ask, outcome)])
+    assert [sample.text for sample in drawn.samples] == ["a", "a", "a"]
+    assert drawn.problem is Unmeasured.UNREADABLE
