@@ -115,7 +115,9 @@ class Pages:
         """Items with a ticket, key or text, newest first."""
         wanted = call.request.query_params.get("q", "")[:LONGEST_SEARCH]
         listed = self._store.search(wanted, limit=PAGE + 1)
-        return self._site.page(call, "search.html", wanted=wanted, items=listed[:PAGE], more=len(listed) > PAGE)
+        shown = listed[:PAGE]
+        undone = self._store.left_undone([item.id for item in shown])
+        return self._site.page(call, "search.html", wanted=wanted, items=shown, undone=undone, more=len(listed) > PAGE)
 
     def trail(self, call: SiteCall) -> Response:
         """The latest lines of the audit trail."""

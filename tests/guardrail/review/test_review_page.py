@@ -1121,6 +1121,7 @@ def test_a_decision_that_was_not_carried_out_says_so(store: ReviewStore, site: S
     store.note_event("not_carried_out", {"reason": "The conversation went on."}, item=item.id)
     assert "<b>Not carried out.</b> The conversation went on." in ann.get(f"/items/{item.id}")[1]
     assert '<span class="tag reject">not carried out</span><span>The conversation went on.' in ann.get("/history")[1]
+    assert '<span class="tag reject">not carried out</span>' in ann.get(f"/search?q={item.id}")[1]
     _, _, lease = claimed(site, other.id)
     store.cancel(other.id, why="The conversation went on.")  # known before the decision
     assert "The conversation went on." in ann.get(f"/items/{other.id}")[1]
