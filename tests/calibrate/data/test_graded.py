@@ -39,10 +39,10 @@ def table(path: Path, content: list[dict[str, Any]]) -> Path:
 
 @pytest.fixture(autouse=True)
 def wide(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(console, "_width", 200)
+    monkeypatch.setattr(console, "_width", 400)
 
 
-def run(*arguments: object, code: int = 0, columns: int = 200) -> str:
+def run(*arguments: object, code: int = 0, columns: int = 400) -> str:
     result = CliRunner().invoke(app, [str(each) for each in arguments], env={"COLUMNS": str(columns)})
     assert result.exit_code == code, (result.output, result.exception)
     return result.output

@@ -322,7 +322,7 @@ def declared(group: str) -> dict[str, EntryPoint]:
 def test_a_judge_made_by_name_from_its_spec_is_the_same(
     folder: Path, sentences: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(registry, "entry_points", lambda group: declared(group).values())
+    monkeypatch.setattr(registry, "entry_points", lambda group, name: [declared(group)[name]])
     judges: list[Judge] = [NliJudge(model=str(folder)), EmbeddingJudge(model=str(sentences), threshold=0.8)]
     similarities: list[Similarity] = [
         NliSimilarity(model=str(folder), temperature=3.0),
