@@ -238,6 +238,8 @@ def _guard(
         fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
         if scorer_of(artifact.plan) is not None:
             fix = "name the scorer: guardrail doctor ARTIFACT --scorer MODULE:NAME"
+        elif artifact.estimator.name.startswith("imported:"):
+            fix = "compare new scores with the threshold yourself, or fit on a score that a guard computes"
         yield Finding("score", "fail", _describe(error), fix)
     if estimator is not None:
         yield Finding("score", "ok", f"{estimator.name} version {estimator.version} can be made")

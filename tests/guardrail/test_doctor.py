@@ -36,6 +36,7 @@ from guardrail.outcome import InfeasibleReason
 from guardrail.sampling.models import resolve_model
 from guardrail.sampling.probe import PROMPT
 from guardrail.sampling.prober import probe
+from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import SamplingPlan
 from integrations.openai_chat import OpenAICompatibleChat
@@ -75,6 +76,14 @@ def test_many_cut_off_calibration_answers_are_reported(tmp_path: Path) -> None:
     assert (finding.status, finding.detail[:8]) == ("ok", "2 of 100")
     data = data.model_copy(update={"n_cut_off": None})  # not counted
     assert "length of answers" not in by_check(examine(saved(tmp_path, data=data)))
+
+
+def test_a_score_from_a_file_needs_no_judge(tmp_path: Path) -> None:
+    """The way out fits the fault: nothing can be installed that computes a column of somebody's file."""
+    path, spec = saved(tmp_path), EstimatorSpec(name="imported:certainty", version=1, unit="probability")
+    artifact = CalibrationArtifact.load(path).model_copy(update={"estimator": spec})
+    finding = by_check(examine(str(artifact.save(tmp_path / "imported.json"))))["score"]
+    assert (finding.status, "threshold yourself" in finding.fix) == ("fail", True)
 
 
 def test_findings_cannot_command_a_terminal(
