@@ -69,3 +69,12 @@ def test_a_score_that_was_stored_without_its_first_call_is_refused() -> None:
     reference = DriftMonitor(artifact([0.0] * 300))._reference
     with pytest.raises(UsageError, match="first call"):
         reference.compared(Uncertainty(value=0.4, unit="probability", estimator="then"))
+
+
+def test_a_whole_answer_is_compared_by_its_own_score() -> None:
+    """Its one item is no field of an answer: a monitor that averaged items would not see what an observer changed."""
+    plain = make_artifact(MODEL)
+    verdict = Guardrail(model=MODEL, artifact=plain).assess("q")
+    changed = verdict.model_copy(update={"uncertainty": verdict.uncertainty.model_copy(update={"value": 0.75})})
+    assert changed.items
+    assert DriftMonitor(plain).score(changed) == 0.75
