@@ -37,7 +37,7 @@ Errors = NDArray[np.int8]
 Select = Callable[[Reals, NDArray[np.int8]], Result]
 
 SIZES = (150, 300, 600, 1_000)
-ALPHAS = (0.15, 0.1)
+ALPHAS = (0.15,)
 DELTA = 0.1
 SCOPE = 0.5
 POOL = 6_000
