@@ -36,7 +36,6 @@ from guardrail.sampling.prober import known_report
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
-from ._openai.batches import attempted, content_of, named, state_of, submit
 from ._openai.clients import EndpointState, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
@@ -50,6 +49,7 @@ from ._openai.sampling import (
     Deadlines,
     after,
     asks_for,
+    named,
     outcome_of,
     probe_ask,
     probe_reply,
@@ -61,6 +61,8 @@ __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "Pin", "fro
 T = TypeVar("T")
 MOST_OF_A_DRAW = 64
 """Requests of one ``draw_samples`` call in flight at once."""
+RECENT = 100
+"""Most batches that are looked through for a label."""
 SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
     SettingRole.PLAN, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS
 )
@@ -278,7 +280,7 @@ class OpenAICompatibleChat(NativeChat):
             extra = {**settings, "tools": tools}
             asks = named(self._asks([messages], plan, [seed], extra, True, together=SAMPLES in by_name), 1)[0]
             started = time.perf_counter()
-            pairs = [(ask, self._outcome(ask, attempted(by_name[name]), started)) for name, ask in asks.items()]
+            pairs = [(ask, self._outcome(ask, _attempted(by_name[name]), started)) for name, ask in asks.items()]
             drawn += sample_sets([messages], plan, pairs)
         return drawn
 
@@ -293,7 +295,21 @@ class OpenAICompatibleChat(NativeChat):
         Raises:
             EndpointError: The endpoint has no batch service, or the service refused the file.
         """
-        return endpoint_loop.run(self._endpoint().batch(lambda client: submit(client, path, label, again)))
+
+        def submitted(client: Any) -> str:
+            for there in client.batches.list(limit=RECENT).data if again else ():
+                if (there.metadata or {}).get("guardrail") == label and there.status not in {"failed", "cancelled"}:
+                    return str(there.id)
+            uploaded = client.files.create(file=path, purpose="batch")
+            begun = client.batches.create(
+                input_file_id=uploaded.id,
+                endpoint="/v1/chat/completions",
+                completion_window="24h",
+                metadata={"guardrail": label},
+            )
+            return str(begun.id)
+
+        return self._endpoint().batch(submitted)
 
     def batch_state(self, batch: str) -> BatchState:
         """The progress of a batch.
@@ -301,7 +317,16 @@ class OpenAICompatibleChat(NativeChat):
         Raises:
             EndpointError: The service does not know it, or cannot be reached.
         """
-        return endpoint_loop.run(self._endpoint().batch(lambda client: state_of(client, batch)))
+        found = self._endpoint().batch(lambda client: client.batches.retrieve(batch))
+        counts, errors = found.request_counts, found.errors.data if found.errors is not None else None
+        return BatchState(
+            status=found.status,
+            done=found.status in {"completed", "failed", "expired", "cancelled"},
+            answered=0 if counts is None else counts.completed + counts.failed,
+            total=0 if counts is None else counts.total,
+            files=tuple(file for file in (found.output_file_id, found.error_file_id) if file),
+            error="; ".join(str(error.message) for error in (errors or [])[:3]),
+        )
 
     def batch_file(self, file: str) -> bytes:
         """The content of a file with replies.
@@ -309,7 +334,7 @@ class OpenAICompatibleChat(NativeChat):
         Raises:
             EndpointError: The service does not have it, or cannot be reached.
         """
-        return endpoint_loop.run(self._endpoint().batch(lambda client: content_of(client, file)))
+        return self._endpoint().batch(lambda client: bytes(client.files.content(file).content))
 
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
@@ -536,6 +561,13 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
             "asks for. Leave it out: a guard takes it from the plan (calibrate with another plan), a plain call from "
             "fields such as OpenAICompatibleChat(temperature=..., token_limit=...) or from its own arguments."
         )
+
+
+def _attempted(reply: BatchReply) -> Attempted:
+    """A batch's reply in the form of a live request's result."""
+    if reply.status == 200:
+        return Attempted(reply.content, None, 1)
+    return Attempted(None, EndpointError(reply.error, reply.status or None), 1)
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

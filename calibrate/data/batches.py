@@ -36,8 +36,6 @@ ATTEMPTS = 3
 """Times that a request is sent before its question fails; the next collection begins again."""
 AT_ONCE = 256
 """Sample sets that are made at once."""
-Asked = dict[str, dict[str, set[str]]]
-"""The numbers of the files that have each request, by question and by name of the request."""
 Replies = dict[str, dict[str, BatchReply]]
 """The reply to each request, by question and by name of the request."""
 
@@ -47,31 +45,29 @@ class Batches:
 
     Args:
         records: The record file; the folder is ``<records>.batches`` beside it.
-        submit: Whether to submit request files and wait for their replies. Otherwise they are only written, for
-            another tool such as ``vllm run-batch``.
+        submit: Whether to submit request files and wait for replies; otherwise another tool (vllm run-batch) does.
         results: Files with replies that such a tool wrote.
         wait: Seconds between two looks at the batches that run.
     """
 
-    def __init__(
-        self, records: str | Path, *, submit: bool = True, results: Sequence[Path] = (), wait: float = 30.0
-    ) -> None:
+    def __init__(self, records: Path, *, submit: bool = True, results: Sequence[Path] = (), wait: float = 30.0) -> None:
         self.folder, self.submits = Path(f"{records}.batches"), submit
-        self._results, self._wait, self._digest = tuple(results), wait, ""
+        self._results, self._wait = tuple(results), wait
 
     def bind(self, collection: Mapping[str, Any]) -> None:
-        """Refuse a folder that belongs to another collection.
+        """Make the folder that of a collection.
 
         Raises:
-            UsageError: It does: replies to its requests would be taken for replies to these.
+            UsageError: It is that of another one: replies to its requests would be taken for replies to these.
         """
-        self._digest = sha256_hex(canonical_json(collection))
-        path = self.folder / "collection.json"
-        if path.exists() and json.loads(path.read_bytes()).get("sha256") != self._digest:
+        digest, path = sha256_hex(canonical_json(collection)), self.folder / "collection.json"
+        if self._files() and json.loads(path.read_bytes()).get("sha256") != digest:
             raise UsageError(
                 f"{self.folder} holds batches for other questions, another model or another plan. Use the settings "
                 "they were made with, or write to another file with --out."
             )
+        self.folder.mkdir(parents=True, exist_ok=True)
+        atomic_write(path, json.dumps({"format": 1, "sha256": digest}))
 
     def sample_sets(
         self,
@@ -93,33 +89,27 @@ class Batches:
             UsageError: The plan cannot be drawn by a batch, or a results file is not one for these requests.
             GuardrailError: The service did not run a batch.
         """
-        ids = {_key(name): name for name in prompts}
-
-        def drawn(replies: Replies) -> Iterator[list[tuple[str, SampleSet]]]:
-            for start in range(0, len(replies), AT_ONCE):
-                keys = list(replies)[start : start + AT_ONCE]
-                asked = [prompts[ids[key]] for key in keys]
-                sets = batch_sample_sets(model, asked, plan, [replies[key] for key in keys])
-                yield [(ids[key], made) for key, made in zip(keys, sets, strict=True)]
-
-        left = set(ids)
+        left = {sha256_hex(name, 24): name for name in prompts}  # services limit the characters of an id
         self._import()
         for attempt in range(1 + ATTEMPTS):
-            asked, again = self._asked(), list[str]()
-            for replies in self._replied(asked, left):
+            asked, again = self._asked(), set[tuple[str, str]]()
+            for replied in self._replied(asked, left.keys()):
+                # Another tool is asked once in a call, so the files of a request count its attempts.
                 unanswered = {
-                    # Another tool is asked once in a call, so the files of a request count its attempts.
-                    key: [
-                        f"{key}.{name}"
-                        for name, reply in own.items()
-                        if reply.may_pass and attempt < ATTEMPTS and (self.submits or len(asked[key][name]) < ATTEMPTS)
-                    ]
-                    for key, own in replies.items()
+                    (key, name)
+                    for key, own in replied.items()
+                    for name, reply in own.items()
+                    if reply.may_pass and (attempt if self.submits else len(asked[key][name])) < ATTEMPTS
                 }
-                yield from drawn({key: replies[key] for key, customs in unanswered.items() if not customs})
-                left -= {key for key, customs in unanswered.items() if not customs}
-                again += chain.from_iterable(unanswered.values())
-            new = (_requests_of(key, model, prompts[name], plan) for key, name in ids.items() if key not in asked)
+                again |= unanswered
+                waiting = {key for key, _ in unanswered}
+                whole = [key for key in replied if key not in waiting]
+                for start in range(0, len(whole), AT_ONCE):
+                    replies = [replied[key] for key in whole[start : start + AT_ONCE]]
+                    names = [left.pop(key) for key in whole[start : start + AT_ONCE]]
+                    drawn = batch_sample_sets(model, [prompts[name] for name in names], plan, replies)
+                    yield list(zip(names, drawn, strict=True))
+            new = (_requests(key, model, prompts[name], plan) for key, name in left.items() if key not in asked)
             self._send(chain(self._lines(again), new))
             if not self.submits or not left:
                 return
@@ -127,83 +117,64 @@ class Batches:
 
     # -- files ---------------------------------------------------------------------------------------------------------
 
-    def _path(self, file: str, kind: str) -> Path:
-        return self.folder / f"{file}.{kind}"
-
     def _files(self) -> list[str]:
         """The numbers of the request files."""
         return sorted(path.name.partition(".")[0] for path in self.folder.glob("*.requests.jsonl"))
 
-    def _requests(self, file: str) -> Iterator[tuple[str, str, bytes]]:
-        """Question, name and line of each request of a file."""
-        with self._path(file, "requests.jsonl").open("rb") as lines:
-            for line in lines:
-                key, _, name = str(json.loads(line)["custom_id"]).partition(".")
-                yield key, name, line
-
-    def _asked(self) -> Asked:
-        asked: Asked = {}
+    def _asked(self) -> dict[str, dict[str, list[str]]]:
+        """The numbers of the files that have each request, by question and by name of the request."""
+        asked = defaultdict[str, dict[str, list[str]]](lambda: defaultdict(list))
         for file in self._files():
-            for key, name, _ in self._requests(file):
-                asked.setdefault(key, {}).setdefault(name, set()).add(file)
+            for key, name, _, _ in _lines_of(self.folder / f"{file}.requests.jsonl"):
+                asked[key][name].append(file)
         return asked
 
-    def _replied(self, asked: Asked, left: Collection[str]) -> Iterator[Replies]:
-        """Replies to the questions that wait for none, file by file; of several to a request the first final one."""
-        by_files: dict[frozenset[str], Replies] = defaultdict(dict)
+    def _replied(self, asked: dict[str, dict[str, list[str]]], left: Collection[str]) -> Iterator[Replies]:
+        """Replies to the questions that wait for none, some at a time; of several to a request the first final one."""
+        by_files: dict[tuple[str, ...], Replies] = defaultdict(dict)
         for key in sorted(asked.keys() & left):
-            files = frozenset(chain.from_iterable(asked[key].values()))
-            if all(self._path(file, "results.jsonl").exists() for file in files):
+            files = tuple(sorted(set(chain.from_iterable(asked[key].values()))))
+            if all((self.folder / f"{file}.results.jsonl").exists() for file in files):
                 by_files[files][key] = dict.fromkeys(asked[key], _NEVER)
         for files, replies in by_files.items():
-            for file in sorted(files):
-                for custom, _, reply in _read_results(self._path(file, "results.jsonl")):
-                    key, _, name = custom.partition(".")
-                    if key in replies and replies[key].get(name, reply).may_pass:
-                        replies[key][name] = reply
+            for file in files:
+                for key, name, _, values in _lines_of(self.folder / f"{file}.results.jsonl"):
+                    if name in replies.get(key, ()) and replies[key][name].may_pass:
+                        replies[key][name] = BatchReply.of(values)
             yield replies
 
-    def _lines(self, customs: Collection[str]) -> Iterator[list[bytes]]:
-        """The lines of requests with these ids, each once."""
-        left = set(customs)
+    def _lines(self, left: set[tuple[str, str]]) -> Iterator[list[bytes]]:
+        """The lines of requests by question and name, each once."""
         for file in self._files() if left else ():
-            for key, name, line in self._requests(file):
-                if (custom := f"{key}.{name}") in left:
-                    left.remove(custom)
+            for key, name, line, _ in _lines_of(self.folder / f"{file}.requests.jsonl"):
+                if (key, name) in left:
+                    left.remove((key, name))
                     yield [line]
 
     def _send(self, requests: Iterable[list[bytes]]) -> None:
         """Write requests, those of a question together, in as many files as the limits demand."""
         lines, size = list[bytes](), 0
-        for own in requests:
+        for own in chain(requests, [[]]):
             added = sum(map(len, own))
-            if lines and (len(lines) + len(own) > MOST_REQUESTS or size + added > MOST_BYTES):
-                self._write(lines)
+            if lines and (not own or len(lines) + len(own) > MOST_REQUESTS or size + added > MOST_BYTES):
+                number = 1 + max(map(int, self._files()), default=0)
+                atomic_write(self.folder / f"{number:04}.requests.jsonl", lines, private=True)
                 lines, size = [], 0
             lines += own
             size += added
-        if lines:
-            self._write(lines)
-
-    def _write(self, lines: Sequence[bytes]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        atomic_write(self.folder / "collection.json", json.dumps({"format": 1, "sha256": self._digest}))
-        number = 1 + max(map(int, self._files()), default=0)
-        atomic_write(self._path(f"{number:04}", "requests.jsonl"), lines, private=True)
 
     def _import(self) -> None:
         """Copy the lines of results files of other tools to the last files that asked for them."""
         asked = self._asked() if self._results else {}
         for path in self._results:
             by_file: dict[str, list[bytes]] = defaultdict(list)
-            for custom, line, _ in _read_results(path):
-                key, _, name = custom.partition(".")
+            for key, name, line, _ in _lines_of(path):
                 if files := asked.get(key, {}).get(name):
-                    by_file[max(files)].append(line)
+                    by_file[files[-1]].append(line)
             if not by_file:
                 raise UsageError(f"{path} answers no request of {self.folder}. Give the results of the files there.")
             for file, lines in by_file.items():
-                target = self._path(file, "results.jsonl")
+                target = self.folder / f"{file}.results.jsonl"
                 there = target.read_bytes().splitlines(keepends=True) if target.exists() else []
                 atomic_write(target, dict.fromkeys([*there, *lines]), private=True)
 
@@ -211,29 +182,29 @@ class Batches:
 
     def _run(self, model: BatchSampler, progress: Progress) -> None:
         """Submit what is not submitted, and wait until all replies are on file."""
-        waiting = [file for file in self._files() if not self._path(file, "results.jsonl").exists()]
+        waiting = [file for file in self._files() if not (self.folder / f"{file}.results.jsonl").exists()]
         batches = {file: self._submitted(file, model) for file in waiting}
         while batches:
             states = {file: model.batch_state(batch) for file, batch in batches.items()}
-            answered, total = (sum(getattr(s, name) for s in states.values()) for name in ("answered", "total"))
+            answered, total = sum(s.answered for s in states.values()), sum(s.total for s in states.values())
             progress(answered, total, f"{sum(not s.done for s in states.values())} batches at the service")
             for file in [file for file, state in states.items() if state.done]:
                 state, batch = states[file], batches.pop(file)
                 if state.status == "failed":
-                    self._path(file, "json").unlink()
+                    (self.folder / f"{file}.json").unlink()
                     raise GuardrailError(
-                        f"the service did not run batch {batch} ({self._path(file, 'requests.jsonl')}): "
+                        f"the service did not run batch {batch} ({self.folder}/{file}.requests.jsonl): "
                         f"{state.error or 'it gives no reason'}. Nothing is lost. Fix the cause and run the same "
                         "command again; it submits the file again."
                     )
                 content = b"".join(model.batch_file(reply).rstrip(b"\n") + b"\n" for reply in state.files)
-                atomic_write(self._path(file, "results.jsonl"), content, private=True)
+                atomic_write(self.folder / f"{file}.results.jsonl", content, private=True)
             if batches:
                 time.sleep(self._wait)
 
     def _submitted(self, file: str, model: BatchSampler) -> str:
         """The batch that runs a file; a kill right after the submission does not submit it twice."""
-        note, requests = self._path(file, "json"), self._path(file, "requests.jsonl")
+        note, requests = self.folder / f"{file}.json", self.folder / f"{file}.requests.jsonl"
         batch = json.loads(note.read_bytes()).get("batch") if note.exists() else None
         if batch is None:
             again = note.exists()
@@ -246,24 +217,21 @@ class Batches:
 _NEVER = BatchReply(0, error=f"no answer in {ATTEMPTS} batches")
 
 
-def _key(name: str) -> str:
-    """A question's id in the ids of its requests: services limit their length and characters."""
-    return sha256_hex(name, 24)
-
-
-def _requests_of(key: str, model: BatchSampler, messages: Sequence[BaseMessage], plan: SamplingPlan) -> list[bytes]:
+def _requests(key: str, model: BatchSampler, messages: Sequence[BaseMessage], plan: SamplingPlan) -> list[bytes]:
     """The lines of a question's requests."""
     (bodies,) = batch_requests(model, [messages], plan)
-    common = {"method": "POST", "url": "/v1/chat/completions"}
-    lines = ({"custom_id": f"{key}.{name}", **common, "body": body} for name, body in bodies.items())
+    url = "/v1/chat/completions"
+    lines = [
+        {"custom_id": f"{key}.{name}", "method": "POST", "url": url, "body": body} for name, body in bodies.items()
+    ]
     return [json.dumps(line, ensure_ascii=False).encode() + b"\n" for line in lines]
 
 
-def _read_results(path: Path) -> Iterable[tuple[str, bytes, BatchReply]]:
-    """Id, line and reply of each line of a results file.
+def _lines_of(path: Path) -> Iterator[tuple[str, str, bytes, dict[str, Any]]]:
+    """Question, name, line and values of each request or reply in a file.
 
     Raises:
-        UsageError: A line is not one of a results file.
+        UsageError: A line is neither.
     """
     with path.open("rb") as lines:
         for number, line in enumerate(lines, 1):
@@ -271,22 +239,10 @@ def _read_results(path: Path) -> Iterable[tuple[str, bytes, BatchReply]]:
                 continue
             try:
                 values = json.loads(line)
-                yield str(values["custom_id"]), line.rstrip(b"\n") + b"\n", _reply(values)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+                key, _, name = str(values["custom_id"]).partition(".")
+            except (ValueError, KeyError, TypeError) as error:
                 raise UsageError(
                     f"{path}:{number}: not a line of a batch's results ({type(error).__name__}: {error}). A torn file "
                     "has to be downloaded again; nothing of it was used."
                 ) from error
-
-
-def _reply(values: Mapping[str, Any]) -> BatchReply:
-    """A line in OpenAI's form: ``response`` with ``status_code`` and ``body``, or ``error``."""
-    response, error = values.get("response"), values.get("error")
-    if not response:
-        text = error.get("message") or error.get("code") if isinstance(error, dict) else error
-        return BatchReply(0, error=str(text or "the service gave no reply"))
-    status, body = int(response.get("status_code", 200)), response.get("body")
-    if status == 200:
-        return BatchReply(200, json.dumps(body).encode())
-    reason = body.get("error") if isinstance(body, dict) else body
-    return BatchReply(status, error=f"HTTP {status}: {json.dumps(reason)[:300]}")
+            yield key, name, line.rstrip(b"\n") + b"\n", values

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,20 @@ class BatchReply:
     status: int
     content: bytes = b""
     error: str = ""
+
+    @classmethod
+    def of(cls, line: Mapping[str, Any]) -> BatchReply:
+        """The reply in a line in OpenAI's form: ``response`` with ``status_code`` and ``body``, or ``error``."""
+        response, error = line.get("response"), line.get("error")
+        status = response.get("status_code", 200) if isinstance(response, dict) else None
+        if not isinstance(response, dict) or not isinstance(status, int):
+            text = error.get("message") or error.get("code") if isinstance(error, dict) else error
+            return cls(0, error=str(text or "the service gave no reply"))
+        body = response.get("body")
+        if status == 200:
+            return cls(200, json.dumps(body).encode())
+        reason = body.get("error") if isinstance(body, dict) else body
+        return cls(status, error=f"HTTP {status}: {json.dumps(reason)[:300]}")
 
     @property
     def may_pass(self) -> bool:

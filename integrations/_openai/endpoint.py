@@ -13,7 +13,7 @@ import json
 import os
 import random
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -189,7 +189,7 @@ class Endpoint:
         if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
             raise failed
 
-    async def batch(self, work: Callable[[Any], Awaitable[T]]) -> T:
+    def batch(self, work: Callable[[Any], T]) -> T:
         """Talk to the batch service with the SDK's client, its retries, and ten minutes for each request.
 
         Raises:
@@ -197,15 +197,15 @@ class Endpoint:
         """
         openai, failed = require("openai", extra="openai"), None
         try:
-            async with openai.AsyncOpenAI(
+            with openai.OpenAI(
                 api_key=self.key or NO_KEY,
                 base_url=self.url,
                 default_headers=self.headers,
                 max_retries=self.retries,
                 timeout=600.0,
-                http_client=openai.DefaultAsyncHttpxClient(follow_redirects=False),  # as in `_reply`
+                http_client=openai.DefaultHttpxClient(follow_redirects=False),  # as in `_reply`
             ) as client:
-                return await work(client)
+                return work(client)
         except Exception as error:
             failed = self.failure(error)
         raise failed  # outside the handler, as above

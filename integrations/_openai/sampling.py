@@ -31,6 +31,7 @@ __all__ = [
     "Deadlines",
     "after",
     "asks_for",
+    "named",
     "outcome_of",
     "probe_ask",
     "probe_reply",
@@ -163,6 +164,16 @@ def asks_for(
         reading = {"max_tokens": 1, "temperature": 1.0, "top_p": 1.0, "logprobs": True, "top_logprobs": TOP_LOGPROBS}
         asks.append(Ask(prompt, OPTIONS, {**extra, **reading, "seed": call_seed(seed, 0)}))
     return asks
+
+
+def named(asks: Sequence[Ask], prompts: int) -> list[dict[str, Ask]]:
+    """The requests of each prompt by name: their role, or "sample-NUMBER" for a request of a single sample."""
+    by_name: list[dict[str, Ask]] = [{} for _ in range(prompts)]
+    for ask in asks:
+        of_prompt = by_name[ask.prompt]
+        alone = ask.role == SAMPLES and "n" not in ask.settings
+        of_prompt[f"sample-{sum(name.startswith('sample-') for name in of_prompt)}" if alone else ask.role] = ask
+    return by_name
 
 
 def outcome_of(
