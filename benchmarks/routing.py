@@ -17,9 +17,8 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from calibrate.rules.cascade import Policy, certified_cascade
-from calibrate.rules.certificate import certified
-from calibrate.rules.counts import Feasible
+from calibrate.cascade import certified_cascade
+from calibrate.rules import Feasible, certified
 from guardrail.gate import accepts
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
@@ -95,7 +94,7 @@ def compare(pair: Pair, alpha: float, splits: int) -> list[Line]:
         fitted, test = order[:CALIBRATION], order[CALIBRATION:]
         u, error = pair.uncertainty[fitted], pair.error[fitted]
         joint = certified_cascade(u, error, alpha)
-        pairs = {"cascade": list(joint.thresholds) if isinstance(joint, Policy) else [-np.inf, -np.inf]}
+        pairs = {"cascade": list(joint) if isinstance(joint, tuple) else [-np.inf, -np.inf]}
         for stage, system in enumerate(SYSTEMS[:2]):
             alone = certified(u[:, stage], error[:, stage], alpha)
             pairs[system] = [-np.inf, -np.inf]

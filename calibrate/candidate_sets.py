@@ -19,8 +19,9 @@ from guardrail.verdict import Verdict
 from .correctness import BatchRule, CorrectnessRule
 from .data.progress import silent
 from .data.records import RecordFile
-from .fitting import DEFAULT_DELTA, check_open_unit
+from .fitting import DEFAULT_DELTA
 from .rules.certificate import tail, upper_bound
+from .rules.counts import check_share
 
 __all__ = ["Judged", "fit_candidates", "judge_candidates", "quantile"]
 
@@ -116,8 +117,8 @@ def fit_candidates(
     Raises:
         UsageError: ``epsilon`` or ``delta`` outside (0, 1), or no question of the population.
     """
-    check_open_unit("epsilon", epsilon)
-    check_open_unit("delta", delta)
+    check_share("epsilon", epsilon)
+    check_share("delta", delta)
     scores = [question.score for question in judged if population == "all" or not question.accepted]
     if not scores:
         raise UsageError(f"no {population.replace('_', ' ')} question among {len(judged)}: nothing to calibrate on.")

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike
 
 from guardrail.artifact import GOES_ON, CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.errors import UsageError
@@ -26,14 +26,92 @@ from .data.records import Record, RecordFile, package_versions, read_records
 from .data.split import Groups, one_per_cluster
 from .fitting import DEFAULT_DELTA
 from .pipeline import FitSettings, fit_artifact
-from .rules.cascade import RATIO, Policy, certified_cascade
-from .rules.certificate import SHARE, certified, fewest_accepted, interval
-from .rules.counts import Feasible as Certified
+from .rules import Feasible as Certified
+from .rules import Infeasible as NotCertified
+from .rules import certified
+from .rules.certificate import SHARE, fewest_accepted, interval, walk_of_tests
+from .rules.counts import Floats, Ints, items
 from .scoring.apart import refuse_overlap
 from .scoring.scores import refuse_failed
 from .spec_syntax import estimator_flags
 
-__all__ = ["Matched", "counts", "fit_cascade", "matched"]
+__all__ = ["Matched", "certified_cascade", "counts", "fit_cascade", "matched", "matched_path", "path_counts"]
+
+RATIO = 0.5
+"""How far earlier stages go: half the rank of the last stage's threshold among its own scores."""
+
+
+# -- A path of policies fixed without labels, and the exact tests walked along it --------------------------------------
+
+
+def matched_path(u: ArrayLike, ratio: float = RATIO) -> Floats:
+    """Policies from strict to loose by matched quantiles of the stages' scores; reads no label.
+
+    At point i of n the last stage's threshold is the i-th smallest of its scores, and that of each earlier stage the
+    ceil(ratio i)-th smallest of its scores; ``ratio`` in [0, 1] is declared before labels are seen. ``u`` has shape
+    (n, stages); from the scores of unlabelled questions `certified_cascade` is proved, from those of the labelled ones
+    tested (.02 to .07 at delta .1). Returns thresholds of shape (policies, stages), not falling, equal rows once; -inf
+    where a stage never answers.
+    """
+    scores = np.asarray(u, dtype=np.float64)
+    if scores.ndim != 2 or scores.shape[1] < 2 or not len(scores):
+        raise UsageError(f"u must have shape (questions, stages) with two stages or more, got {scores.shape}.")
+    if not 0 <= ratio <= 1:
+        raise UsageError(f"ratio must be in [0, 1], got {ratio:g}.")
+    points = np.arange(1, len(scores) + 1)
+    ranks = [np.ceil(ratio * points - 1e-9).astype(np.int64)] * (scores.shape[1] - 1) + [points]
+    columns = []
+    for column, rank in zip(scores.T, ranks, strict=True):
+        ranked = np.append(-np.inf, np.sort(column[column < np.inf]))  # in front for rank 0
+        columns.append(ranked[np.minimum(rank, ranked.size - 1)])
+    return np.asarray(np.unique(np.column_stack(columns), axis=0))
+
+
+def path_counts(u: Floats, wrong: Ints, path: Floats) -> tuple[Ints, Ints]:
+    """Questions that each policy of a path answers, and wrong answers among them; each of shape (policies,).
+
+    u and wrong have shape (n, stages), wrong is 1 where that stage's answer is wrong, and path does not fall.
+    """
+    counted = np.zeros((2, len(path) + 1), dtype=np.int64)
+    until = np.full(len(u), len(path))  # the policy at which an earlier stage takes the question over
+    for scores, errors, thresholds in zip(u.T, wrong.T, path.T, strict=True):
+        begin = np.searchsorted(thresholds, scores)  # the first policy at which this stage answers
+        here = begin < until
+        for row, chosen in enumerate((here, here & (errors == 1))):
+            counted[row] += np.bincount(begin[chosen], minlength=len(path) + 1)
+            counted[row] -= np.bincount(until[chosen], minlength=len(path) + 1)
+        until = np.minimum(until, begin)
+    answered, errors = counted[:, :-1].cumsum(axis=1)
+    return answered, errors
+
+
+def certified_cascade(
+    u: ArrayLike,
+    wrong: ArrayLike,
+    alpha: float,
+    delta: float = DEFAULT_DELTA,
+    *,
+    share: float = SHARE,
+    ratio: float = RATIO,
+    path: Floats | None = None,
+) -> tuple[float, ...] | NotCertified:
+    """The loosest policy that `walk` reaches by exact tests: P(error rate of the system's answers > alpha) <= delta.
+
+    `calibrate.rules.certified` with policies instead of thresholds: k questions answered, e answered wrongly. Returns a
+    threshold for each stage, -inf where it never answers. Print beside it what the last model alone would answer.
+
+    ``u`` and ``wrong`` have shape (n, stages), cheapest stage first; ``path`` has policies fixed elsewhere, such as
+    `matched_path` of unlabelled questions, and by default that of ``u`` with this ``ratio``.
+    """
+    policies = matched_path(u, ratio) if path is None else np.asarray(path, dtype=np.float64)
+    shape = np.shape(u)
+    scores, labels = items(np.ravel(u), np.ravel(wrong))
+    k, e = path_counts(scores.reshape(shape), labels.reshape(shape), policies)
+    reached = walk_of_tests(shape[0], k, e, alpha, delta, share)
+    return reached if isinstance(reached, NotCertified) else tuple(policies[reached[0]].tolist())
+
+
+# -- Records of the same questions, and the artifact -------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,9 +127,9 @@ class Matched:
     """
 
     ids: tuple[str, ...]
-    uncertainty: NDArray[np.float64]
-    error: NDArray[np.int64]
-    last: tuple[NDArray[np.float64], NDArray[np.int64]]
+    uncertainty: Floats
+    error: Ints
+    last: tuple[Floats, Ints]
 
     @property
     def n_unmeasured(self) -> int:
@@ -74,7 +152,7 @@ def fit_cascade(
     """Calibrate several models as one system, from records of the same questions.
 
     The thresholds of all stages lie on one path, which their scores fix without labels; exact tests walk it outward
-    (`calibrate.rules.cascade.certified_cascade`).
+    (`certified_cascade`).
 
     Args:
         records: One scored and labelled record file a stage, cheapest model first.
@@ -108,7 +186,8 @@ def fit_cascade(
     for stage, (file, key) in enumerate(zip(files, scores, strict=True)):
         used = [record for record in file.records if record.id in used_ids]
         single = fit_artifact(file, score=key, alpha=alpha, part=used, settings=FitSettings(without_failed=True))
-        stages.append(_stage(single, outcome, stage, pool.uncertainty[:, stage]))
+        own = _stage_outcome(single, outcome, stage, pool.uncertainty[:, stage])
+        stages.append(single.model_copy(update={"outcome": own}))
     return CascadeArtifact(
         created=datetime.now(UTC).isoformat(timespec="seconds"),
         stages=tuple(stages),
@@ -119,9 +198,7 @@ def fit_cascade(
     )
 
 
-def counts(
-    uncertainty: NDArray[np.float64], error: NDArray[np.int64], thresholds: Sequence[float | None]
-) -> tuple[StageShare, ...]:
+def counts(uncertainty: Floats, error: Ints, thresholds: Sequence[float | None]) -> tuple[StageShare, ...]:
     """What each stage answers of some questions, and how many of these answers are wrong.
 
     Args:
@@ -151,17 +228,14 @@ def _outcome(pool: Matched, alpha: float, delta: float, share: float, ratio: flo
     u, error = pool.uncertainty, pool.error
     result = certified_cascade(u, error, alpha, delta, share=share, ratio=ratio)
     alone = certified(*pool.last, alpha, delta, share=share)
-    thresholds: list[float | None] = [None] * u.shape[1]
     reason: InfeasibleReason | None = None
     needed: int | None = None
-    if isinstance(result, Policy):
-        thresholds = [None if threshold == -math.inf else threshold for threshold in result.thresholds]
-    elif fewest_accepted(0, alpha, delta) > result.n:
-        needed = int(fewest_accepted(0, alpha, delta))
-        reason = InfeasibleReason.TOO_FEW_ITEMS
-    else:
-        reason = InfeasibleReason.RISK_NEVER_LOW_ENOUGH
-    stages = counts(u, error, thresholds)
+    if isinstance(result, NotCertified):
+        reason, fewest = InfeasibleReason.RISK_NEVER_LOW_ENOUGH, int(fewest_accepted(0, alpha, delta))
+        if fewest > len(u):
+            reason, needed = InfeasibleReason.TOO_FEW_ITEMS, fewest
+        result = (-math.inf,) * u.shape[1]
+    stages = counts(u, error, [None if threshold == -math.inf else threshold for threshold in result])
     k, e = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
     return CascadeOutcome(
         rule=CERTIFIED,
@@ -297,23 +371,10 @@ def _refuse_others(first: RecordFile, other: RecordFile) -> None:
             raise UsageError(f"questions were {how} differently: {a!r} in {first.path}, {b!r} in {other.path}.")
 
 
-def _stage(
-    single: CalibrationArtifact,
-    outcome: CascadeOutcome,
-    stage: int,
-    scores: NDArray[np.float64],
-) -> CalibrationArtifact:
-    """A stage's artifact: its own binding, with the threshold of the system."""
-    return single.model_copy(
-        update={
-            "outcome": _stage_outcome(single, outcome, stage, scores),
-        }
-    )
-
-
 def _stage_outcome(
-    single: CalibrationArtifact, outcome: CascadeOutcome, stage: int, scores: NDArray[np.float64]
+    single: CalibrationArtifact, outcome: CascadeOutcome, stage: int, scores: Floats
 ) -> Feasible | Infeasible:
+    """A stage's share of the outcome of the system, with the threshold in force."""
     share = outcome.stages[stage]
     common = {
         "rule": outcome.rule,

@@ -16,11 +16,11 @@ from guardrail.outcome import CERTIFIED, Diagnostics, Feasible, Hint, Infeasible
 
 from .rules import RULES, Result, Rule
 from .rules.certificate import fewest_accepted, interval, smallest
-from .rules.counts import TOLERANCE, Bools, Counts, Floats, Ints, counts, items
+from .rules.counts import TOLERANCE, Bools, Counts, Floats, Ints, check_share, counts, items
 from .rules.counts import Feasible as Threshold
 from .rules.plug_in import default_k_min
 
-__all__ = ["DEFAULT_DELTA", "Target", "check_open_unit", "fit", "one_of_each", "rule_named"]
+__all__ = ["DEFAULT_DELTA", "Target", "fit", "one_of_each", "rule_named"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
@@ -100,7 +100,7 @@ class Target:
             UsageError: As `fit`.
         """
         chosen, given = rule_named(rule), settings or {}
-        check_open_unit("alpha", alpha)
+        check_share("alpha", alpha)
         if delta is not None and not chosen.uses_delta:
             raise UsageError(
                 f"rule {chosen.name!r} makes no statement with a delta, got delta = {delta!r}. "
@@ -108,7 +108,7 @@ class Target:
             )
         if chosen.uses_delta:
             delta = DEFAULT_DELTA if delta is None else delta
-            check_open_unit("delta", delta)
+            check_share("delta", delta)
         known = chosen.settings
         if unknown := [name for name in given if name not in known]:
             hint = did_you_mean(unknown[0], known)
@@ -172,21 +172,6 @@ def rule_named(name: str | Rule) -> Rule:
     )
 
 
-def check_open_unit(name: str, value: float) -> None:
-    """Refuse what is not a number in (0, 1).
-
-    Raises:
-        UsageError: Naming the value and, for a likely percentage, the number that was meant.
-    """
-    # A bool is an int in Python, and True would pass for the number 1.
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
-        raise UsageError(f"{name} must be a number in (0, 1), got {value!r}.")
-    if not 0 < value < 1:
-        percent = math.isfinite(value) and 1 < value < 100
-        hint = f" Write {value / 100:g} for {value:g} %." if percent else ""
-        raise UsageError(f"{name} must be in (0, 1), got {value}.{hint}")
-
-
 def one_of_each(groups: Sequence[Hashable]) -> Ints:
     """Indices of one item of each group, in order: its position in the group is a hash of the group's id.
 
@@ -230,7 +215,7 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
     hint = None
     if first is not None and first.bound is not None:
         hint = Hint(threshold=first.threshold, n_accepted=first.k, n_errors=first.e, bound=first.bound)
-    if result.reason in ("too_few_items", "rule_accepts_nothing") or not at.measured:
+    if result.reason == "too_few_items" or not at.measured:
         needed = None
         if target.delta is not None:
             needed = int(fewest_accepted(0, target.alpha, target.delta)) if result.start is None else result.start

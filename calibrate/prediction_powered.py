@@ -1,16 +1,19 @@
-"""An artifact from many answers labelled by a judge and a random few labelled by people.
+"""Labels by a judge everywhere and by people on a random sample: an asymptotic test, no certificate.
 
-The rule is `calibrate.rules.prediction_powered`. A judge that agrees with people narrows the test; a judge that errs
-costs nothing but its help, because the correction removes its bias. Asymptotic: no certificate.
+Prediction-powered inference (Science 2023; power tuning: arXiv 2311.01453): the judge's error rate on everything,
+corrected by how judge and people differ on the sample. A judge that agrees with people narrows the test; one that errs
+costs nothing but its help. The certificate is `calibrate.rules.certified` on the people's sample alone.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import PEOPLE
@@ -19,18 +22,80 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
-from .fitting import DEFAULT_DELTA, check_open_unit, fit
+from .fitting import DEFAULT_DELTA, fit
 from .pipeline import FitSettings, fit_artifact, part_header
-from .rules.certificate import interval
-from .rules.counts import Feasible as Threshold
-from .rules.counts import items
-from .rules.prediction_powered import prediction_powered
+from .rules import Feasible as Threshold
+from .rules import Infeasible as NoThreshold
+from .rules import Result
+from .rules.certificate import fewest_accepted, interval, passes, walk
+from .rules.counts import TOLERANCE, check_share, items
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.apart import refuse_overlap
 from .scoring.metrics import fisher_exact, ks_two_sample
 from .scoring.scores import Scored, arrays, refuse_failed, units_of, unmeasured_among
 
-__all__ = ["artifact_with_people", "fit_prediction_powered", "group_unlike_sample", "selection_p"]
+__all__ = ["artifact_with_people", "fit_prediction_powered", "group_unlike_sample", "p_people", "prediction_powered"]
+__all__ += ["selection_p"]
+
+STEPS = 20  # thresholds tested: those that accept 1/20, 2/20, ... of all answers
+FEWEST_PEOPLE = 30  # accepted answers labelled by people behind a tested threshold, for the normal approximation
+
+
+def p_people(people: ArrayLike, judge: ArrayLike, judge_only: ArrayLike, alpha: float) -> float:
+    """The asymptotic p-value of "the error rate by people's standard is above alpha": Phi((estimate - alpha) / se).
+
+    With k answers labelled by people (H) and judge (J), and K by the judge alone::
+
+        estimate = w mean_K(J) + mean_{k+1}(H - w J)
+        se^2     = w^2 var_K(J) / K + var_{k+1}(H - w J) / (k + 1)
+
+    One adverse answer (wrong, called right by the judge) is added to the k: without it a sample without disagreement
+    would have no variance. With it, no error among k bounds the rate by (1 + z) / (k + 1), within a percent of the
+    exact bound at delta = .1. w has the least variance, cov(H, J) / ((1 + k/K) var J), held in [0, 1].
+
+    ``people`` has H and ``judge`` J, shape (k,), k >= 2; ``judge_only`` J of the others, shape (K,), maybe none.
+    """
+    h, j = np.asarray(people, dtype=np.float64), np.asarray(judge, dtype=np.float64)
+    rest = np.asarray(judge_only, dtype=np.float64)
+    w = 0.0
+    # A judge that always says the same corrects nothing, and without other answers nothing can be carried over.
+    if rest.size and (spread := float(j.var())) > 0:
+        w = float(np.clip(((h - h.mean()) * (j - j.mean())).mean() / ((1 + h.size / rest.size) * spread), 0.0, 1.0))
+    residual = np.append(h - w * j, 1.0)
+    estimate, variance = float(residual.mean()), float(residual.var(ddof=1)) / residual.size
+    if w:
+        estimate += w * float(rest.mean())
+        variance += w**2 * float(rest.var()) / rest.size
+    # No variance: all are wrong, as the adverse answer is.
+    return float(special.ndtr((estimate - alpha) / math.sqrt(variance))) if variance else 1.0
+
+
+def prediction_powered(
+    u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, *, judge: ArrayLike, sampled: ArrayLike
+) -> Result:
+    """The last threshold of a fixed sequence with `p_people` at most delta.
+
+    The sequence begins at the first of the thresholds that accept 1/20, 2/20, ... of all answers with enough labels by
+    people behind it: 30, or twice what the exact test needs without an error. P(error rate by people's standard >
+    alpha) tends to at most delta as both label sets grow, if people labelled a random sample.
+
+    ``wrong`` has people's labels where ``sampled`` (0 elsewhere), ``judge`` the judge's, all of shape (N,). n, k and e
+    of the result count the answers that people labelled; an infeasible one has the first tested threshold.
+    """
+    scores, people = items(u, wrong)
+    machine, looked = items(u, judge)[1], items(u, sampled)[1] == 1
+    n, fewest = int(looked.sum()), max(FEWEST_PEOPLE, 2 * int(fewest_accepted(0, alpha, delta)))
+    ranks = np.ceil(np.arange(1, STEPS + 1) * scores.size / STEPS - TOLERANCE).astype(np.int64) - 1
+    below = [scores <= cut for cut in np.unique(np.sort(scores)[ranks]) if cut < np.inf]
+    below = [accepted for accepted in below if np.count_nonzero(accepted & looked) >= fewest]
+    if not below:
+        return NoThreshold(n, "too_few_items", fewest)
+    p = [p_people(people[a & looked], machine[a & looked], machine[a & ~looked], alpha) for a in below]
+    index = walk(passes(p, delta), 0)
+    reached = below[index or 0]
+    accepted = reached & looked
+    at = Threshold(float(scores[reached].max()), n, int(accepted.sum()), int(people[accepted].sum()), fewest)
+    return NoThreshold(n, "risk_never_low_enough", fewest, at) if index is None else at
 
 
 def fit_prediction_powered(
@@ -55,8 +120,8 @@ def fit_prediction_powered(
     Raises:
         UsageError: As :func:`calibrate.fit`; or lengths that differ, or fewer than two labels by people.
     """
-    check_open_unit("alpha", alpha)
-    check_open_unit("delta", delta)
+    check_share("alpha", alpha)
+    check_share("delta", delta)
     scores, machine = items(u, judge)
     if len(people) != scores.size:
         raise UsageError(

@@ -33,8 +33,6 @@ class InfeasibleReason(StrEnum):
 
     TOO_FEW_ITEMS = "too_few_items"
     """Even without a single error there are not enough items for this alpha (and delta)."""
-    MOST_CONFIDENT_ITEMS_ARE_WRONG = "most_confident_items_are_wrong"
-    """The rule is violated at the start (the most certain items), though some later prefix is fine."""
     RISK_NEVER_LOW_ENOUGH = "risk_never_low_enough"
     """No prefix of the items has an error rate that satisfies the rule."""
     TIE_BLOCK_TOO_LARGE = "tie_block_too_large"

@@ -18,7 +18,7 @@ from ..data.progress import bar
 from ..data.records import RecordFile, header_of, read_records, write_records
 from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
 from ..evaluation.planning import plan as simulate
-from ..rules import planned_rules
+from ..rules import PLANNED
 from ..scope import draw_to_label, refuse_scope_after_labels
 from ..scoring.scores import arrays
 from .frame.app import command
@@ -39,9 +39,7 @@ def plan(
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
     ] = None,
-    rule: Annotated[
-        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(planned_rules())}.")
-    ] = None,
+    rule: Annotated[list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(PLANNED)}.")] = None,
     n: Annotated[
         list[int] | None,
         typer.Option(

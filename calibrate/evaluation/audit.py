@@ -23,12 +23,12 @@ from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import among, table_of
-from ..fitting import check_open_unit
 from ..items.audit import measured_alike
 from ..pipeline import GateCounts, accepted_of, asked_with, at_calibration, refuse_choice, require_same
 from ..router import by_route
 from ..rules import RULES, certifies
 from ..rules.certificate import tail, upper_bound
+from ..rules.counts import check_share
 from ..scoring.apart import refuse_overlap
 from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
@@ -473,11 +473,11 @@ def _first(decided: Callable[[int], bool], after: int) -> int | None:
 
 def _rate(artifact: CalibrationArtifact | CascadeArtifact, level: float, target: float | None) -> float:
     """The error rate that is tested, after a check of it and of the level."""
-    check_open_unit("level", level)
+    check_share("level", level)
     if level >= 0.5:
         raise UsageError(f"level must be below 0.5, got {level}. 0.05 is usual.")
     rate = artifact.alpha if target is None else target
-    check_open_unit("target", rate)
+    check_share("target", rate)
     return rate
 
 

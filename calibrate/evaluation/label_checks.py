@@ -22,8 +22,7 @@ from guardrail.uncertainty import list_estimators, make_estimator
 from ..correctness import Contains, Numeric
 from ..data.records import Record, RecordFile
 from ..data.table import table_of
-from ..fitting import check_open_unit
-from ..rules.counts import items
+from ..rules.counts import check_share, items
 from ..scoring.scores import estimator_key, score_records, values_of
 
 __all__ = [
@@ -105,7 +104,7 @@ def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float =
     Raises:
         UsageError: As :func:`calibrate.fit`, or a confidence outside (0, 1).
     """
-    check_open_unit("confidence", confidence)
+    check_share("confidence", confidence)
     scores, labels = items(uncertainty, error)
     wrong, right = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
     if not wrong.size or not right.size:

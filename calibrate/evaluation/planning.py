@@ -18,8 +18,9 @@ from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..fitting import DEFAULT_DELTA, Target, check_open_unit, rule_named
-from ..rules import Infeasible, planned_rules
+from ..fitting import DEFAULT_DELTA, Target, rule_named
+from ..rules import PLANNED, Infeasible
+from ..rules.counts import check_share
 from ..scope import POOL_FACTOR, cut_at
 from ..scoring.metrics import auroc
 from .evaluate import Estimate
@@ -199,7 +200,7 @@ def plan(
         auroc: Guessed AUROC of the score, in (0, 1).
         pilot: A labelled pilot, instead of the two guesses.
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
-        rules: Names of rules; None for those that planning simulates by default (``Rule.planned``).
+        rules: Names of rules; None for those that planning simulates by default (`calibrate.rules.PLANNED`).
         sizes: Numbers of labelled questions to simulate.
         repetitions: Simulated calibrations at each size.
         seed: Same seed, same plan.
@@ -211,7 +212,7 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule, or nothing to simulate.
     """
-    rules = planned_rules() if rules is None else rules
+    rules = PLANNED if rules is None else rules
     sizes = _checked(sizes, rules, repetitions)
     population = _population(accuracy, auroc, pilot)
     targets = [_target(rule, alpha, delta) for rule in rules]
@@ -260,7 +261,7 @@ def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None
 
 
 def _target(rule: str, alpha: float, delta: float) -> Target:
-    check_open_unit("delta", delta)
+    check_share("delta", delta)
     return Target.of(rule, alpha=alpha, delta=delta if rule_named(rule).uses_delta else None)
 
 

@@ -10,26 +10,13 @@ what they state, and a new one is its function and its row there. **alpha** in (
 the failure probability. Settings are keyword-only and declared before labels are seen. Scores that are NaN or -inf,
 labels that are not 0 or 1, and probabilities outside (0, 1) raise `guardrail.errors.UsageError` everywhere.
 
-    certificate.py   certified(u, wrong, alpha, delta=.1, *, share=.25)     P(SCER > alpha) <= delta
-                     smallest(u, wrong, delta=.1, *, share=.25)             first threshold with its exact bound
-                     start(n, alpha, delta=.1, share=.25) -> int            accepted units at which the walk begins
-                     walk(passed, first) -> int | None                      last index before the first failure
-                     tail(e, k, alpha)                                      p-values P(Bin(k, alpha) <= e)
-                     upper_bound(e, k, delta), interval(e, k, confidence=.95)                   Clopper-Pearson
-                     fewest_accepted(errors, alpha, delta), most_errors(n, alpha, delta), passes(p, delta)
-    plug_in.py       fixed_quantile(..., *, quantile=.5), empirical, lec, hoeffding, clopper_pearson
-                     acrc(..., *, k_min=None, monotone=True, correction=True, envelope=False)   k_min=1: as printed
-    capital.py       certified_groups(..., *, group, most=None, share=.25, begin=None)          groups of items
-                     capital(z, most, delta=.1, planned=None), p_capital(...)                   Z of units:
-                     excess_mean(K, W, alpha), excess_total(K, W, alpha), excess_audit(wrong, q, alpha)
-                     first_to_test(reach, units, alpha, delta) -> int       where a walk of groups begins
-    count.py         count_threshold(s, alpha, delta=None) -> float | None  limit below which P(s <= t) <= alpha
-                     crc_joint(..., *, average=True)                        P(accepted and wrong) <= alpha
-    cascade.py       certified_cascade(u, wrong, alpha, delta=.1, *, share=.25, ratio=.5, path=None)
-                     matched_path(u, ratio=.5), path_counts(u, wrong, path) arrays of shape (n, stages)
-    prediction_powered.py   prediction_powered(..., *, judge, sampled), p_people(people, judge, judge_only, alpha)
-    counts.py        Feasible(threshold, n, k, e, start, bound), .acceptance; Infeasible(n, reason, start, first)
-                     counts(u, wrong) -> Counts(n, threshold, k, e)         at the thresholds that occur
+    counts.py       Feasible, Infeasible, and counts(u, wrong): k accepted and e wrong at the thresholds that occur
+    certificate.py  certified, smallest, and their parts: tail, start, walk; Clopper and Pearson's bounds
+    plug_in.py      the base paper's acrc, its baselines fixed_quantile, empirical, lec, hoeffding, clopper_pearson
+    capital.py      certified_groups: groups of items, and everything else that is not one right or wrong answer
+    count.py        crc_joint, and other losses that only grow with the threshold
+
+Policies of several models are in `calibrate.cascade`, labels by people and a judge in `calibrate.prediction_powered`.
 """
 
 from __future__ import annotations
@@ -45,8 +32,8 @@ from .count import crc_joint
 from .counts import Feasible, Infeasible, Result
 from .plug_in import acrc, clopper_pearson, empirical, fixed_quantile, hoeffding, lec
 
-__all__ = ["RULES", "Feasible", "Infeasible", "Result", "Rule", "certified", "certifies", "compared_rules"]
-__all__ += ["planned_rules", "smallest"]
+__all__ = ["PLANNED", "RULES", "Feasible", "Infeasible", "Result", "Rule", "certified", "certifies", "compared_rules"]
+__all__ += ["smallest"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +50,6 @@ class Rule:
             finite n.
         uses_delta: Whether delta plays a part.
         population: What alpha is a share of: accepted answers, or all questions.
-        compared: Whether reports and ``calibrate evaluate`` show the rule when no rules are named.
-        planned: Whether ``calibrate plan`` simulates the rule when no rules are named.
     """
 
     name: str
@@ -73,8 +58,6 @@ class Rule:
     certifies: bool = False
     uses_delta: bool = False
     population: Literal["accepted", "all"] = "accepted"
-    compared: bool = False
-    planned: bool = False
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -93,20 +76,22 @@ class Rule:
 
 
 _RULES = (
-    Rule("certified", certified, "certificate", certifies=True, uses_delta=True, compared=True, planned=True),
-    Rule("acrc", acrc, "in the limit, on average", compared=True, planned=True),
-    Rule("fixed_quantile", fixed_quantile, "none", compared=True),
-    Rule("empirical", empirical, "none", compared=True),
-    Rule("hoeffding", hoeffding, "none as a scan", uses_delta=True, compared=True),
-    Rule("clopper_pearson", clopper_pearson, "none as a scan", uses_delta=True, compared=True),
-    Rule("lec", lec, "none in finite samples", compared=True),
-    Rule("crc_joint", crc_joint, "of all questions, on average", population="all", compared=True),
+    Rule("certified", certified, "certificate", certifies=True, uses_delta=True),
+    Rule("acrc", acrc, "in the limit, on average"),
+    Rule("fixed_quantile", fixed_quantile, "none"),
+    Rule("empirical", empirical, "none"),
+    Rule("hoeffding", hoeffding, "none as a scan", uses_delta=True),
+    Rule("clopper_pearson", clopper_pearson, "none as a scan", uses_delta=True),
+    Rule("lec", lec, "none in finite samples"),
+    Rule("crc_joint", crc_joint, "of all questions, on average", population="all"),
     Rule("certified_groups", certified_groups, "certificate, of groups", certifies=True, uses_delta=True),
 )
 
 RULES: Final[dict[str, Rule]] = {rule.name: rule for rule in _RULES}
 """Every rule by the name that users write, in the order of tables: the certificate, the base paper's rule and its
 baselines, the others. `prediction_powered` needs labels by two and is called by itself."""
+PLANNED: Final = ("certified", "acrc")
+"""Rules that ``calibrate plan`` simulates when none are named."""
 
 
 def certifies(name: str) -> bool:
@@ -115,10 +100,5 @@ def certifies(name: str) -> bool:
 
 
 def compared_rules() -> tuple[str, ...]:
-    """Rules that reports and ``calibrate evaluate`` compare when none are named."""
-    return tuple(name for name, rule in RULES.items() if rule.compared)
-
-
-def planned_rules() -> tuple[str, ...]:
-    """Rules that ``calibrate plan`` simulates when none are named."""
-    return tuple(name for name, rule in RULES.items() if rule.planned)
+    """Rules that reports and ``calibrate evaluate`` compare when none are named: those of independent questions."""
+    return tuple(name for name, rule in RULES.items() if not rule.reads_groups)

@@ -11,7 +11,6 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -21,7 +20,7 @@ from guardrail.errors import UsageError
 from .certificate import SHARE, passes, walk
 from .counts import TOLERANCE, Counts, Floats, Infeasible, Ints, Result, check_share, counts
 
-__all__ = ["capital", "certified_groups", "excess_audit", "excess_mean", "excess_total", "first_to_test", "p_capital"]
+__all__ = ["capital", "certified_groups", "excess_mean", "excess_total", "first_to_test", "p_capital"]
 
 LARGEST_STAKE = 0.9  # of the capital; 1 would lose all of it on the first unit that is wholly wrong
 _CELLS = 2_000_000  # units times thresholds that are held in memory at a time
@@ -69,11 +68,6 @@ def excess_total(accepted: ArrayLike, wrong: ArrayLike, alpha: float) -> Floats:
     return np.asarray(np.asarray(wrong, dtype=np.float64) - alpha * np.asarray(accepted))
 
 
-def excess_audit(wrong: ArrayLike, probability: ArrayLike, alpha: float) -> Floats:
-    """Z = (E - alpha)/q_i of answers that were audited with probability q_i. At most (1 - alpha)/q where q_i >= q."""
-    return np.asarray((np.asarray(wrong, dtype=np.float64) - alpha) / np.asarray(probability))
-
-
 def first_to_test(reach: Floats, units: int, alpha: float, delta: float) -> int:
     """Index of the first threshold at which half of the units would do without an error; else .8 of them, else all.
 
@@ -119,12 +113,20 @@ def certified_groups(
 
     n, k and e of the result count items; its ``start`` is the k at which the walk began.
     """
-    table = _Table.of(u, wrong, group)
     for name, value in (("alpha", alpha), ("delta", delta), ("share", share)):
         check_share(name, value)
-    at = table.at
+    at = counts(u, wrong)
+    if len(group) != at.n:
+        raise UsageError(f"group must name the group of each of the {at.n} items, got {len(group)} names.")
+    names = sorted(set(group), key=lambda name: hashlib.sha256(str(name).encode()).digest())
+    place = {name: number for number, name in enumerate(names)}
+    order = np.argsort(np.asarray(u, dtype=np.float64), kind="stable")
+    # The group of each item, and its label, in the order of the scores.
+    code = np.array([place[name] for name in group], dtype=np.int64)[order]
+    errors = np.asarray(wrong).astype(np.int64)[order]
     if begin is None:
-        first = max(at.from_share(share), first_to_test(table.reach(most), table.groups, alpha, delta))
+        reach = _reach(at, code, len(names), most)
+        first = max(at.from_share(share), first_to_test(reach, len(names), alpha, delta))
     else:
         first = int(np.searchsorted(at.threshold, begin))
     if first >= at.k.size:
@@ -132,62 +134,41 @@ def certified_groups(
     # By stretches of thresholds that double, because most walks are short and a long one must not fill the memory.
     position, columns = first, 16
     while position < at.k.size:
-        end = min(at.k.size, position + columns)
-        accepted, errors = table.between(position, end)
+        k = at.k[position : position + columns]
+        K, W = _by_group(code, errors, len(names), k)
         if most is None:
-            p = p_capital(excess_mean(accepted, errors, alpha), 1 - alpha, delta)
+            p = p_capital(excess_mean(K, W, alpha), 1 - alpha, delta)
         else:
-            p = p_capital(excess_total(accepted, errors, alpha), (1 - alpha) * most, delta)
+            p = p_capital(excess_total(K, W, alpha), (1 - alpha) * most, delta)
         reached = walk(passes(p, delta), 0)
-        position += 0 if reached is None else reached + 1
-        if position < end:
+        passed = 0 if reached is None else reached + 1
+        position += passed
+        if passed < k.size:
             break
-        columns = max(1, min(2 * columns, _CELLS // table.groups))
+        columns = max(1, min(2 * columns, _CELLS // len(names)))
     start = int(at.k[first])
     if position == first:
         return Infeasible(at.n, "risk_never_low_enough", start)
     return at.at(position - 1, start=start, bound=alpha)
 
 
-@dataclass(frozen=True, slots=True)
-class _Table:
-    """Items in the order of their scores, with their groups numbered in the order in which they are read."""
+def _reach(at: Counts, code: Ints, groups: int, most: int | None) -> Floats:
+    """What `first_to_test` asks for: the mean of K / most, or the share of groups with anything accepted."""
+    if most is None:
+        _, first = np.unique(code, return_index=True)
+        return np.asarray(np.searchsorted(np.sort(first), at.k) / groups)
+    if (largest := np.bincount(code[: at.measured], minlength=1).max()) > most:
+        raise UsageError(
+            f"a group has {largest} measured items, more than most = {most}, and the promise rests on that number. "
+            "Declare the most that can ever occur, or leave it out: then every group counts once."
+        )
+    return np.asarray(at.k / (most * groups))
 
-    at: Counts
-    code: Ints
-    wrong: Ints
-    groups: int
 
-    @classmethod
-    def of(cls, u: ArrayLike, wrong: ArrayLike, group: Sequence[Hashable]) -> _Table:
-        at = counts(u, wrong)
-        if len(group) != at.n:
-            raise UsageError(f"group must name the group of each of the {at.n} items, got {len(group)} names.")
-        names = sorted(set(group), key=lambda name: hashlib.sha256(str(name).encode()).digest())
-        place = {name: number for number, name in enumerate(names)}
-        order = np.argsort(np.asarray(u, dtype=np.float64), kind="stable")
-        code = np.array([place[name] for name in group], dtype=np.int64)
-        return cls(at, code[order], np.asarray(wrong).astype(np.int64)[order], len(names))
-
-    def reach(self, most: int | None) -> Floats:
-        """What `first_to_test` asks for: the mean of K / most, or the share of groups with anything accepted."""
-        if most is None:
-            _, first = np.unique(self.code, return_index=True)
-            return np.asarray(np.searchsorted(np.sort(first), self.at.k) / self.groups)
-        measured = self.at.k[-1] if self.at.k.size else 0
-        if (largest := np.bincount(self.code[:measured], minlength=1).max()) > most:
-            raise UsageError(
-                f"a group has {largest} measured items, more than most = {most}, and the promise rests on that number. "
-                "Declare the most that can ever occur, or leave it out: then every group counts once."
-            )
-        return np.asarray(self.at.k / (most * self.groups))
-
-    def between(self, begin: int, end: int) -> tuple[Floats, Floats]:
-        """K and W of each group at these thresholds, shape (groups, end - begin)."""
-        k = self.at.k[begin:end]
-        # Each item is counted at the first of these thresholds that accepts it, then summed along them.
-        cell = self.code[: k[-1]] * k.size + np.searchsorted(k, np.arange(1, k[-1] + 1))
-        shape, size = (self.groups, k.size), self.groups * k.size
-        accepted = np.bincount(cell, minlength=size).reshape(shape).cumsum(axis=1)
-        wrong = np.bincount(cell, weights=self.wrong[: k[-1]], minlength=size).reshape(shape).cumsum(axis=1)
-        return accepted.astype(np.float64), wrong
+def _by_group(code: Ints, errors: Ints, groups: int, k: Ints) -> tuple[Floats, Floats]:
+    """K and W of each group where the first k items are accepted, shape (groups, k.size)."""
+    # Each item is counted at the first of these thresholds that accepts it, then summed along them.
+    cell = code[: k[-1]] * k.size + np.searchsorted(k, np.arange(1, k[-1] + 1))
+    counted = [np.bincount(cell, weights, groups * k.size) for weights in (None, errors[: k[-1]])]
+    K, W = (each.reshape(groups, k.size).cumsum(axis=1).astype(np.float64) for each in counted)
+    return K, W

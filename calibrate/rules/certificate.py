@@ -113,13 +113,10 @@ def walk_of_tests(n: int, k: Ints, e: Ints, alpha: float, delta: float, share: f
     """`walk` of `tail` at delta over k accepted and e wrong of n: the index it reaches and the start, or why none."""
     begin = start(n, alpha, delta, share)
     first = int(np.searchsorted(k, begin))
-    passed = e <= most_errors(n, alpha, delta)[k]
-    index = walk(passed, first)
+    index = walk(e <= most_errors(n, alpha, delta)[k], first)
     if index is not None:
         return index, begin
-    if first == k.size:
-        return Infeasible(n, "too_few_items", begin)
-    return Infeasible(n, "most_confident_items_are_wrong" if passed[first:].any() else "risk_never_low_enough", begin)
+    return Infeasible(n, "too_few_items" if first == k.size else "risk_never_low_enough", begin)
 
 
 def certified(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, *, share: float = SHARE) -> Result:

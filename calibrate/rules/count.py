@@ -38,14 +38,13 @@ def count_threshold(s: ArrayLike, alpha: float, delta: float | None = None) -> f
     return None if c < 0 else float(lost[c])
 
 
-def crc_joint(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1, *, average: bool = True) -> Result:
+def crc_joint(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 0.1) -> Result:
     """The largest threshold at which P(accepted and wrong) <= alpha: a share of all questions, not of the accepted.
 
-    `count_threshold` of s = u where the answer is wrong, else +inf: on average over calibrations (``average``), or with
-    probability 1 - delta.
+    `count_threshold`, on average over calibrations, of s = u where the answer is wrong, else +inf; reads no delta.
     """
     at = counts(u, wrong)
-    limit = count_threshold(np.where(np.asarray(wrong) == 1, u, np.inf), alpha, None if average else delta)
+    limit = count_threshold(np.where(np.asarray(wrong) == 1, u, np.inf), alpha)
     if limit is None or not at.measured:
         return Infeasible(at.n, "too_few_items")
     good = int(np.searchsorted(at.threshold, limit))

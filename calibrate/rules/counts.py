@@ -19,11 +19,8 @@ Bools: TypeAlias = NDArray[np.bool_]
 
 TOLERANCE = 1e-9  # counts closer than this are equal: alpha k must not miss a whole number by a rounding error
 
-# Even without an error there are too few measured units; the first threshold fails though a later one by itself would
-# pass; no threshold passes; the rule accepts nothing on such scores, for any labels.
-Reason: TypeAlias = Literal[
-    "too_few_items", "most_confident_items_are_wrong", "risk_never_low_enough", "rule_accepts_nothing"
-]
+# No threshold would pass even without an error; or some would, and none does.
+Reason: TypeAlias = Literal["too_few_items", "risk_never_low_enough"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,6 +148,10 @@ def items(u: ArrayLike, wrong: ArrayLike) -> tuple[Floats, Ints]:
 
 
 def check_share(name: str, value: float) -> None:
-    """Raise `UsageError` unless the value is in (0, 1)."""
+    """Raise `UsageError` unless the value is a number in (0, 1); of a likely percentage it says what was meant."""
+    # A bool is an int in Python, and True would pass for the number 1.
+    if isinstance(value, bool) or not isinstance(value, int | float | np.number):
+        raise UsageError(f"{name} must be a number in (0, 1), got {value!r}.")
     if not 0 < value < 1:
-        raise UsageError(f"{name} must be in (0, 1), got {value:g}. Write 0.15 for 15 %.")
+        hint = f" Write {value / 100:g} for {value:g} %." if 1 < value < 100 else ""
+        raise UsageError(f"{name} must be in (0, 1), got {value}.{hint}")

@@ -10,8 +10,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -19,11 +17,9 @@ from numpy.typing import ArrayLike
 from guardrail.errors import UsageError
 
 from .certificate import most_errors
-from .counts import TOLERANCE, Bools, Counts, Infeasible, Reason, Result, check_share, counts
+from .counts import TOLERANCE, Bools, Counts, Infeasible, Result, check_share, counts
 
 __all__ = ["acrc", "clopper_pearson", "default_k_min", "empirical", "fixed_quantile", "hoeffding", "lec"]
-
-Condition: TypeAlias = Callable[[Counts], Bools]
 
 
 def fixed_quantile(
@@ -92,15 +88,13 @@ def acrc(
     if k_min is not None and k_min < 1:
         raise UsageError(f"k_min must be a number of accepted units, at least 1, got {k_min}. Leave it out.")
 
-    def condition(at: Counts, monotone: bool) -> Bools:
+    def condition(at: Counts) -> Bools:
         allowed = at.k >= (default_k_min(at.n, alpha) if k_min is None else k_min)
         loss = (1 - alpha) * at.e if envelope else at.e - alpha * at.k
         fine = loss + ((1 - alpha) * at.n / (at.n + 1) if correction else 0.0) <= TOLERANCE
         return np.asarray(allowed & (~np.logical_or.accumulate(allowed & ~fine) if monotone else fine))
 
-    never = correction and (envelope or (monotone and k_min is not None and alpha * k_min < 1 - alpha))
-    without: Reason = "rule_accepts_nothing" if never else "too_few_items"
-    return _largest(u, wrong, alpha, partial(condition, monotone=monotone), partial(condition, monotone=False), without)
+    return _largest(u, wrong, alpha, condition)
 
 
 def default_k_min(n: int, alpha: float) -> int:
@@ -109,24 +103,12 @@ def default_k_min(n: int, alpha: float) -> int:
     return max(math.ceil(max(math.log(0.05) / math.log1p(-alpha), 0.05 * n) - TOLERANCE), 1)
 
 
-def _largest(
-    u: ArrayLike,
-    wrong: ArrayLike,
-    alpha: float,
-    condition: Condition,
-    alone: Condition | None = None,
-    without: Reason = "too_few_items",
-) -> Result:
-    """The largest threshold that satisfies a condition, or why none does: ``without``, if none would without an error.
-
-    ``alone`` is the condition of one threshold by itself, where ``condition`` remembers earlier ones.
-    """
+def _largest(u: ArrayLike, wrong: ArrayLike, alpha: float, condition: Callable[[Counts], Bools]) -> Result:
+    """The largest threshold that satisfies a condition, or why none does."""
     check_share("alpha", alpha)
     at = counts(u, wrong)
     good = np.flatnonzero(condition(at))
     if good.size:
         return at.at(int(good[-1]))
-    if not condition(replace(at, e=np.zeros_like(at.e))).any():
-        return Infeasible(at.n, without)
-    later = alone is not None and alone(at).any()
-    return Infeasible(at.n, "most_confident_items_are_wrong" if later else "risk_never_low_enough")
+    possible = condition(replace(at, e=np.zeros_like(at.e))).any()
+    return Infeasible(at.n, "risk_never_low_enough" if possible else "too_few_items")

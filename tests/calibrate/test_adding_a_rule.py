@@ -39,15 +39,7 @@ def first_block_of(u: ArrayLike, wrong: ArrayLike, alpha: float, delta: float = 
     return counts(u, wrong).at(0)
 
 
-FIRST_BLOCK = Rule(
-    "first_block",
-    first_block_of,
-    "none, honestly",
-    certifies=True,
-    uses_delta=True,
-    compared=True,
-    planned=True,
-)
+FIRST_BLOCK = Rule("first_block", first_block_of, "none, honestly", certifies=True, uses_delta=True)
 
 
 class Shouted:
@@ -91,8 +83,8 @@ def test_a_new_rule_fits_and_is_evaluated(first_block: str) -> None:
     rng = np.random.default_rng(0)
     table = evaluate(rng.random(60), rng.integers(0, 2, 60), rules=[first_block], alphas=[0.2], n_calibration=30)
     assert [(row.rule, row.delta, row.infeasible_rate.value < 1) for row in table.rows] == [(first_block, 0.1, True)]
-    planned = plan(0.2, accuracy=0.7, auroc=0.8, sizes=[50], repetitions=2)
-    assert first_block in [row.rule for row in planned.rows]
+    planned = plan(0.2, accuracy=0.7, auroc=0.8, rules=[first_block], sizes=[50], repetitions=2)
+    assert [row.rule for row in planned.rows] == [first_block]
 
 
 def test_a_new_rule_is_compared_in_the_report(first_block: str, labelled: RecordFile) -> None:
@@ -120,7 +112,8 @@ def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path,
     assert json.loads(out.read_text())["outcome"]["rule"] == first_block
     assert first_block in run("evaluate", records_path, "-s", KEY, "-a", "0.2", "--splits", "2")
     guess = ("--accuracy", "0.7", "--auroc", "0.8")
-    assert first_block in run("plan", "--alpha", "0.2", *guess, "--n", "50", "--repetitions", "2")
+    sizes = ("--rule", first_block, "--n", "50", "--repetitions", "2")
+    assert first_block in run("plan", "--alpha", "0.2", *guess, *sizes)
 
 
 def test_a_rule_of_ones_own_is_passed_as_an_object(labelled: RecordFile) -> None:

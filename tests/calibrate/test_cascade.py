@@ -8,14 +8,13 @@ from typing import Any, Literal
 
 import numpy as np
 import pytest
+from scipy import stats
 from typer.testing import CliRunner
 
-from calibrate.cascade import counts, fit_cascade, matched
+from calibrate.cascade import certified_cascade, counts, fit_cascade, matched, matched_path, path_counts
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records
-from calibrate.rules.cascade import Policy, certified_cascade
-from calibrate.rules.certificate import certified
-from calibrate.rules.counts import Feasible
+from calibrate.rules import Feasible, Infeasible, certified
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import GOES_ON, CascadeArtifact
 from guardrail.describe import promises, why_infeasible
@@ -38,6 +37,73 @@ def test_counts_by_hand() -> None:
     assert (first.n_accepted, first.n_errors, second.n_accepted, second.n_errors) == (2, 1, 1, 0)
     silent, alone = counts(u, error, [None, 0.1])
     assert (silent.n_accepted, alone.n_accepted, alone.n_errors) == (0, 2, 1)
+
+
+# -- the path of policies ----------------------------------------------------------------------------------------------
+
+
+def test_a_path_by_hand() -> None:
+    u = np.array([[0.1, 5.0], [0.2, 6.0], [0.3, 7.0], [np.inf, 8.0]])
+    # Three of four are measured at stage 1; ratio 1/2: ranks 1, 1, 2, 2 of it against 1, 2, 3, 4 of stage 2.
+    assert matched_path(u, 0.5).tolist() == [[0.1, 5.0], [0.1, 6.0], [0.2, 7.0], [0.2, 8.0]]
+    assert matched_path(u, 1.0).tolist() == [[0.1, 5.0], [0.2, 6.0], [0.3, 7.0], [0.3, 8.0]]
+    assert matched_path(u, 0.0).tolist() == [[-np.inf, t] for t in (5.0, 6.0, 7.0, 8.0)]
+
+
+def test_counts_are_those_of_asking_stage_by_stage() -> None:
+    """A wrong count would certify another system than the one that answers."""
+    rng = np.random.default_rng(0)
+    for stages in (2, 3):
+        u = rng.integers(0, 8, (60, stages)).astype(float)
+        u[rng.random(u.shape) < 0.2] = np.inf
+        wrong = (rng.random(u.shape) < 0.3).astype(int)
+        path = matched_path(u, 0.7)
+        k, e = path_counts(u, wrong, path)
+        for row, thresholds in enumerate(path):
+            answers = [
+                next((int(wrong[i, s]) for s in range(stages) if u[i, s] <= thresholds[s]), None) for i in range(60)
+            ]
+            assert k[row] == sum(answer is not None for answer in answers)
+            assert e[row] == sum(answer == 1 for answer in answers)
+
+
+def test_with_a_silent_first_stage_it_is_the_certificate_of_the_last() -> None:
+    rng = np.random.default_rng(1)
+    u = rng.random((300, 2))
+    wrong = (rng.random(u.shape) < 0.3 * u).astype(int)
+    found, alone = certified_cascade(u, wrong, 0.1, ratio=0.0), certified(u[:, 1], wrong[:, 1], 0.1)
+    assert isinstance(alone, Feasible)
+    assert found == (-np.inf, alone.threshold)
+
+
+def test_infeasible_outcomes() -> None:
+    u, wrong = np.arange(200.0).reshape(100, 2), np.zeros((100, 2), dtype=int)
+    short = certified_cascade(u[:20], wrong[:20], 0.1)
+    bad = certified_cascade(u, wrong + 1, 0.1)
+    assert isinstance(short, Infeasible)
+    assert isinstance(bad, Infeasible)
+    assert (short.reason, bad.reason) == ("too_few_items", "risk_never_low_enough")
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_a_cascade_of_useless_scores_is_seldom_certified(own: bool) -> None:
+    """Every policy is wrong in a share barely above alpha, by quantiles of the labelled questions or of others."""
+    rng = np.random.default_rng(2)
+    failed = 0
+    for _ in range(400):
+        u, wrong = rng.random((200, 2)), (rng.random((200, 2)) < 0.1001).astype(int)
+        path = None if own else matched_path(rng.random((200, 2)))
+        failed += isinstance(certified_cascade(u, wrong, 0.1, path=path), tuple)
+    assert 10 < failed <= stats.binom.isf(1e-4, 400, 0.1)
+
+
+def test_refusals() -> None:
+    with pytest.raises(UsageError, match="two stages or more"):
+        matched_path(np.zeros((5, 1)))
+    with pytest.raises(UsageError, match="ratio"):
+        matched_path(np.zeros((5, 2)), 1.5)
+    with pytest.raises(UsageError, match="must be 0"):
+        certified_cascade(np.zeros((5, 2)), np.full((5, 2), 2), 0.1)
 
 
 # -- records -----------------------------------------------------------------------------------------------------------
@@ -163,10 +229,10 @@ def test_the_outcome_is_that_of_the_certified_rule_and_of_the_last_model_alone(l
     outcome = fit_cascade(files, alpha=0.2, scores=[NAME, NAME]).outcome
     pool = matched(files, [NAME, NAME])
     policy, alone = certified_cascade(pool.uncertainty, pool.error, 0.2), certified(*pool.last, 0.2)
-    assert isinstance(policy, Policy)
     assert isinstance(alone, Feasible)
-    assert [INF if stage.threshold is None else stage.threshold for stage in outcome.stages] == list(policy.thresholds)
-    assert (outcome.n, outcome.n_accepted, outcome.n_errors) == (policy.n, policy.k, policy.e)
+    assert tuple(-INF if stage.threshold is None else stage.threshold for stage in outcome.stages) == policy
+    k, e = path_counts(pool.uncertainty, pool.error, np.array([policy]))
+    assert (outcome.n, outcome.n_accepted, outcome.n_errors) == (240, k[0], e[0])
     assert outcome.last_alone is not None
     assert (outcome.last_alone.threshold, outcome.last_alone.n_accepted) == (alone.threshold, alone.k)
 

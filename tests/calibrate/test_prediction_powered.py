@@ -4,21 +4,90 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
+from scipy import stats
 from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.labels import read_labels
 from calibrate.data.records import RecordFile, read_records
-from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered
+from calibrate.fitting import fit
+from calibrate.prediction_powered import artifact_with_people, fit_prediction_powered, p_people, prediction_powered
 from calibrate.report import write_report
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import guarantee, why_infeasible
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
+
+# -- The test --------------------------------------------------------------------------------------------------------
+
+
+def test_people_without_an_error_by_hand() -> None:
+    # With the adverse answer: mean 1/61, standard error 1/61; at alpha = (1 + z) / 61, z = 1.2816, p = Phi(-z) = .1.
+    for judge_only in ([], [1, 0, 1]):
+        assert p_people([0] * 60, [0] * 60, judge_only, (1 + 1.2815515655) / 61) == pytest.approx(0.1)
+
+
+def test_a_judge_that_always_agrees_by_hand() -> None:
+    # k = 4, K = 4, H = J = 0 0 1 1: var(J) = cov = 1/4, weight 1 / (1 + 4/4) = 1/2.
+    # Residuals H - J/2 = 0 0 .5 .5 and the adverse 1: mean .4, variance .175. Judge only 0 0 0 1: mean .25, 3/16.
+    alpha = 0.4 + 0.125 + 1.2815515655 * (0.175 / 5 + 0.25 * (3 / 16) / 4) ** 0.5
+    assert p_people([0, 0, 1, 1], [0, 0, 1, 1], [0, 0, 0, 1], alpha) == pytest.approx(0.1)
+
+
+def test_a_contrary_judge_is_ignored() -> None:
+    people, rest = np.array([0] * 95 + [1] * 5), np.tile([0, 1], 500)
+    assert p_people(people, 1 - people, rest, 0.1) == p_people(people, people, [], 0.1)
+
+
+def test_a_judge_that_agrees_narrows_the_test_and_a_useless_one_costs_nothing() -> None:
+    people = np.array([0] * 95 + [1] * 5)
+    rest = np.tile(people, 20)
+    alone = p_people(people, people, [], 0.1)
+    assert p_people(people, people, rest, 0.1) < alone / 2
+    assert p_people(people, np.tile([0, 1], 50), np.tile([0, 1], 500), 0.1) == pytest.approx(alone, rel=0.5)
+
+
+RUNS = 200
+SHAPES: dict[str, tuple[float, Callable[[NDArray[np.float64]], NDArray[np.float64]], Callable[[float], float]]] = {
+    # name: alpha, error rate at u, error rate among all up to t; u is uniform.
+    "flat": (0.149, lambda u: np.full(u.size, 0.15), lambda t: 0.15),
+    "rising": (0.1, lambda u: 0.03 + 0.3 * u, lambda t: 0.03 + 0.15 * t),
+    "steep": (0.05, lambda u: 0.6 * u**3, lambda t: 0.15 * t**3),
+}
+
+
+def bad(outcome: Feasible | Infeasible, shape: str) -> bool:
+    alpha, _, rate = SHAPES[shape]
+    return isinstance(outcome, Feasible) and rate(outcome.threshold) > alpha
+
+
+@pytest.mark.parametrize(
+    "shape", ["flat", *(pytest.param(shape, marks=pytest.mark.slow) for shape in ("rising", "steep"))]
+)
+def test_error_rate_is_seldom_above_alpha(shape: str) -> None:
+    """The judge finds half of the errors and 2 % false ones: its labels alone must fail the same check."""
+    alpha, at, _ = SHAPES[shape]
+    rng = np.random.default_rng(5)
+    failed = misled = feasible = 0
+    for _ in range(RUNS):
+        u = rng.random(1500)
+        truth = rng.random(u.size) < at(u)
+        judge = np.where(truth, rng.random(u.size) < 0.5, rng.random(u.size) < 0.02).astype(int)
+        people = [int(label) if i < 300 else None for i, label in enumerate(truth)]
+        outcome = fit_prediction_powered(u, judge, people, alpha=alpha, delta=0.1)
+        failed += bad(outcome, shape)
+        feasible += isinstance(outcome, Feasible)
+        misled += bad(fit(u, judge, alpha=alpha, rule="certified", delta=0.1), shape)
+    limit = stats.binom.isf(1e-4, RUNS, 0.1)
+    assert failed <= limit
+    assert misled > limit  # negative control: the judge's labels alone
+    assert shape == "flat" or feasible > RUNS / 4
 
 
 def test_outcomes() -> None:
@@ -47,8 +116,13 @@ def test_outcomes() -> None:
     assert (missing.n, missing.options) == (550, {"people": 500, "judge_only": 500})
     with pytest.raises(UsageError, match="people has 3 entries"):
         fit_prediction_powered(u, judge.astype(int), [1, 0, None], alpha=0.1)
+    with pytest.raises(UsageError, match="one shape"):
+        prediction_powered(u, judge, 0.1, judge=judge, sampled=[True])
     with pytest.raises(UsageError, match="people labelled 1"):
         fit_prediction_powered(u, judge.astype(int), [1] + [None] * 999, alpha=0.1)
+
+
+# -- The artifact and the command --------------------------------------------------------------------------------------
 
 
 def human_file(file: RecordFile, path: Path, every: int = 2) -> Path:

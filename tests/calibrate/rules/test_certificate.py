@@ -62,7 +62,7 @@ def test_the_walk_begins_at_its_start_and_ends_before_the_first_failure() -> Non
     assert (late.k, late.e) == (100, 2)
     blocked = outcome([1, 1] + [0] * 98, 0.1)
     assert isinstance(blocked, Infeasible)
-    assert (blocked.reason, blocked.start) == ("most_confident_items_are_wrong", 38)
+    assert (blocked.reason, blocked.start) == ("risk_never_low_enough", 38)
 
 
 def test_an_infeasible_outcome_carries_the_first_threshold_with_its_exact_bound() -> None:

@@ -65,14 +65,6 @@ def test_crc_joint_by_hand() -> None:
     assert first.reason == "risk_never_low_enough"
 
 
-def test_crc_joint_certified() -> None:
-    # n = 22, alpha = delta = .1: not one accepted and wrong; the first wrong one is the 15th.
-    wrong = [0] * 14 + [1] + [0] * 7
-    found = crc_joint(np.arange(22.0), wrong, 0.1, 0.1, average=False)
-    assert isinstance(found, Feasible)
-    assert (found.k, found.e) == (14, 0)
-
-
 def test_refusals() -> None:
     for s in ([], [1.0, float("nan")]):
         with pytest.raises(UsageError, match="not NaN"):
