@@ -23,6 +23,7 @@ __all__ = [
     "ProbeReport",
     "Probeable",
     "conclude",
+    "inconsistent",
     "later_call",
     "longer_calls",
     "probe_calls",
@@ -44,6 +45,8 @@ TOLERANCE = 0.05
 """Difference in nats between two reports of one token's log-probability that counts as rounding."""
 NOISE = 0.1
 """Mean difference in nats of log-probabilities up to which two greedy answers may come from the same weights."""
+REPLIES = 4
+"""Replies to the calls of `probe_calls`."""
 LATER_CALLS = 4
 """Equal answers in a row that show a cache. A small model that gives four answers of its own to the question above is
 refused once in 3,000 probes (the embedded one; with two, once in 100)."""
@@ -139,7 +142,9 @@ class ProbeReport(Frozen):
     seed: bool | None = None
     """Whether the same seed gave the same answer twice. Needed for nothing but repeating a run."""
     logprobs: bool | None = None
-    """Whether finite log-probabilities came back. None where they were not asked for."""
+    """Whether finite log-probabilities came back with every answer. None where they were not asked for."""
+    lacking: int = Field(default=0, exclude_if=lambda lacking: not lacking)
+    """Replies without log-probabilities among `REPLIES`, where others had them."""
     basis: Basis | None = None
     """The distribution that log-probabilities describe. None if they were not asked for."""
     fingerprint: str | None = None
@@ -176,6 +181,8 @@ class ProbeReport(Frozen):
                 "endpoint ignores the temperature, or a cache answers. Every question would look certain. Fix the "
                 "server's sampling settings or remove the cache"
             )
+        if plan.logprobs and self.lacking:
+            return Unmeasured.NO_LOGPROBS, inconsistent(self.lacking, REPLIES)
         if plan.logprobs and self.logprobs is False:
             return (
                 Unmeasured.NO_LOGPROBS,
@@ -220,6 +227,11 @@ class ProbeReport(Frozen):
             basis = f", of the {self.basis} distribution" if self.basis else ""
             lines.append(f"log-probabilities: {word(self.logprobs)}{basis}")
         return lines
+
+
+def inconsistent(lacking: int, replies: int) -> str:
+    """What is wrong with an endpoint of which some replies had no log-probabilities."""
+    return f"inconsistent: {lacking} of {replies} answers came without log-probabilities"
 
 
 def wants_probe(plan: SamplingPlan) -> bool:
@@ -295,17 +307,19 @@ def conclude(
     """
     cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())
     pair, other, again, greedy = replies
-    failed, said = next(((reply.error, reply.said) for reply in (*replies, *later) if reply.error), ("", ""))
-    # The missing reply could have shown a cache, so nothing is concluded from the others.
-    if failed:
-        return ProbeReport(failed=failed, said=said, cost=cost)
-    if any(reply.unfinished for reply in (*replies, *later)):
+    every = (*replies, *later)
+    # A missing reply could have shown a cache, so nothing is concluded from the others.
+    if failures := [reply for reply in every if reply.error]:
+        some = f"{len(failures)} of {len(every)} calls failed: " if len(failures) < len(every) else ""
+        return ProbeReport(failed=f"{some}{failures[0].error}", said=failures[0].said, cost=cost)
+    if any(reply.unfinished for reply in every):
         return ProbeReport(silent_at=calls[0].max_tokens, cost=cost)
     seed = other.texts == again.texts if seeded else None
     # A server that honours seeds repeats the second answer on purpose: it is no further sample.
     drawn = [*pair.texts, *other.texts, *(again.texts if not seed else ())]
     distinct = len(set(drawn))
-    logprobs = all(reply.logprobs is not None for reply in replies) if calls[0].logprobs else None
+    lacking = sum(reply.logprobs is None for reply in replies) if calls[0].logprobs else 0
+    logprobs = not lacking if calls[0].logprobs else None
     return ProbeReport(
         samples=len(drawn),
         distinct=distinct,
@@ -315,6 +329,7 @@ def conclude(
         # Where all answers are equal, equal ones for one seed show nothing.
         seed=None if distinct == 1 else seed,
         logprobs=logprobs,
+        lacking=lacking if lacking < len(replies) else 0,
         basis=(_basis(greedy, [pair, other, again]) if calls[-1].temperature == 0 else "unknown") if logprobs else None,
         fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), None),
         greedy=tuple(zip(greedy.tokens, greedy.logprobs or (), strict=True))

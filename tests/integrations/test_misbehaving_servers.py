@@ -144,6 +144,22 @@ def test_doctor_fails_and_says_what_the_server_said(endpoint: Endpoint, mode: st
         assert "require_parameters" in text, "the setting of the router"
 
 
+@pytest.mark.parametrize(
+    ("mode", "faults", "shown"), [("no_logprobs", 1, "1 of 4"), ("logprobs_sometimes", math.inf, "1 of 8")]
+)
+@pytest.mark.parametrize("bound", [True, False])
+def test_doctor_finds_a_provider_without_log_probabilities(
+    endpoint: Endpoint, mode: str, faults: float, shown: str, bound: bool, tmp_path: Path
+) -> None:
+    """A router that sends some questions to it would have these held back, and nobody would know why."""
+    model, endpoint.mode, endpoint.faults = chat(endpoint), mode, faults
+    path = make_artifact(model, estimator="semantic_entropy", n=2).save(tmp_path / "artifact.json")
+    found = [each for each in examine(str(path) if bound else None, model) if "inconsistent" in each.detail]
+    assert [each.detail for each in found] == [f"inconsistent: {shown} answers came without log-probabilities"]
+    assert found[0].status == ("fail" if bound else "warn")
+    assert "'provider': {'require_parameters': True}" in found[0].fix
+
+
 @pytest.mark.parametrize("mode", HELD)
 async def test_the_gateway_gives_out_no_answer(endpoint: Endpoint, mode: str, tmp_path: Path) -> None:
     """Clients must be able to tell it: an abstention, or an error; never an invented end of an answer."""

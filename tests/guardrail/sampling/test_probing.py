@@ -110,9 +110,12 @@ def test_n_ignored_or_repeated_falls_back_to_single_calls() -> None:
 def test_a_failure_is_no_conclusion() -> None:
     for name in ("pair", "other", "again", "greedy"):
         report = concluded(**{name: ProbeReply(error="503")})
-        assert report.failed == "503"
+        assert report.failed == "1 of 4 calls failed: 503"
         assert not report.degenerate
-        assert report.problem(PLAN) == (Unmeasured.MODEL_FAILED, "the endpoint could not be probed: 503")
+        assert report.problem(PLAN) == (
+            Unmeasured.MODEL_FAILED,
+            "the endpoint could not be probed: 1 of 4 calls failed: 503",
+        )
 
 
 def test_seeds_that_are_ignored_give_a_fourth_independent_sample() -> None:
@@ -457,7 +460,7 @@ def test_later_calls_that_all_get_one_earlier_answer_show_a_cache() -> None:
     assert later().cached is None
     assert later("d").cost.calls == 5
     failed = conclude(CALLS, HONEST, [ProbeReply(error="503")])
-    assert (failed.failed, failed.cached) == ("503", None)
+    assert (failed.failed, failed.cached) == ("1 of 5 calls failed: 503", None)
 
 
 class Gateway(ScriptedChat):
