@@ -51,7 +51,7 @@ from examples.tiny_model.world import Fact, build_world
 from guardrail.items.json_fields import OtherDocument, document_of, json_spec, leaves
 from guardrail.items.measure import ItemsMeasure, items_measure
 from guardrail.judges.json_value import read_json
-from guardrail.judges.text import asked_words, read
+from guardrail.judges.words import asked_words, read
 from guardrail.outcome import Feasible
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.sampling.replies import part_of_an_answer

@@ -20,7 +20,7 @@ from .errors import GuardrailError
 from .items.item import ItemVerdict
 from .items.release import release
 from .items.spec import ITEMS
-from .judges.vote import distinct_answers
+from .judges.text import distinct_answers
 from .outcome import Infeasible, InfeasibleReason, Outcome
 from .plain_json import visible
 from .types import Basis, Cost, Frozen, Note, NoteKind, Reason, Sample, Uncertainty, Unmeasured

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
 from guardrail.judges import EntailmentScores, Item, Judge, JudgeSpec, Similarity
-from guardrail.judges.text import agree, normalise
+from guardrail.judges.words import agree, normalise
 
 from ._local.encoders import Encoder, Precision, load_encoder
 from ._local.loading import Tensor, torch
@@ -26,7 +26,7 @@ VERSION = 7
 """Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: the model is
 asked about every two texts that differ, and the guards compare marks unchanged. 4: the guards count paths with dots and
 short strings in quotes as marks. 5: they count units written to a number, versions, exceptions and letters before
-numbers. 7: the guards are those of `guardrail.judges.text.agree`. `EmbeddingSimilarity` is one version ahead: texts
+numbers. 7: the guards are those of `guardrail.judges.words.agree`. `EmbeddingSimilarity` is one version ahead: texts
 that are equal once normalised have similarity 1 again."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.

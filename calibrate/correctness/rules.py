@@ -14,7 +14,8 @@ from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JsonJudge, ToolCallJudge, normalise
 from guardrail.judges.json_value import canonical_value, read_json
 from guardrail.judges.numbers import Number, labels_agree, parse_number
-from guardrail.judges.text import (
+from guardrail.judges.tool_call import read_calls
+from guardrail.judges.words import (
     CHANGING,
     NEGATIONS,
     asked_words,
@@ -24,7 +25,6 @@ from guardrail.judges.text import (
     word_set,
     written,
 )
-from guardrail.judges.tool_call import read_calls
 from guardrail.plain_json import sha256_hex
 from guardrail.sampling.models import import_named
 from guardrail.specs import CorrectnessSpec
@@ -51,7 +51,7 @@ __all__ = [
 class Exact:
     """Right iff the normalised answer equals a normalised reference (in prose, case and punctuation do not count).
 
-    Formulas and code are compared as written: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.text`.
+    Formulas and code are compared as written: "C++" is not "C#" and "$50" not "50"; see `guardrail.judges.words`.
     """
 
     compares_words: ClassVar[bool] = True

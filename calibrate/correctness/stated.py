@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal, NamedTuple
 
 from guardrail.judges.numbers import CARDINALS
-from guardrail.judges.text import FUNCTION_WORDS, NEGATIONS, SCALES, fold, is_refusal, word_set, written
+from guardrail.judges.words import FUNCTION_WORDS, NEGATIONS, SCALES, fold, is_refusal, word_set, written
 from guardrail.specs import CorrectnessSpec
 
 from ..data.questions import Question

@@ -6,7 +6,6 @@ from ..specs import JudgeSpec
 from ..types import canonical_calls
 from .base import Entailment, EntailmentScores, Item, Judge
 from .json_value import JsonJudge
-from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
 from .registry import (
     default_judge,
@@ -18,9 +17,9 @@ from .registry import (
     make_similarity,
 )
 from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Similarity, from_judge
-from .text import is_refusal, normalise
+from .text import ExactJudge, TextJudge, distinct_answers, majority, with_majority
 from .tool_call import ToolCallJudge, is_canonical_call
-from .vote import distinct_answers, majority, with_majority
+from .words import is_refusal, normalise
 
 __all__ = [
     "Entailment",

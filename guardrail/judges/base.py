@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Protocol, TypeVar, runtime_checkable
 
 from ..specs import JudgeSpec
-from .text import unspaced
+from .words import unspaced
 
 __all__ = ["Comparer", "Entailment", "EntailmentScores", "Item", "Judge", "by_question"]
 

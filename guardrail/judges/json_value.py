@@ -13,7 +13,7 @@ from ..plain_json import too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings
 from .base import Judge
-from .text import normalise
+from .words import normalise
 
 __all__ = ["JsonJudge", "canonical_value", "is_structured", "read_json", "unique_fields"]
 

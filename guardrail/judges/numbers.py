@@ -10,7 +10,7 @@ from functools import lru_cache
 
 from ..specs import JudgeSpec
 from .base import Judge
-from .text import CHANGING, FUNCTION_WORDS, asked_words, has_digit, normalise, read, word_set, written
+from .words import CHANGING, FUNCTION_WORDS, asked_words, has_digit, normalise, read, word_set, written
 
 __all__ = ["CARDINALS", "Number", "NumericJudge", "labels_agree", "parse_number"]
 
@@ -96,32 +96,37 @@ def parse_number(text: str) -> Number | None:
     (``\boxed{5}``), and texts that are one number in words up to ninety-nine. A calculation or a name before "="
     does not count.
     """
-    for pattern, plain in _LATEX if not {"\\", "$", "#", "{"}.isdisjoint(text) else ():
-        text = pattern.sub(plain, text)
-    words, marks, normal = read(_LEFT_SIDE.sub("", written(text)))
-    places = [place for place, word in enumerate(words) if has_digit(word)]
-    if not places and normal in CARDINALS:
+    words, marks, normal = read(_LEFT_SIDE.sub("", written(_without_latex(text))))
+    if normal in CARDINALS:
         return Number(Fraction(CARDINALS[normal]))
+    places = [place for place, word in enumerate(words) if has_digit(word)]
     match = _NUMBER.fullmatch(words[places[0]]) if len(places) == 1 else None
     if match is None or not set(marks) <= {match[0]}:
         return None
-    place, (sign, money, digits, suffix) = places[0], match.groups()
-    lead = tuple(word for word in words[:place] if word not in _INTRODUCING)
+    sign, money, digits, suffix = match.groups()
+    lead = tuple(word for word in words[: places[0]] if word not in _INTRODUCING)
     if any(map(_makes_another, lead)) or not (suffix.isalpha() or suffix in ("", "%")):  # "1\u00bd" has no such letter
         return None
-    behind = [
-        word for i, word in enumerate(words[place + 1 :]) if word not in FUNCTION_WORDS or (not i and word in _ALIASES)
-    ]
-    if suffix:  # "5k", "21st" and "$5m" are other numbers than 5, "5km" is not
-        behind.insert(0, suffix if suffix == "%" or (len(suffix) > 1 and suffix in _ALIASES) else f"-{suffix}")
-    elif money and behind and len(behind[0]) == 1:
-        behind[0] = f"-{behind[0]}"
-    # Signs first: "5 million dollars" is "$5 million".
-    named = [_one_spelling(word) for word in (money, *behind) if word]
-    label = tuple(sorted(named, key=lambda word: word not in _SIGNS))
+    label = _label(money, suffix, words[places[0] + 1 :])
     value = Fraction(digits) * (-1 if sign else 1) / (100 if "%" in label else 1)
     unclear = not label and (str(Fraction(digits)) != digits if "/" in digits else re.match(r"[1-9].*\..*0$", digits))
     return Number(value, label, lead, digits if unclear else "")
+
+
+def _without_latex(text: str) -> str:
+    for pattern, plain in _LATEX if not {"\\", "$", "#", "{"}.isdisjoint(text) else ():
+        text = pattern.sub(plain, text)
+    return text
+
+
+def _label(money: str, suffix: str, behind: Sequence[str]) -> tuple[str, ...]:
+    """The words behind a number, signs first: "5 million dollars" is "$5 million"."""
+    words = [word for i, word in enumerate(behind) if word not in FUNCTION_WORDS or (not i and word in _ALIASES)]
+    if suffix:  # "5k", "21st" and "$5m" are other numbers than 5, "5km" is not
+        words.insert(0, suffix if suffix == "%" or (len(suffix) > 1 and suffix in _ALIASES) else f"-{suffix}")
+    elif money and words and len(words[0]) == 1:
+        words[0] = f"-{words[0]}"
+    return tuple(sorted(map(_one_spelling, filter(None, (money, *words))), key=lambda word: word not in _SIGNS))
 
 
 def _one_spelling(word: str) -> str:

@@ -12,8 +12,8 @@ from ..specs import JudgeSpec
 from ..types import ToolCall, canonical_calls, plain_json
 from .base import Item, Judge
 from .similarity import Jaccard, Similarity
-from .text import normalise
 from .tool_call import read_calls
+from .words import normalise
 
 __all__ = ["ObservationJudge", "ObservationSimilarity"]
 

@@ -20,9 +20,9 @@ from ..specs import JudgeSpec
 from ..types import Bindings
 from .base import Entailment, Judge
 from .json_value import JsonJudge, is_structured
-from .lexical import ExactJudge, TextJudge
 from .numbers import NumericJudge
 from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Similarity
+from .text import ExactJudge, TextJudge
 from .tool_call import ToolCallJudge
 
 __all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_entailments", "list_judges", "list_similarities"]

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from ..specs import JudgeSpec
 from .base import Comparer, Item, Judge, by_question
-from .text import agree, normalise, own_words, read
+from .words import agree, normalise, own_words, read
 
 __all__ = ["GuardedJaccard", "Jaccard", "JudgeSimilarity", "RougeL", "Similarity", "from_judge", "jaccard", "rouge_l"]
 

@@ -1,215 +1,138 @@
-"""Words: how judges, label rules and scores read a text.
-
-Prose is folded: case, accents, punctuation and articles do not count. Everything else (operators, brackets, code) is
-compared as written, so a chunk between spaces is prose only if it matches one pattern.
-"""
+"""Judges that compare words: equal normal forms, and the words that an answer adds to its question; and the vote."""
 
 from __future__ import annotations
 
-import re
-import unicodedata
-from functools import lru_cache
-from typing import NamedTuple
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
 
-from ..plain_json import BLANK, INVISIBLE_CLASS
+from ..errors import UsageError
+from ..specs import JudgeSpec
+from ..types import Sample, SampleSet
+from .base import Judge
+from .words import CHANGING, has_digit, normalise, own_words, read
 
-__all__ = [
-    "CHANGING",
-    "FUNCTION_WORDS",
-    "NEGATIONS",
-    "SCALES",
-    "Reading",
-    "agree",
-    "asked_words",
-    "fold",
-    "has_digit",
-    "is_refusal",
-    "normalise",
-    "own_words",
-    "read",
-    "unspaced",
-    "word_set",
-    "written",
-]
+__all__ = ["ExactJudge", "TextJudge", "distinct_answers", "majority", "with_majority"]
 
 
-def word_set(text: str) -> frozenset[str]:
-    """The words of a list, written as one text."""
-    return frozenset(text.split())
+@dataclass(frozen=True, slots=True)
+class ExactJudge(Judge):
+    """Two answers are the same iff their normal forms are equal; see `guardrail.judges.words.normalise`.
+
+    Free, and hard to beat on labels, formulas and code.
+    """
+
+    is_slow = False
+    compares_words = True
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="exact", version=5, params={})
+
+    def identity(self, text: str) -> str:
+        """The normal form: answers with equal ones are the same."""
+        return normalise(text)
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Equality of normal forms; the question plays no part."""
+        return [normalise(a) == normalise(b) for a, b in pairs]
 
 
-FUNCTION_WORDS = word_set("""
-a an the this that these those it its he him his she her they them their we us our you your i me my who whom whose
-which what when where why how there here of in on at to from by with for as into onto about between among during
-through since upon and but nor so if then than because while although though however therefore thus hence is are was
-were be been being do does did doing done has have had having will would shall should can could might must s t d m ll
-re ve equal equals also just even still too very quite rather really actually usually generally mostly often sometimes
-always probably likely perhaps maybe approximately roughly exactly currently now some any each same other answer answers
-unable sorry unfortunately best guess say hard afraid apologize sure certain unsure verify know think believe help""")
-NEGATIONS = word_set("not no never none neither nor without cannot false nobody nothing nowhere")
-SCALES = word_set("hundred thousand million billion trillion quadrillion dozen lakh crore")
-CHANGING = (
-    NEGATIONS
-    | SCALES
-    | word_set("""
-except excepting excluding exclude excludes excluded barring lacking lacks unlike or either only both all every more
-less least most than under over below above before after until early late bc ad am pm per minus negative half third
-thirds twice double squared cubed factorial""")
-)
-"""Words that change what the words beside them say: an answer with one is another answer than the same without it."""
+@dataclass(frozen=True, slots=True)
+class TextJudge(Judge):
+    """Two answers are the same iff the longer one has enough of the shorter one's own words.
 
-_HIDDEN = re.compile(rf"(?<![\d{INVISIBLE_CLASS}])(?<!\d[.,])[{INVISIBLE_CLASS}]++|[{INVISIBLE_CLASS}]++(?![.,]?\d)")
-"""Not inside a number, where it is unknown whether 5 and 0 or 50 is meant."""
-_DASHES, _QUOTES = "\u2010\u2011\u2012\u2013\u2212", "\u2018\u2019\u02bc\u201c\u201d\u201e\u00ab\u00bb"
-_ONE_WAY = str.maketrans(f"{_DASHES}{_QUOTES}\u00d7", '-----\'\'\'"""""*', "\u00ae\u2122")
-_EMPHASIS = re.compile(r"(?<![^\s(])(\*{1,3}|`)(?=\S)([^*`\n]+)(?<=\S)\1(?=[.,:;!)]*(?:\s|$))")
-_PART = r"(?:a[a0]*|\$?(?:0+(?:[.,:/]0+)*|\.0+)(?:%|a*)|a(?:\.a)+)"
-_CORE = rf"((?:-(?=[$0.]))?{_PART}(?:(?:(?<=aa)-|-(?=aa)|(?<=a)'(?=a)){_PART})*)"
-_PROSE = re.compile(rf'(?=.*aa)["(]*{_CORE}[.,:!)"]*|\(?{_CORE}\)?[.,:]?\)?')
-"""A chunk of prose, in its shape. Quotes and "!" stand beside words of two letters only: "5!" and 6" are not prose."""
-_JOINT = re.compile(r"(?<=.)[-']|(?<=^[^\W\d_])\.|(?<=\.[^\W\d_])\.")
+    An answer's own words are those that are neither function words nor in the question. Two answers are the same iff
 
+    * they have the same numbers, single letters ("option A") and words that change what others say (`CHANGING`: "not",
+      "or", "million"), in the same order; numbers may be missing from one of the answers, as a detail;
+    * and of the other words, A the fewer and B the more of them: |A and B| / |A| >= ``threshold``. Without any in A,
+      a number must be what they share, or B must have none either.
 
-class Reading(NamedTuple):
-    """What is compared of a text.
+    A text with signs that are not prose (formulas, code, lists in brackets), and a text without own words, equals only
+    its own normal form (`normalise`).
+
+    The judge knows no synonyms and does not read the order of words: "Ann beat Bob" and "Bob beat Ann" are the same.
 
     Attributes:
-        words: Its words, folded, without articles; a chunk that is not prose is one word, as written.
-        marks: The chunks that are not prose.
-        normal: One form for all spellings of an answer: the words, or with marks the text as written.
+        threshold: Smallest share of the shorter answer's own words, in (0, 1]. Part of the artifact.
+
+    Raises:
+        UsageError: ``threshold`` is not in (0, 1].
     """
 
-    words: tuple[str, ...]
-    marks: tuple[str, ...]
-    normal: str
+    threshold: float = 0.6
+
+    is_slow = False
+    compares_words = True
+
+    def __post_init__(self) -> None:
+        if not 0 < self.threshold <= 1:
+            raise UsageError(f"threshold must be in (0, 1], got {self.threshold}. The default is 0.6.")
+
+    @property
+    def spec(self) -> JudgeSpec:
+        """Name, version and parameters."""
+        return JudgeSpec(name="text", version=1, params={"threshold": self.threshold})
+
+    def identity(self, text: str) -> str:
+        """The normal form: answers with equal ones are the same."""
+        return normalise(text)
+
+    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
+        """Compare the answers' own words; each answer is read once."""
+        own = {text: _OwnWords(question, text) for text in {text for pair in pairs for text in pair}}
+        return [own[a].is_like(own[b], self.threshold) for a, b in pairs]
 
 
-def unspaced(text: str) -> str:
-    """A text with one space for each run of white space, and none at its ends."""
-    return " ".join(text.split())
+class _OwnWords:
+    """The own words of an answer: numbers, words that change others, and the rest."""
+
+    def __init__(self, question: str, text: str) -> None:
+        own = own_words(question, text) if not read(text).marks else []
+        self.normal = normalise(text)
+        self.numbers = [word for word in own if has_digit(word)]
+        self.changing = [word for word in own if word.casefold() in CHANGING or (len(word) == 1 and word.isalpha())]
+        self.names = frozenset(own).difference(self.numbers, self.changing)
+
+    def is_like(self, other: _OwnWords, threshold: float) -> bool:
+        if self.normal == other.normal:
+            return True
+        if self.changing != other.changing:
+            return False
+        fewest = min(len(self.names), len(other.names))
+        if not fewest:
+            return self.numbers == other.numbers and bool(self.numbers or (self.changing and self.names == other.names))
+        details = self.numbers == other.numbers or not (self.numbers and other.numbers)
+        return details and len(self.names & other.names) >= threshold * fewest
 
 
-def written(text: str) -> str:
-    """A text with one way to write each dash, quote and space, without emphasis and invisible characters."""
-    plain = unicodedata.normalize("NFC", BLANK.sub(" ", _HIDDEN.sub("", text))).translate(_ONE_WAY)
-    return _EMPHASIS.sub(r"\2", unspaced(plain)).replace(" %", "%")
+# -- The vote of the samples -------------------------------------------------------------------------------------------
 
 
-def fold(word: str) -> str:
-    """A word without case and accents. The vowel signs of other scripts stay."""
-    if word.isascii():
-        return word.casefold()
-    bare = (char for char in unicodedata.normalize("NFKD", word) if not "\u0300" <= char <= "\u036f")
-    return unicodedata.normalize("NFC", "".join(bare)).casefold()
+def distinct_answers(texts: Sequence[str]) -> list[tuple[str, int]]:
+    """Distinct texts by their normal form with their counts, most frequent first; each in its first wording."""
+    forms = [normalise(text) for text in texts]
+    # Reversed, because the last entry of a dict wins: the first wording is to stay.
+    first_wording = dict(zip(reversed(forms), reversed(texts), strict=True))
+    return [(first_wording[form], count) for form, count in Counter(forms).most_common()]
 
 
-@lru_cache(maxsize=4096)
-def read(text: str) -> Reading:
-    """The words of a text: the one definition of a word."""
-    plain = written(text)
-    is_formula = not any(sign in _shape(plain) for sign in ("aa", '"', "'"))
-    if not is_formula:
-        plain = plain.replace(" = ", " equals ")
-    chunks, shapes = plain.split(), _shape(plain).split()
-    words: list[str] = []
-    marks: list[str] = []
-    for i, chunk in enumerate(chunks):
-        match = _PROSE.fullmatch(shapes[i])
-        if match is None:
-            words.append(chunk)
-            marks.append(chunk)
-        elif not _is_article(chunk, "".join(chunks[i + 1 : i + 2]), first=not i):
-            # A shape has one letter for each of its text, so that places found in it cut the text.
-            words += _folded(chunk[slice(*match.span(match.lastindex or 0))], words[-1:])
-    if not marks:
-        return Reading(tuple(words), (), " ".join(words))
-    # "x=5" is "x = 5", but "rm a*b" is not "rm a * b".
-    plain = re.sub(r" ?([^\w\s]) ?", r"\1", plain) if is_formula else plain
-    return Reading(tuple(words), tuple(marks), re.sub(r"(?<=[\w%)])\.$", "", plain))
+def majority(samples: Sequence[Sample]) -> int | None:
+    """Return the place of the most frequent sample, the earliest on a tie; None without samples.
 
-
-def _shape(text: str) -> str:
-    return "".join(map(_kind, text))
-
-
-@lru_cache(maxsize=4096)
-def _kind(char: str) -> str:
-    """The kind of a character: "a" letter or its mark, "0" digit, "$" currency; other ASCII stays, the rest is "~"."""
-    kind = unicodedata.category(char)
-    return "a" if kind[0] in "LM" else {"Nd": "0", "Sc": "$"}.get(kind, char if char < "\x80" else "~")
-
-
-def _is_article(chunk: str, following: str, *, first: bool) -> bool:
-    """Whether a chunk is an article. "A" is one only as the first, and not before a word that makes a name of it."""
-    if chunk.casefold().lstrip('("') not in ("a", "an", "the") or not following or (chunk == "A" and not first):
-        return False
-    naming = r"[^\W\d_][.,:]*" + (r"|[\d.]+.*|and|or|flat|major|minor|sharp" if chunk == "A" else "")
-    return not re.fullmatch(naming, following)
-
-
-def _folded(core: str, before: list[str]) -> list[str]:
-    """The words of a chunk of prose. Letters behind a number may be a unit, in which case counts: 5 mW is not 5 MW."""
-    if core.casefold().endswith("n't"):
-        return {"can't": ["cannot"], "won't": ["will", "not"]}.get(core.casefold(), [fold(core[:-3]), "not"])
-    found = []
-    for word in _JOINT.split(core):
-        if word in ("a", "A"):
-            found.append("A")  # not an article
-        elif word[0].isalpha() and (len(word) > 3 or not before or not before[0][-1].isdecimal()):
-            found.append(fold(word))
-        else:
-            found.append(re.sub(r"^(\D?\d+)\.0+$", r"\1", re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", word)))
-    return found
-
-
-def normalise(text: str) -> str:
-    """One form for all ways to write an answer; equal forms are the same answer. Empty for white space only."""
-    return read(text).normal
-
-
-def has_digit(word: str) -> bool:
-    """Whether a word has a digit."""
-    return any(map(str.isdecimal, word))
-
-
-@lru_cache(maxsize=256)
-def asked_words(question: str) -> frozenset[str]:
-    """The words of a question. A "?" is punctuation here; in an answer it may be code."""
-    return frozenset(read(question.replace("?", " ")).words)
-
-
-def own_words(question: str, text: str) -> list[str]:
-    """The words of an answer that are neither function words nor in the question, in order."""
-    asked = asked_words(question)
-    return [word for word in read(text).words if word not in FUNCTION_WORDS and word not in asked]
-
-
-def agree(a: str, b: str) -> bool:
-    """Whether two texts have the same chunks that are not prose, numbers and words that change what others say."""
-    ours, theirs = read(a), read(b)
-    same_numbers = [*filter(has_digit, ours.words)] == [*filter(has_digit, theirs.words)]
-    return same_numbers and ours.marks == theirs.marks and CHANGING & {*ours.words} == CHANGING & {*theirs.words}
-
-
-# -- Refusals: answers that give no answer ---------------------------------------------------------------------------
-
-_REFUSES = word_set(
-    "sorry unknown unsure uncertain unable apologize apologise apologies unfortunately regrettably afraid"
-)
-_ACTS = word_set("""answer say tell help assist comply comment provide share discuss determine find confirm verify know
-give respond understand recall remember sure certain certainty aware information idea opinion""")
-_BESIDE = word_set("""i we you am are be is a the this that these it any my do have will would can could to with on
-about regarding for of here at now but so very really just as an ai language model assistant more enough further
-specific sufficient able question request details data topic matter d m re prefer rather refuse decline time moment""")
-
-
-@lru_cache(maxsize=4096)
-def is_refusal(text: str) -> bool:
-    """Whether an answer only refuses to answer: all of its words stand on a closed list.
-
-    A refusal that is missed is one more meaning; an answer taken for a refusal would be lost.
+    Texts are equal if their normal forms are, tool calls if their canonical forms are. Calibration and guards both call
+    this function, so that a guard gives out what was calibrated.
     """
-    said = frozenset(read(text).words)
-    refuses = said & _REFUSES or (said & _ACTS and said & (NEGATIONS | {"refuse", "decline"}))
-    by_someone = len(said) <= 3 or not said.isdisjoint(("i", "we"))
-    return bool(refuses) and by_someone and said <= _REFUSES | _ACTS | _BESIDE | NEGATIONS
+    if not samples:
+        return None
+    forms = [sample.comparable if sample.tool_calls else normalise(sample.text) for sample in samples]
+    # A counter keeps the order of insertion, so the earliest of the most frequent forms comes first.
+    return forms.index(Counter(forms).most_common(1)[0][0])
+
+
+def with_majority(drawn: SampleSet) -> SampleSet:
+    """The set with the vote of its samples as primary answer; all stay samples."""
+    place = majority(drawn.samples)
+    return drawn.model_copy(update={"primary": None if place is None else drawn.samples[place]})

@@ -17,7 +17,7 @@ from ..specs import JudgeSpec
 from ..types import Bindings, ToolCall, canonical_calls, plain_json
 from .base import Judge
 from .json_value import unique_fields
-from .text import normalise
+from .words import normalise
 
 __all__ = ["ToolCallJudge", "is_canonical_call", "point_in_time", "read_calls"]
 

@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..judges import GuardedJaccard, Similarity
-from ..judges.text import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
+from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Level, Needs, Piece
 from .clustering import Steps
@@ -245,7 +245,7 @@ def _sequence_costs(evidence: Evidence) -> list[float] | Missing:
 def answer_word_nll(evidence: Evidence) -> float | Missing:
     """Answer-word NLL of the primary answer: -sum ln p(z) over the tokens of its own words. Nats, in [0, inf).
 
-    Own words are neither in the question nor function words (`guardrail.judges.text.FUNCTION_WORDS`): a full sentence
+    Own words are neither in the question nor function words (`guardrail.judges.words.FUNCTION_WORDS`): a full sentence
     otherwise pays for its phrasing. Words are split at white space, so the marks at a word's end belong to it. An
     answer of function words only ("No.") counts whole. An *echo*, whose content words all stand in the question, says
     nothing and is unmeasured: a guard holds it back. So this score is not for questions that name their answer ("Is it

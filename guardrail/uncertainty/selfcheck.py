@@ -16,7 +16,7 @@ import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage
 from numpy.typing import NDArray
 
-from ..judges.text import read
+from ..judges.words import read
 from ..plain_json import quoted
 from ..prompting import question_text
 from ..sampling.follow_ups import FollowUp

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from guardrail.errors import UsageError
 from guardrail.judges import Judge, JudgeSpec, TextJudge, distinct_answers, is_refusal, make_judge, normalise
-from guardrail.judges.text import agree, own_words, read
+from guardrail.judges.words import agree, own_words, read
 from guardrail.types import Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import cluster, make_estimator, measure
 
