@@ -7,15 +7,16 @@ far above. A certificate for each group, fitted on its questions alone, holds th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
+from pydantic import PositiveInt
 
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, uncalibrated
 from guardrail.errors import UsageError
 from guardrail.outcome import CERTIFIED, Diagnostics, Infeasible, InfeasibleReason
+from guardrail.types import Frozen
 
 from .binding import now
 from .data.columns import open_records
@@ -28,21 +29,16 @@ from .rules import Rule
 __all__ = ["ByGroup", "by_route", "fit_router"]
 
 
-@dataclass(frozen=True, slots=True)
-class ByGroup:
-    """Settings of a fit with a certificate for each group.
-
-    Attributes:
-        share: "together": every certificate spends delta divided by their number, so that all of them hold at once
-            with probability 1 - delta. "each": every one spends delta; of K certificates up to K * delta fail on
-            average.
-        others: Questions of smaller groups, and of none: "fit" one certificate for them together, or "abstain".
-        min_labels: Labelled questions from which on a group gets a certificate.
-    """
+class ByGroup(Frozen):
+    """Settings of a fit with a certificate for each group."""
 
     share: Literal["together", "each"] = "together"
+    """"together": every certificate spends delta divided by their number, so that all of them hold at once with
+    probability 1 - delta. "each": every one spends delta; of K certificates up to K * delta fail on average."""
     others: Literal["fit", "abstain"] = "fit"
-    min_labels: int = 50
+    """Questions of smaller groups, and of none: "fit" one certificate for them together, or "abstain"."""
+    min_labels: PositiveInt = 50
+    """Labelled questions from which on a group gets a certificate."""
 
 
 def fit_router(
@@ -88,8 +84,6 @@ def fit_router(
             "a threshold for each group cannot be fitted on questions that were drawn by their scores. Leave out one "
             "of the two."
         )
-    if by.min_labels < 1:
-        raise UsageError(f"min_labels must be at least 1, got {by.min_labels}. The default is 50.")
     codes, names = table.coded("group")
     usable = table.usable(score)
     labels = {

@@ -80,8 +80,8 @@ def parse_name(text: str) -> tuple[str, dict[str, Any]]:
     return match["name"], params
 
 
-def parse_rule(text: str) -> str | tuple[str, dict[str, Any]]:
-    """A threshold rule from its text: a name, and after a colon its options, separated by commas.
+def parse_rule(text: str) -> tuple[str, dict[str, Any]]:
+    """A threshold rule and its options from its text: a name, and after a colon the options, separated by commas.
 
     Values are whole numbers, numbers, true, false, none, or else text. ``delta`` may be among the options.
 
@@ -89,10 +89,8 @@ def parse_rule(text: str) -> str | tuple[str, dict[str, Any]]:
         UsageError: An option without a value or given twice. Unknown rules and options are found when it is used.
     """
     name, colon, rest = text.partition(":")
-    if not colon:
-        return name
     options: dict[str, Any] = {}
-    for part, key, value in _assignments(rest):
+    for part, key, value in _assignments(rest) if colon else ():
         if not (key and value):
             raise UsageError(f"rule {text!r}: {part!r} is not an option. Write name:option=value, e.g. acrc:k_min=1.")
         if key in options:

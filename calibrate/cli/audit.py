@@ -7,13 +7,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.markup import escape
 from rich.panel import Panel
 
-from guardrail.artifact import CalibrationArtifact, RouterArtifact, load_artifact
+from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
 from guardrail.describe import Nouns, nouns_of
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.items.spec import ITEMS, mean_uncertainty
@@ -21,18 +21,17 @@ from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, DriftMonitor
 from guardrail.monitor.drift import Reference
 
-from ..data.records import RecordFile, RecordReader
-from ..evaluation.audit import Audit, audit_router, prepared
+from ..data.records import RecordFile, RecordReader, read_records
+from ..evaluation.audit import CascadeAudit, PromiseTest, audit_cascade, audit_router, prepared
 from ..evaluation.audit import audit as run_audit
 from ..report import sentences
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
-from .frame.cascade import audit_stages, is_cascade
 from .frame.files import open_pool, warn_undecided
 from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
-from .frame.terminal import console, finish, print_line
+from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_audits
 
 __all__ = ["audit"]
@@ -89,105 +88,128 @@ def audit(
     Exit code: 0 supported or undecided, 1 refuted (with --unlabelled: the questions or the model changed), 2 nothing
     could be tested.
     """
-    if unlabelled:
-        _compare_scores(records, artifact, delta=level, estimator=estimator, as_json=as_json)
-        return
     with _two_for_failures():
-        if is_cascade(artifact):
-            tested = audit_stages(records, artifact, level=level, target=at_most, anytime=anytime, as_json=as_json)
-            raise typer.Exit(int(tested.verdict == "refuted"))
         loaded = load_artifact(artifact)
-        file = open_pool(records)
-        if isinstance(loaded, RouterArtifact):
-            _audit_router(loaded, file, estimator, level=level, target=at_most, anytime=anytime, as_json=as_json)
-            return
-        if not isinstance(loaded, CalibrationArtifact):
-            raise UsageError(
-                f"{artifact} is the artifact of a cascade, which has records for each stage. Audit it by "
-                "its verdicts: guardrail monitor."
-            )
-        if loaded.kind == "items":
-            audit_by_items(loaded, file, level=level, target=at_most, as_json=as_json)
-            return
-        header = file.header
-        key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        asked = len(file.records)
-        file, key = prepared(file, loaded, key)
-        if left_out := asked - len(file.records):
-            print_line(
-                f"{left_out} of {asked} {nouns_of(loaded).asked} are left out: the artifact was fitted on them.",
-                "yellow",
-            )
-        warn_undecided(file)
-        result = run_audit(loaded, file.records, key, level=level, target=at_most, anytime=anytime)
-    if as_json:
-        # A group's name may hold control characters that a terminal obeys; pydantic writes them raw, json escapes.
-        typer.echo(json.dumps(json.loads(result.model_dump_json()), indent=1))
-    else:
-        _print_result(result, artifact, nouns_of(loaded))
-        if result.verdict == "refuted":
-            _print_what_helps(result, loaded, artifact, key, records)
-    if result.verdict == "refuted":
+        if unlabelled:
+            refuted = _compare_scores(records, artifact, loaded, delta=level, estimator=estimator, as_json=as_json)
+        elif isinstance(loaded, CascadeArtifact):
+            files = [read_records(each) for each in records]
+            tested = audit_cascade(loaded, files, level=level, target=at_most, anytime=anytime)
+            refuted = _say_cascade(tested, loaded, artifact, records, as_json=as_json)
+        elif loaded.kind == "items":
+            file = open_pool(records)
+            refuted = audit_by_items(loaded, file, level=level, target=at_most, as_json=as_json)
+        else:
+            asks = {"level": level, "target": at_most, "anytime": anytime}
+            refuted = _test_labels(records, artifact, loaded, estimator, asks, as_json=as_json)
+    if refuted:
         raise typer.Exit(1)
 
 
-def _audit_router(
-    router: RouterArtifact,
-    file: RecordFile,
+def _test_labels(
+    records: Sequence[Path],
+    path: Path,
+    artifact: CalibrationArtifact | RouterArtifact,
     estimator: str | None,
+    asks: dict[str, Any],
     *,
-    level: float,
-    target: float | None,
-    anytime: bool,
     as_json: bool,
-) -> None:
-    """Test the promise of each group, and exit with 1 if one is refuted."""
-    first, header = next(iter(router.artifacts.values())), file.header
-    key = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-    file, key = prepared(file, first, key)
+) -> bool:
+    """Test the promise of a gate, or of each group of a router, on labels; whether one is refuted."""
+    gate = next(iter(artifact.artifacts.values())) if isinstance(artifact, RouterArtifact) else artifact
+    file, nouns = open_pool(records), nouns_of(artifact)
+    asked = len(file.records)
+    file, key = prepared(file, gate, _key(file, estimator))
+    if left_out := asked - len(file.records):
+        print_line(f"{left_out} of {asked} {nouns.asked} are left out: the artifact was fitted on them.", "yellow")
     warn_undecided(file)
-    audits = audit_router(router, file.records, key, level=level, target=target, anytime=anytime)
+    if isinstance(artifact, RouterArtifact):
+        audits = audit_router(artifact, file.records, key, **asks)
+        if as_json:
+            _print_json({name: each.model_dump(mode="json") for name, each in audits.items()})
+        else:
+            print_audits(audits)
+        return any(each.verdict == "refuted" for each in audits.values())
+    result = run_audit(artifact, file.records, key, **asks)
     if as_json:
-        shown = {name: json.loads(result.model_dump_json()) for name, result in audits.items()}
-        typer.echo(json.dumps(shown, indent=1))
-    else:
-        print_audits(audits)
-    if any(result.verdict == "refuted" for result in audits.values()):
-        raise typer.Exit(1)
+        _print_json(result.model_dump(mode="json"))
+        return result.verdict == "refuted"
+    _print_verdict(result, nouns)
+    for line in sentences.shifted(result, nouns):
+        print_line(line)
+    if result.verdict != "refuted":
+        finish([], f"calibrate report {listed([path])}")
+        return False
+    finish([], *sentences.advice(result, fresh_command(artifact, key, records, path)))
+    for each in records:
+        for missing in _unwritten(each, artifact, key):
+            print_line(f"Before that, as it was done in memory only: {missing}")
+    return True
+
+
+def _say_cascade(
+    result: CascadeAudit, artifact: CascadeArtifact, path: Path, records: Sequence[Path], *, as_json: bool
+) -> bool:
+    """Print the test of a cascade; whether it is refuted."""
+    refuted = result.verdict == "refuted"
+    if as_json:
+        _print_json(result.model_dump(mode="json"))
+        return refuted
+    _print_verdict(result, nouns_of(artifact))
+    rows = [(str(i), str(stage.n_accepted), str(stage.n_errors)) for i, stage in enumerate(result.stages, start=1)]
+    console.print(table(f"{result.n_questions} fresh questions", ("stage", "answers", "wrong"), rows))
+    again = f"calibrate fit {listed(records)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
+    finish([], again if refuted else f"calibrate report {listed([path])}")
+    return refuted
+
+
+def _key(file: RecordFile, estimator: str | None) -> str | None:
+    """The key of the scores that are named; None where none are."""
+    return None if estimator is None else stored_key(file.header.estimators, estimator, file.header.plan.bindings)
+
+
+def _print_json(content: Any) -> None:
+    # A group's name may hold control characters that a terminal obeys; json escapes them.
+    typer.echo(json.dumps(content, indent=1))
+
+
+def _print_verdict(result: PromiseTest, nouns: Nouns) -> None:
+    title, style = TITLES[result.verdict]
+    text = "\n\n".join(sentences.audited(result, nouns))
+    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
 
 
 def _compare_scores(
-    records: Sequence[Path], artifact: Path, *, delta: float, estimator: str | None, as_json: bool
-) -> None:
-    """Compare the scores of new questions, in their order, with those at calibration, by the drift monitor."""
-    with _two_for_failures():
-        loaded, file = CalibrationArtifact.load(artifact), open_pool(records)
-        header = file.header
-        asked = None if estimator is None else stored_key(header.estimators, estimator, header.plan.bindings)
-        file, key = prepared(file, loaded, asked, labels=False)
-        reference, stored = Reference(loaded), (record.scores.get(key) for record in file.records)
-        scores = [reference.compared(score) for score in stored if score is not None]
-        if key == ITEMS:
-            scores = [mean_uncertainty([item.uncertainty for item in record.items or ()]) for record in file.records]
-        measured = [value for value in scores if value is not None]
-        if not measured:
-            raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
-        monitor = DriftMonitor(loaded, delta=delta)
-        for value in measured:
-            monitor.update(value)
+    records: Sequence[Path], path: Path, artifact: Artifact, *, delta: float, estimator: str | None, as_json: bool
+) -> bool:
+    """Compare the scores of new questions, in their order, with those at calibration; whether they have drifted."""
+    if not isinstance(artifact, CalibrationArtifact):
+        raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
+    file = open_pool(records)
+    file, key = prepared(file, artifact, _key(file, estimator), labels=False)
+    reference, stored = Reference(artifact), (record.scores.get(key) for record in file.records)
+    scores = [reference.compared(score) for score in stored if score is not None]
+    if key == ITEMS:
+        scores = [mean_uncertainty([item.uncertainty for item in record.items or ()]) for record in file.records]
+    measured = [value for value in scores if value is not None]
+    if not measured:
+        raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
+    monitor = DriftMonitor(artifact, delta=delta)
+    for value in measured:
+        monitor.update(value)
     alarm, left_out = monitor.alarm, len(file.records) - len(measured)
     if as_json:
         report = {"alarm": None if alarm is None else alarm.model_dump(), "n": monitor.state.n, "left_out": left_out}
-        typer.echo(json.dumps({"artifact": loaded.digest, **report}, indent=1))
+        _print_json({"artifact": artifact.digest, **report})
     else:
-        _print_drift(alarm, monitor.state.n, left_out)
-        finish([], f"{_audit_command(records, artifact)} (needs labels)")
-    if alarm is not None:
-        raise typer.Exit(1)
+        _print_drift(alarm, monitor.state.n, left_out, nouns_of(artifact))
+        flags = " ".join(f"--records {shlex.quote(str(each))}" for each in records)
+        finish([], f"calibrate audit {flags} --artifact {listed([path])} (needs labels)")
+    return alarm is not None
 
 
-def _print_drift(alarm: Alarm | None, n: int, left_out: int) -> None:
-    text = f"{n} scores do not refute that these questions are like the calibration questions."
+def _print_drift(alarm: Alarm | None, n: int, left_out: int, nouns: Nouns) -> None:
+    text = f"{n} scores do not refute that these {nouns.asked} are like the calibration {nouns.asked}."
     title, style = "No drift found", "green"
     if alarm is not None:
         title, style, text = "Drift", "red", f"{alarm.detail} The alarm was raised at score {alarm.at} of {n}."
@@ -205,31 +227,6 @@ def _two_for_failures() -> Iterator[None]:
         raise
     except (GuardrailError, OSError) as error:
         raise UsageError(str(error)) from error
-
-
-def _print_result(result: Audit, artifact: Path, nouns: Nouns) -> None:
-    title, style = TITLES[result.verdict]
-    text = "\n\n".join(sentences.audited(result, nouns))
-    console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
-    for line in sentences.shifted(result, nouns):
-        print_line(line)
-    if result.verdict != "refuted":
-        finish([], f"calibrate report {listed([artifact])}")
-
-
-def _print_what_helps(
-    refuted: Audit, loaded: CalibrationArtifact, artifact: Path, key: str, fresh: Sequence[Path]
-) -> None:
-    """Print remedies for a refutation, as commands that can be pasted."""
-    finish([], *sentences.advice(refuted, fresh_command(loaded, key, fresh, artifact)))
-    for path in fresh:
-        for missing in _unwritten(path, loaded, key):
-            print_line(f"Before that, as it was done in memory only: {missing}")
-
-
-def _audit_command(records: Sequence[Path], artifact: Path) -> str:
-    flags = " ".join(f"--records {shlex.quote(str(path))}" for path in records)
-    return f"calibrate audit {flags} --artifact {shlex.quote(str(artifact))}"
 
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:

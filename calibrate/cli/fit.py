@@ -8,18 +8,20 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import typer
+from pydantic import ValidationError
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
 from guardrail.gate import Scope
 from guardrail.notebook import percent
 from guardrail.outcome import CERTIFIED
 
 from ..binding import refuse_fitted
+from ..cascade import fit_cascade
 from ..data.columns import in_memory
 from ..data.formats import ImportSettings, is_table
 from ..data.labels import read_labels
-from ..data.records import Record, RecordFile, write_records
+from ..data.records import Record, RecordFile, read_records, write_records
 from ..data.split import Groups, dependence, one_per_question, split
 from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
@@ -33,9 +35,8 @@ from ..router import ByGroup, fit_router
 from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
-from .frame.app import command
-from .frame.cascade import fit_stages
-from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
+from .frame.app import command, first_problem
+from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_undecided, warn_unlike
 from .frame.items import fit_by_items, refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
@@ -51,18 +52,28 @@ from .frame.options import (
     table_settings,
 )
 from .frame.terminal import finish, print_line
-from .frame.verdicts import conclude, print_audits, print_choice, print_fits, print_ranked, print_router, print_verdict
+from .frame.verdicts import (
+    conclude,
+    print_audits,
+    print_cascade,
+    print_choice,
+    print_fits,
+    print_ranked,
+    print_router,
+    print_verdict,
+)
 
 __all__ = ["fit"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Job:
-    """What a fit of whole answers is asked for; the fields are those of the command."""
+    """What a fit is asked for; the fields are those of the command."""
 
     records: Sequence[Path]
     out: Path
     alpha: float | Literal["smallest"]
+    scores: Sequence[str]
     rule: str
     delta: float | None
     share: float | None
@@ -71,26 +82,69 @@ class _Job:
     test: Sequence[Path]
     table: ImportSettings
     settings: FitSettings
+    few: bool
+    trust_labels: bool
 
     @property
-    def kept_out(self) -> Path:
-        """The file of the questions that the fit leaves out."""
-        return self.out.with_suffix(".test.jsonl")
+    def number(self) -> float:
+        """Alpha as a number."""
+        if self.alpha == "smallest":
+            raise UsageError(
+                "--alpha smallest is of rule certified for whole answers. Give --alpha as a number, e.g. 0.1."
+            )
+        return self.alpha
 
     @property
-    def labelled_by_people(self) -> Path:
-        """The file of the random sample that people labelled."""
-        return self.out.with_suffix(".human.jsonl")
+    def failing(self) -> float:
+        """Failure probability."""
+        return DEFAULT_DELTA if self.delta is None else self.delta
+
+    def opened(self, beside: Path | None, *others: Path) -> tuple[list[RecordFile], RecordFile, str]:
+        """The record files, one file of them all, and the key of the scores, or AUTO; warns of doubtful records.
+
+        Args:
+            beside: A file that is written next to the artifact.
+            *others: Files that are read besides the records.
+        """
+        if len(self.scores) > 1:
+            raise UsageError(f"give one score, got {len(self.scores)}. Several are for --cascade, one a stage.")
+        keep_inputs([*self.records, *self.test, *others, *self.scores], [self.out, beside])
+        files = open_files(self.records, self.table)
+        file = pool_of(files)
+        refuse_few(file, allowed=self.few)
+        named = self.scores[0] if self.scores else None
+        key = AUTO if named == AUTO else chosen_estimator(file, named)
+        if key != AUTO:
+            refuse_few(file, key, allowed=self.few)
+        print_structured(file, key)
+        if not self.trust_labels:
+            refuse_broken(file)
+        warn_incomplete(file)
+        return files, file, key
+
+    @property
+    def kept_out(self) -> Path | None:
+        """The file of the questions that the fit leaves out; None where it leaves out none."""
+        return self.out.with_suffix(".test.jsonl") if self.test_fraction else None
 
     def cut(self, file: RecordFile) -> tuple[Sequence[Record], RecordFile | None]:
         """The records of the fit, and those to test on, which count equal questions as the fit does."""
         if self.test:
             return file.records, open_pool(self.test, self.table)
-        if not self.test_fraction:
+        if self.kept_out is None:
             return file.records, None
         part, rest = split(file.records, test_fraction=self.test_fraction, seed=0, groups=self.groups)
         rest = one_per_question(rest) if self.settings.repeats == "once" else rest
         return part, RecordFile(self.kept_out, part_header(file.header, rest), rest, file.torn)
+
+    def save(self, artifact: Artifact, beside: RecordFile | None = None) -> list[Path]:
+        """Write the artifact, and the records that belong next to it; returns the files."""
+        self.out.parent.mkdir(parents=True, exist_ok=True)
+        written = [artifact.save(self.out)]
+        if beside is not None:
+            write_records(beside.path, beside.header, beside.records)
+            written.append(beside.path)
+        return written
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,8 +168,9 @@ class _Fitted:
     beside: RecordFile | None = None
 
 
-def _fit_by_rule(job: _Job, file: RecordFile, key: str) -> _Fitted:
-    """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if ``key`` is AUTO."""
+def _fit_by_rule(job: _Job) -> None:
+    """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if one is chosen."""
+    files, file, key = job.opened(job.kept_out)
     settings = job.settings
     part, test = job.cut(file)
     if key == AUTO:
@@ -140,29 +195,38 @@ def _fit_by_rule(job: _Job, file: RecordFile, key: str) -> _Fitted:
         refuse_untestable(test.records, key)
         refuse_fitted(artifact, test.records, "test")
     artifact = counted(artifact, Ledger(job.records))
-    return _Fitted(artifact, key, job.records, part, test, beside=None if job.test else test)
+    fitted = _Fitted(artifact, key, job.records, part, test, beside=None if job.test else test)
+    _present(fitted, files, file, job)
 
 
-def _fit_with_people(job: _Job, file: RecordFile, key: str, labels: Path) -> _Fitted:
+def _fit_with_people(job: _Job, labels: Path) -> None:
     """Fit on a judge's labels of all records and people's of a random sample, which is kept."""
+    if job.scores == [AUTO]:
+        raise UsageError(
+            "--score auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
+            "estimator."
+        )
+    path = job.out.with_suffix(".human.jsonl")
+    files, file, key = job.opened(path, labels)
     artifact, sample = artifact_with_people(
         in_memory(file),
         read_labels(labels),
         score=key,
-        alpha=_number(job.alpha),
-        delta=DEFAULT_DELTA if job.delta is None else job.delta,
+        alpha=job.number,
+        delta=job.failing,
         without_failed=job.settings.without_failed,
     )
-    artifact, path = counted(artifact, Ledger(job.records)), job.labelled_by_people
-    return _Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path))
+    artifact = counted(artifact, Ledger(job.records))
+    _present(_Fitted(artifact, key, [path], sample.records, beside=replace(sample, path=path)), files, file, job)
 
 
-def _fit_by_group(job: _Job, by: ByGroup, file: RecordFile, key: str) -> None:
+def _fit_by_group(job: _Job, by: ByGroup) -> None:
     """Fit a router, test it on what was kept out, and write and print it.
 
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise of a group.
     """
+    files, file, key = job.opened(job.kept_out)
     if key == AUTO:
         raise UsageError("--score auto chooses one score for all questions. With --by group name a score.")
     part, test = job.cut(file)
@@ -170,9 +234,9 @@ def _fit_by_group(job: _Job, by: ByGroup, file: RecordFile, key: str) -> None:
         file,
         score=key,
         by=by,
-        alpha=_number(job.alpha),
+        alpha=job.number,
         rule=job.rule,
-        delta=DEFAULT_DELTA if job.delta is None else job.delta,
+        delta=job.failing,
         share=job.share,
         part=part,
         settings=job.settings,
@@ -180,11 +244,7 @@ def _fit_by_group(job: _Job, by: ByGroup, file: RecordFile, key: str) -> None:
     audits = {} if test is None else audit_router(router, test.records, key, repeats=job.settings.repeats)
     router = counted(router, Ledger(job.records))
     print_fits(next(iter(router.artifacts.values())))
-    job.out.parent.mkdir(parents=True, exist_ok=True)
-    written = [router.save(job.out)]
-    if test is not None and not job.test:
-        write_records(test.path, test.header, test.records)
-        written.append(test.path)
+    written = job.save(router, None if job.test else test)
     print_router(router)
     if audits:
         print_audits(audits)
@@ -192,17 +252,49 @@ def _fit_by_group(job: _Job, by: ByGroup, file: RecordFile, key: str) -> None:
         written,
         f"calibrate report {listed([job.out])}; serve it with guardrail.Router.of(model, artifact, key=...)",
     )
+    warn_unlike(files, key)
     if any(result.verdict == "refuted" for result in audits.values()):
         raise typer.Exit(1)
+
+
+def _fit_cascade(job: _Job) -> None:
+    """Fit the thresholds of several models together, from a record file each."""
+    if job.rule != CERTIFIED or job.settings.options:
+        raise UsageError(
+            f"--cascade is fitted by rule certified or certified:share=S, got {job.rule!r}. Leave --rule out."
+        )
+    keep_inputs(job.records, [job.out])
+    files = [read_records(path) for path in job.records]
+    if len(job.scores) not in (0, 1, len(files)):
+        raise UsageError(f"give one score for all stages, or one a stage: {len(files)} files, got {len(job.scores)}.")
+    names: list[str | None] = [*(job.scores if len(job.scores) > 1 else [*job.scores, None][:1] * len(files))]
+    for file in files:
+        warn_incomplete(file)
+        warn_undecided(file)
+    artifact = fit_cascade(
+        files,
+        alpha=job.number,
+        scores=[chosen_estimator(file, name) for file, name in zip(files, names, strict=True)],
+        delta=job.failing,
+        share=SHARE if job.share is None else job.share,
+        groups=job.groups,
+        without_failed=job.settings.without_failed,
+    )
+    artifact = counted(artifact, Ledger(job.records))
+    print_cascade(artifact, job.out, job.save(artifact))
 
 
 @command("fit", "calibrating.md#fit")
 def fit(
     records: Annotated[list[Path], typer.Argument(help="Record files, or tables with scores and labels.")],
     alpha: Annotated[
-        str,
+        Any,
         typer.Option(
-            "--alpha", "-a", help="Share of wrong answers accepted; smallest: what can be certified.", metavar="SHARE"
+            "--alpha",
+            "-a",
+            help="Share of wrong answers accepted; smallest: what can be certified.",
+            metavar="SHARE",
+            parser=lambda text: text if text == "smallest" else float(text),
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),
@@ -262,169 +354,86 @@ def fit(
 
     Choose alpha before you look at results. Exit code 1 if the questions kept out of the fit refute the promise.
     """
-    groups: Groups = "cluster" if cluster_by_group else "category"
-    target, spent = _target(alpha), DEFAULT_DELTA if delta is None else delta
-    if cascade:
-        fit_stages(
-            records,
-            out,
-            alpha=_number(target),
-            estimators=estimators or (),
-            delta=spent,
-            share=_share_of_cascade(rule),
-            cluster_by_group=cluster_by_group,
-            without_failed=without_failed,
-        )
-        return
-    if len(estimators or ()) > 1:
-        raise UsageError(f"give one score, got {len(estimators or ())}. Several are for --cascade, one a stage.")
-    estimator = estimators[0] if estimators else None
-    if items:
-        refuse_with_items(estimator=estimator, by=by, human_labels=human_labels, count_repeats=count_repeats)
-        fit_by_items(
-            records,
-            out,
-            alpha=_number(target),
-            delta=delta,
-            rule=rule,
-            cap=cap,
-            groups=groups,
-            test_fraction=test_fraction,
-            test=test or (),
-            seed=0,
-            without_failed=without_failed,
-        )
-        return
-    refuse_without_items(cap=cap)
-    _refuse_conflicts(rule, human_labels, test, test_fraction, by=by, clusters=cluster_by_group)
-    name, options = _rule_and_options(rule or CERTIFIED)
+    if test and test_fraction:
+        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
+    name, options = parse_rule(rule or CERTIFIED)
     job = _Job(
         records=records,
         out=out,
-        alpha=target,
+        alpha=alpha,
+        scores=estimators or [],
         rule=name,
         delta=delta,
         share=options.pop("share", None),
-        groups=groups,
+        groups="cluster" if cluster_by_group else "category",
         test_fraction=test_fraction,
         test=test or (),
         table=table_settings(map, right, cut),
         settings=FitSettings(options, "all" if count_repeats else "once", without_failed),
+        few=few,
+        trust_labels=trust_labels or human_labels is not None,
     )
-    grouping = None if by is None else _by(by)
-    beside = job.labelled_by_people if human_labels is not None else job.kept_out if test_fraction else None
-    keep_inputs([*records, *job.test, human_labels, estimator], [out, beside])
-    files = open_files(records, job.table)
-    file = pool_of(files)
-    refuse_few(file, allowed=few)
-    key = _key(file, estimator, reads_all=human_labels is not None)
-    if key != AUTO:
-        refuse_few(file, key, allowed=few)
-    print_structured(file, key)
-    if human_labels is None and not trust_labels:
-        refuse_broken(file)
-    warn_incomplete(file)
-    if grouping is not None:
-        _fit_by_group(job, grouping, file, key)
-        warn_unlike(files, key)
-        return
-    fitted = _fit_by_rule(job, file, key) if human_labels is None else _fit_with_people(job, file, key, human_labels)
-    out.parent.mkdir(parents=True, exist_ok=True)
-    fitted.artifact.save(out)
-    if fitted.beside is not None:
-        write_records(fitted.beside.path, fitted.beside.header, fitted.beside.records)
-    print_ranked(fitted.artifact.estimator)
-    warn_unlike(files, fitted.key)
-    _present(fitted, file, job)
-
-
-def _target(text: str) -> float | Literal["smallest"]:
-    """The value of --alpha."""
-    if text == "smallest":
-        return "smallest"
-    try:
-        return float(text)
-    except ValueError:
-        raise UsageError(f"--alpha must be a number in (0, 1) or 'smallest', got {text!r}. Write 0.1.") from None
-
-
-def _number(target: float | Literal["smallest"]) -> float:
-    if target == "smallest":
-        raise UsageError("--alpha smallest is of rule certified for whole answers. Give --alpha as a number, e.g. 0.1.")
-    return target
-
-
-def _rule_and_options(text: str) -> tuple[str, dict[str, Any]]:
-    """A name and its settings, as "certified:share=0.4"."""
-    parsed = parse_rule(text)
-    return (parsed, {}) if isinstance(parsed, str) else parsed
-
-
-def _share_of_cascade(rule: str | None) -> float:
-    """The share from which rule certified tests thresholds, which is all of --rule that a cascade has."""
-    name, options = _rule_and_options(rule or "certified")
-    if name != "certified" or options.keys() - {"share"}:
-        raise UsageError(f"--cascade is fitted by rule certified or certified:share=S, got {rule!r}. Leave --rule out.")
-    return float(options.get("share", SHARE))
+    if cascade:
+        _fit_cascade(job)
+    elif items:
+        refuse_with_items(score=estimators, by=by, human_labels=human_labels, count_repeats=count_repeats)
+        fit_by_items(
+            records,
+            out,
+            alpha=job.number,
+            delta=delta,
+            rule=rule,
+            cap=cap,
+            groups=job.groups,
+            test_fraction=test_fraction,
+            test=job.test,
+            seed=0,
+            without_failed=without_failed,
+        )
+    elif cap is not None:
+        refuse_without_items(cap=cap)
+    elif human_labels is not None:
+        if rule or by or cluster_by_group or test or test_fraction:
+            raise UsageError(
+                "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
+                "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
+            )
+        _fit_with_people(job, human_labels)
+    elif by is not None:
+        if cluster_by_group:
+            raise UsageError(
+                "groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two."
+            )
+        _fit_by_group(job, _by(by))
+    else:
+        _fit_by_rule(job)
 
 
 def _by(text: str) -> ByGroup:
     """The settings of --by, as "group:min_labels=20,share=each,others=abstain"."""
-    name, options = _rule_and_options(text)
-    allowed: dict[str, Any] = {"share": ("together", "each"), "others": ("fit", "abstain")}
-    wrong = [
-        f"{key}={value}"
-        for key, value in options.items()
-        if value not in allowed.get(key, ()) and not (key == "min_labels" and isinstance(value, int))
-    ]
-    if name != "group" or wrong:
+    name, settings = parse_rule(text)
+    try:
+        by, wrong = ByGroup(**settings), "" if name == "group" else f"got {name!r}"
+    except ValidationError as error:
+        wrong = first_problem(error)
+    if wrong:
         raise UsageError(
-            f"--by must be group, with settings min_labels=NUMBER, share=together or each, and others=fit or abstain, "
-            f"got {text!r}. Write for instance --by group:min_labels=20,others=abstain."
+            "--by must be group, with settings min_labels=NUMBER, share=together or each, and others=fit or abstain: "
+            f"{wrong}. Write for instance --by group:min_labels=20,others=abstain."
         )
-    return ByGroup(**options)
+    return by
 
 
-def _refuse_conflicts(
-    rule: str | None,
-    human_labels: Path | None,
-    test: Sequence[Path] | None,
-    test_fraction: float,
-    *,
-    by: str | None,
-    clusters: bool,
-) -> None:
-    """Refuse options that exclude each other, before a file is read."""
-    if human_labels is not None and (rule or by or clusters or test or test_fraction):
-        raise UsageError(
-            "--human-labels brings its own rule (prediction_powered) and tests nothing: leave out --rule, --test, "
-            "--test-fraction, --by and --cluster-by-group. To test its artifact use `calibrate audit`."
-        )
-    if by and clusters:
-        raise UsageError("groups are kinds (--by group) or clusters (--cluster-by-group). Leave out one of the two.")
-    if test and test_fraction:
-        raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-
-
-def _key(file: RecordFile, estimator: str | None, *, reads_all: bool) -> str:
-    """Key of the scores, or AUTO."""
-    if estimator != AUTO:
-        return chosen_estimator(file, estimator)
-    if reads_all:
-        raise UsageError(
-            "--score auto chooses on a random part of the labels, and --human-labels reads all of them. Name an "
-            "estimator."
-        )
-    return AUTO
-
-
-def _present(fitted: _Fitted, file: RecordFile, job: _Job) -> None:
-    """Test the artifact on what the fit left out, and print the verdict and the next command.
+def _present(fitted: _Fitted, files: Sequence[RecordFile], file: RecordFile, job: _Job) -> None:
+    """Write the artifact, test it on what the fit left out, and print the verdict and the next command.
 
     Raises:
         typer.Exit: With code 1 where the test part refutes the promise.
     """
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
+    written = job.save(artifact, fitted.beside)
+    print_ranked(artifact.estimator)
+    warn_unlike(files, key)
     audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
     tests, out = job.test if test is None or fitted.beside is None else [test.path], job.out
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
@@ -448,7 +457,7 @@ def _present(fitted: _Fitted, file: RecordFile, job: _Job) -> None:
     following = report + "".join(f" --test {listed([path])}" for path in tests)
     if any(map(is_table, fitted.sources)):
         following = f"calibrate report {listed([out])} | docs/start/scores.md"
-    conclude([out] if fitted.beside is None else [out, fitted.beside.path], text, following)
+    conclude(written, text, following)
 
 
 def _doubtful(fitted: _Fitted, report: str) -> str | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.markup import escape
@@ -115,6 +115,7 @@ def learn(
         raise UsageError(
             "say what to learn: --artifact, the one in force, about answers; --tool NAME about an agent's calls."
         )
+    fitting = Fitting(alpha, out, rule, delta)
     if tool is not None:
         learn_calls(
             source,
@@ -124,43 +125,41 @@ def learn(
             respond=respond,
             missing=missing,
             drawing=None if model is None else Drawing(model, tools, system, n),
-            fitting=Fitting(alpha, out, rule or "certified", delta),
+            fitting=fitting,
         )
         return
     assert artifact is not None, "one of both is given"
     _learn_answers(
         source,
         artifact,
-        out,
+        fitting,
+        respond=respond,
+        missing=missing,
         monitor=monitor,
         earlier=earlier or (),
         since=since,
         ignore_others=ignore_others,
-        options={
-            "alpha": alpha,
-            "rule": rule,
-            "delta": delta,
-            "missing": missing,
-            "respond": respond,
-            "test_fraction": test_fraction,
-        },
+        test_fraction=test_fraction,
     )
 
 
 def _learn_answers(
     store: str,
     artifact: Path,
-    out: Path | None,
+    fitting: Fitting,
     *,
+    respond: Respond,
+    missing: Missing,
     monitor: str | None,
     earlier: Sequence[Path],
     since: datetime | None,
     ignore_others: bool,
-    options: dict[str, Any],
+    test_fraction: float,
 ) -> None:
-    """Print how good the accepted answers are; with ``out`` also fit and compare a new threshold."""
-    _refuse_existing(out)
-    missing: Missing = options["missing"]
+    """Print how good the accepted answers are; with a file to write also fit and compare a new threshold."""
+    out = fitting.out
+    if out is not None and out.exists():
+        raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
     if monitor is not None:
         refuse_open_as_wrong(missing)
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
@@ -173,7 +172,7 @@ def _learn_answers(
         )
     before = [CalibrationArtifact.load(path) for path in earlier]
     with opened_store(store) as opened:
-        pool = _read(opened, [loaded, *before], options["respond"], since)
+        pool = _read(opened, [loaded, *before], respond, since)
         _refuse_others(pool, ignore_others)
         _print_pool(pool)
         for path, judged in zip([artifact, *earlier], [loaded, *before], strict=True):
@@ -189,7 +188,18 @@ def _learn_answers(
         return
     database = sqlite_path(store)
     ledger = Ledger([out.parent / "reviews.db" if database is None else database])
-    learned = learn_from(pool, loaded, name=f"reviews of {artifact.name}", ledger=ledger, **options)
+    learned = learn_from(
+        pool,
+        loaded,
+        name=f"reviews of {artifact.name}",
+        ledger=ledger,
+        alpha=fitting.alpha,
+        rule=fitting.rule,
+        delta=fitting.delta,
+        missing=missing,
+        respond=respond,
+        test_fraction=test_fraction,
+    )
     _print_sample(learned)
     print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
@@ -198,11 +208,6 @@ def _learn_answers(
     if learned.artifact.threshold is None:
         following = f"keep {artifact}, decide about more answers, and learn again"
     finish(_write(learned, out, records), following)
-
-
-def _refuse_existing(out: Path | None) -> None:
-    if out is not None and out.exists():
-        raise UsageError(f"{out} exists. An artifact is never changed: name a new file with --out.")
 
 
 def _read(

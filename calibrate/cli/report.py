@@ -10,7 +10,7 @@ from typing import Annotated
 import typer
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from guardrail.describe import not_covered, promises
+from guardrail.describe import not_covered
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
@@ -22,13 +22,12 @@ from ..report import compare_rules, parts_of, sentences, write_report
 from ..rules import RULES
 from ..scoring.names import stored_key
 from .frame.app import command
-from .frame.cascade import is_cascade, say_cascade
 from .frame.files import keep_inputs, open_pool
 from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import CutOption, MapOption, RightOption, chosen_estimator, table_flags, table_settings
 from .frame.terminal import console, finish, print_line, print_words
-from .frame.verdicts import conclude, print_facts, print_router, print_verdict
+from .frame.verdicts import conclude, print_cascade, print_facts, print_router, print_verdict
 
 __all__ = ["report"]
 
@@ -65,16 +64,13 @@ def report(
     Labelled questions that were not fitted on, of these files or of --test, stand beside the others as the test part.
     The verdict depends on them as well; exit code 1 if they refute the promise.
     """
-    if len(records) == 1 and records[0].suffix == ".json" and test:
-        raise UsageError(
-            f"an artifact alone is said in words. To test its promise: calibrate audit --records {listed(test)} "
-            f"--artifact {listed(records)}"
-        )
-    if len(records) == 1 and is_cascade(records[0]):
-        say_cascade(records[0], as_json=as_json)
-        return
     if len(records) == 1 and records[0].suffix == ".json":
-        _say(load_artifact(records[0]), as_json=as_json)
+        if test:
+            raise UsageError(
+                f"an artifact alone is said in words. To test its promise: calibrate audit --records {listed(test)} "
+                f"--artifact {listed(records)}"
+            )
+        _say(load_artifact(records[0]), records[0], as_json=as_json)
         return
     if as_json:
         raise UsageError(
@@ -83,9 +79,13 @@ def report(
     # A browser shows a file without a suffix as text, or saves it.
     out = out if out.suffix or out.exists() else out.with_suffix(".html")  # what exists is refused, or written again
     keep_inputs([*records, artifact, *(test or ())], [out])
-    if is_cascade(artifact):
-        raise UsageError(f"a cascade has no page. Say it in words: calibrate report {listed([artifact])}")
-    loaded = CalibrationArtifact.load(artifact)
+    loaded = load_artifact(artifact)
+    if not isinstance(loaded, CalibrationArtifact):
+        of_one = "RouterArtifact.load(FILE).artifacts[NAME]" if loaded.kind == "router" else "CascadeArtifact.stages"
+        raise UsageError(
+            f"a {loaded.kind} has no page. Say it in words: calibrate report {listed([artifact])}, or save one of its "
+            f"artifacts ({of_one} in Python)."
+        )
     if loaded.kind == "items":
         report_by_items(records, artifact, loaded, out, test or ())
         return
@@ -132,7 +132,7 @@ def report(
     conclude(written, text, f"open {out} in a browser")
 
 
-def _say(artifact: Artifact, *, as_json: bool) -> None:
+def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
     """Print what an artifact promises, and what it does not."""
     if as_json:
         typer.echo(json.dumps({"digest": artifact.digest, **artifact.content}, indent=1))
@@ -141,8 +141,7 @@ def _say(artifact: Artifact, *, as_json: bool) -> None:
         print_router(artifact)
         return
     if isinstance(artifact, CascadeArtifact):
-        for line in promises(artifact):
-            print_line(line)
+        print_cascade(artifact, path)
         return
     text = sentences.verdict_text(artifact)
     print_verdict(text, most=None)

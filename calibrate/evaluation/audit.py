@@ -38,11 +38,11 @@ __all__ = [
         "LEVEL",
         "Audit",
         "CascadeAudit",
+        "PromiseTest",
         "Shift",
         "audit",
         "audit_cascade",
         "audit_counts",
-        "fisher",
         "labelled_needed",
         "prepared",
         "refuse_untestable",
@@ -81,16 +81,14 @@ class Shift(Frozen):
         return min(self.ks_p, 1.0 if self.acceptance_p is None else self.acceptance_p) < DIFFERENT
 
 
-class Audit(Frozen):
-    """An artifact's promise against fresh labels."""
+class PromiseTest(Frozen):
+    """A promise against fresh labels."""
 
     verdict: Literal["refuted", "supported", "undecided"]
     """Refuted: errors as many as these have probability at most ``level`` at an error rate of ``target``. Supported:
     errors as few as these have. Undecided: neither."""
     artifact: str
     """Digest of the artifact."""
-    rule: str
-    """Its rule."""
     target: float
     """The error rate that was tested, by default alpha."""
     level: float
@@ -101,8 +99,6 @@ class Audit(Frozen):
     """Items the rate is over: labelled accepted answers, or all labelled questions."""
     n_errors: int
     """Accepted answers among them that are wrong."""
-    n_unlabelled: int
-    """Accepted answers without a label; they count neither way."""
     p_refute: float
     """P(Bin(n, target) >= n_errors)."""
     p_support: float
@@ -111,6 +107,17 @@ class Audit(Frozen):
     """Exact upper confidence bound of the error rate at ``1 - level``; None without items."""
     needed: int | None
     """More labelled items that would decide it if the rate stayed as seen; None when decided, or when none would."""
+    anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
+    """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
+
+
+class Audit(PromiseTest):
+    """The promise of a gate of whole answers or calls against fresh labels."""
+
+    rule: str
+    """Its rule."""
+    n_unlabelled: int
+    """Accepted answers without a label; they count neither way."""
     held_out: GateCounts
     """Counts and 95 % intervals on all labelled fresh records."""
     at_calibration: GateCounts
@@ -121,8 +128,6 @@ class Audit(Frozen):
     """Fisher's exact p-value of "accepted answers are wrong as often as at calibration"; None without any."""
     shift: Shift
     """Acceptance and uncertainty against calibration."""
-    anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
-    """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
     n_repeated: int = Field(default=0, exclude_if=lambda n: not n)
     """Records that were not read, because another one asks the same question or is of the same cluster."""
 
@@ -196,23 +201,13 @@ def audit(
     errors = int(np.count_nonzero(accepted & (label == 0)))
     rule = RULES.get(artifact.outcome.rule)
     joint = rule is not None and rule.population == "all"
-    n = labelled if joint else judged
-    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level, anytime=anytime)
     before = at_calibration(artifact)
     return Audit(
-        verdict=verdict,
+        **_tested(errors, labelled if joint else judged, rate, level, anytime=anytime),
         artifact=artifact.digest,
         rule=artifact.outcome.rule,
-        target=rate,
-        level=level,
         population="all" if joint else "accepted",
-        n=n,
-        n_errors=errors,
         n_unlabelled=int(np.count_nonzero(accepted)) - judged,
-        p_refute=p_refute,
-        p_support=p_support,
-        upper=None if not n else _anytime_upper(errors, n, level) if anytime else upper_bound(errors, n, level),
-        needed=needed,
         held_out=GateCounts.count(
             n=labelled,
             n_accepted=judged,
@@ -225,7 +220,6 @@ def audit(
         if not before.n_accepted or not judged
         else fisher_exact(before.n_errors, before.n_accepted, errors, judged),
         base_error_p=_base_error_p(artifact, values, label),
-        anytime=anytime,
         shift=_shift(artifact, values[~np.isnan(values)], int(np.count_nonzero(accepted))),
         n_repeated=given - len(records),
     )
@@ -301,6 +295,17 @@ def audit_counts(
     if n and p_support <= level:
         return "supported", p_refute, p_support, None
     return "undecided", p_refute, p_support, labelled_needed(errors, n, target, level, anytime=anytime)
+
+
+def _tested(errors: int, n: int, rate: float, level: float, *, anytime: bool) -> dict[str, Any]:
+    """The fields of `PromiseTest` that follow from the counts."""
+    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level, anytime=anytime)
+    bound = _anytime_upper if anytime else upper_bound
+    return {
+        **{"verdict": verdict, "target": rate, "level": level, "n": n, "n_errors": errors, "needed": needed},
+        **{"p_refute": p_refute, "p_support": p_support, "anytime": anytime},
+        "upper": bound(errors, n, level) if n else None,
+    }
 
 
 def _p_values(errors: int, n: int, target: float, anytime: bool) -> tuple[float, float]:
@@ -484,39 +489,13 @@ def _rate(artifact: CalibrationArtifact | CascadeArtifact, level: float, target:
 # -- Cascades ----------------------------------------------------------------------------------------------------------
 
 
-class CascadeAudit(Frozen):
-    """A cascade's promise against fresh labels."""
+class CascadeAudit(PromiseTest):
+    """A cascade's promise against fresh labels: the test is of the answers of the whole system."""
 
-    verdict: Literal["refuted", "supported", "undecided"]
-    """As in `Audit`, about the answers of the whole system."""
-    artifact: str
-    """Digest of the artifact."""
-    target: float
-    """The error rate that was tested, by default alpha."""
-    level: float
-    """Probability of refuting a system whose error rate is exactly the target; and of supporting it."""
     n_questions: int
     """Fresh questions with scores and labels of every stage that would answer them."""
     stages: tuple[StageShare, ...]
     """What each stage answers of them, and how many of these answers are wrong."""
-    p_refute: float
-    """P(Bin(n, target) >= n_errors)."""
-    p_support: float
-    """P(Bin(n, target) <= n_errors)."""
-    upper: float | None
-    """Exact upper confidence bound of the error rate at ``1 - level``; None without an answer."""
-    needed: int | None
-    """More answers that would decide it if the rate stayed as seen; None when decided, or when none would."""
-
-    @property
-    def n(self) -> int:
-        """Answers of the system."""
-        return sum(stage.n_accepted for stage in self.stages)
-
-    @property
-    def n_errors(self) -> int:
-        """Wrong ones among them."""
-        return sum(stage.n_errors for stage in self.stages)
 
 
 def audit_cascade(
@@ -553,16 +532,10 @@ def audit_cascade(
     pool = matched([file for file, _ in ready], [key for _, key in ready])
     stages = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
     n, errors = sum(stage.n_accepted for stage in stages), sum(stage.n_errors for stage in stages)
-    verdict, p_refute, p_support, needed = audit_counts(errors, n, rate, level, anytime=anytime)
     return CascadeAudit(
-        verdict=verdict,
+        **_tested(errors, n, rate, level, anytime=anytime),
         artifact=artifact.digest,
-        target=rate,
-        level=level,
+        population="accepted",
         n_questions=len(pool.ids),
         stages=stages,
-        p_refute=p_refute,
-        p_support=p_support,
-        upper=upper_bound(errors, n, level) if n and not anytime else None,
-        needed=needed,
     )

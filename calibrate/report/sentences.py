@@ -36,7 +36,7 @@ from guardrail.specs import EstimatorSpec
 
 from ..data.records import GIVEN
 from ..data.split import Dependence
-from ..evaluation.audit import DIFFERENT, Audit
+from ..evaluation.audit import DIFFERENT, Audit, PromiseTest
 from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
 from ..evaluation.planning import labels_needed
 from ..items.words import item_facts, items_summary
@@ -520,15 +520,15 @@ def second_look(suspicious: Suspicious, report: str = "") -> str | None:
     return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold.{listed}"
 
 
-def audited(audit: Audit, nouns: Nouns = ANSWERS) -> list[str]:
-    """The verdict of an audit of answers or calls, a paragraph each."""
+def audited(audit: PromiseTest, nouns: Nouns = ANSWERS) -> list[str]:
+    """The verdict of an audit in words, and the likely cause of a refutation, a paragraph each."""
     target = percent(audit.target)
     if not audit.n:
         return [f"No accepted {nouns.one} has a label, so nothing can be said about a rate of {target}."]
     counts = _seen(audit, nouns)
     if audit.verdict == "refuted":
         refuted = f"{counts} {_unlikely(audit)} The promise does not hold on these {nouns.asked}."
-        return [refuted, _cause(audit, nouns)]
+        return [refuted, _cause(audit, nouns)] if isinstance(audit, Audit) else [refuted]
     sure = percent(1 - audit.level)
     if audit.verdict == "supported":
         return [
@@ -541,13 +541,13 @@ def audited(audit: Audit, nouns: Nouns = ANSWERS) -> list[str]:
     return [f"{counts} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
 
 
-def _seen(audit: Audit, nouns: Nouns) -> str:
+def _seen(audit: PromiseTest, nouns: Nouns) -> str:
     kind = f"accepted {nouns.many}" if audit.population == "accepted" else nouns.asked
     rate = percent(audit.n_errors / audit.n)
     return f"{audit.n_errors} of {audit.n} labelled {kind} were wrong ({rate}; target {percent(audit.target)})."
 
 
-def _unlikely(audit: Audit) -> str:
+def _unlikely(audit: PromiseTest) -> str:
     if audit.anytime:
         return (
             f"If the error rate were {percent(audit.target)} or less, so much evidence would ever appear with a "

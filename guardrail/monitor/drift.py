@@ -15,6 +15,7 @@ from langchain_core.messages import BaseMessage
 from pydantic import NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
+from ..describe import CALLS, nouns_of
 from ..errors import UsageError
 from ..gate import EVERY_QUESTION
 from ..items.spec import mean_uncertainty
@@ -150,7 +151,7 @@ class DriftMonitor(Monitor[DriftState]):
         keeper: Keeper[DriftState] | None = None,
     ) -> None:
         check_unit("delta", delta)
-        self._reference = Reference(artifact)
+        self._reference, self._nouns = Reference(artifact), nouns_of(artifact)
         self.grid = Grid.of(self._reference.scores, seed)
         digest, shares = artifact.digest, DriftState.even()
         start = DriftState(delta=delta, seed=seed, calibration_digest=digest, shares=shares)
@@ -215,11 +216,12 @@ class DriftMonitor(Monitor[DriftState]):
         return state
 
     def _detail(self, state: DriftState) -> str:
-        way = "less" if state.recent < 0.5 else "more"
+        way, nouns = "less" if state.recent < 0.5 else "more", self._nouns
+        does = "Calls are made" if nouns is CALLS else "Questions are answered"
         return (
-            f"Questions are answered {way} certainly than at calibration: {state.n} scores refute that they are "
-            f"alike (false alarm probability {state.delta:g}). The calibrated guarantee no longer applies: look "
-            "at recent questions, audit accepted answers, and calibrate again on questions like them."
+            f"{does} {way} certainly than at calibration: {state.n} scores refute that they are alike (false alarm "
+            f"probability {state.delta:g}). The calibrated guarantee no longer applies: look at recent {nouns.asked}, "
+            f"audit accepted {nouns.many}, and calibrate again on {nouns.asked} like them."
         )
 
 

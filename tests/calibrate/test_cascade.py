@@ -355,7 +355,7 @@ def test_audit_and_report_take_the_artifact_of_a_cascade(tmp_path: Path, labelle
     by_hand = counts(pool.uncertainty, pool.error, [stage.threshold for stage in artifact.outcome.stages])
     assert [stage["n_accepted"] for stage in shown["stages"]] == [stage.n_accepted for stage in by_hand]
     assert shown["n_questions"] == 80
-    assert "answers of the system were wrong" in run("audit", *records, "--artifact", str(out))
+    assert "labelled accepted answers were wrong" in run("audit", *records, "--artifact", str(out))
     assert "got 1 record files" in run("audit", *records[:2], "--artifact", str(out), code=2)
     for number, file in enumerate(files):
         wrong = [record.model_copy(update={"correct": False}) for record in file.records[160:]]

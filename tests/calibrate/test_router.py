@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from pydantic import ValidationError
 from scipy import stats
 from typer.testing import CliRunner
 
@@ -185,8 +186,8 @@ def test_fits_of_disjoint_groups_do_not_add_and_a_fit_of_all_does(labelled: Reco
 def test_what_groups_cannot_be_fitted_on_is_refused(labelled: RecordFile) -> None:
     with pytest.raises(UsageError, match="certifies nothing"):
         fitted(labelled, rule="acrc")
-    with pytest.raises(UsageError, match="must be at least 1"):
-        fitted(labelled, by=ByGroup(min_labels=0))
+    with pytest.raises(ValidationError, match="greater than 0"):
+        ByGroup(min_labels=0)
     unlabelled = [record.model_copy(update={"correct": None, "label_detail": ""}) for record in labelled.records]
     drawn = draw_to_label(RecordFile(labelled.path, labelled.header, unlabelled), KEY, share=1, n=9)
     with pytest.raises(UsageError, match="drawn by their scores"):
@@ -210,7 +211,7 @@ def test_the_commands_fit_audit_and_show_a_router(records_path: Path, tmp_path: 
     kept_out = out.with_suffix(".test.jsonl")
     audits = json.loads(run("audit", "--records", kept_out, "--artifact", out, "--json"))
     assert set(audits) <= set(RouterArtifact.load(out).artifacts)
-    assert "RouterArtifact.load(FILE).artifacts[NAME]" in run("report", records_path, "--artifact", out, code=1)
+    assert "RouterArtifact.load(FILE).artifacts[NAME]" in run("report", records_path, "--artifact", out, code=2)
     for wrong in (["--cluster-by-group"], ["--rule", "acrc"], ["-s", "auto"]):
         run(*fit_by, *wrong, code=2)
     for by in ("topic", "group:min_label=20", "group:others=drop", "group:min_labels=few"):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
@@ -56,47 +56,19 @@ COMMANDS = {
 """Commands in the order of the work: module, and first paragraph of the help, which a test compares."""
 
 
-class _Loading(dict[str, Any]):
-    """Commands by name, in the order of the work; the module of a command is imported when the command is read."""
-
-    def __missing__(self, name: str) -> Any:
-        import_module(f"calibrate.cli.{COMMANDS[name][0]}")  # adds its commands to `app`
-        self.update(typer.main.get_command(app).built)  # type: ignore[attr-defined]
-        return self[name]
-
-    def get(self, name: str, default: Any = None) -> Any:
-        """The command of this name, or the default."""
-        return self[name] if name in COMMANDS else default
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(COMMANDS)
-
-    def __len__(self) -> int:
-        return len(COMMANDS)
-
-    def __contains__(self, name: object) -> bool:
-        return name in COMMANDS
-
-    def keys(self) -> Any:
-        """Names of all commands, imported or not."""
-        return COMMANDS.keys()
-
-    def values(self) -> Any:
-        """All commands, imported."""
-        return [self[name] for name in COMMANDS]
-
-    def items(self) -> Any:
-        """All commands with their names, imported."""
-        return [(name, self[name]) for name in COMMANDS]
-
-
 class _Commands(TyperGroup):
-    """Commands in the order of the work; expected errors are shown without a traceback."""
+    """Commands in the order of the work, each imported when it is read; errors are shown without a traceback."""
 
     def __init__(self, *, commands: Any = None, **options: Any) -> None:
-        super().__init__(**options)
-        self.built = dict(commands or {})
-        self.commands = _Loading(self.built)
+        waiting: dict[str, Any] = dict.fromkeys(COMMANDS)
+        super().__init__(commands=waiting | (commands or {}), **options)
+
+    def get_command(self, ctx: Any, name: str) -> Any:
+        """The command of this name; importing its module adds it to `app`."""
+        if name in COMMANDS and self.commands[name] is None:
+            import_module(f"calibrate.cli.{COMMANDS[name][0]}")
+            self.commands[name] = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
+        return self.commands.get(name)
 
     def list_commands(self, ctx: Any) -> list[str]:
         """Commands in the order of the work, not of the alphabet."""

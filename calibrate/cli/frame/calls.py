@@ -15,6 +15,7 @@ from guardrail.bindings import read_bindings
 from guardrail.errors import UsageError, did_you_mean, require
 from guardrail.files import sqlite_path
 from guardrail.judges import ToolCallJudge
+from guardrail.outcome import CERTIFIED
 from guardrail.sampling.models import resolve_model
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
@@ -62,11 +63,11 @@ class Drawing:
 
 @dataclass(frozen=True, slots=True)
 class Fitting:
-    """What is fitted: nothing without alpha and a file to write."""
+    """What is fitted and written; None stands for what the artifact in force, or rule certified, says."""
 
     alpha: float | None
     out: Path | None
-    rule: str
+    rule: str | None
     delta: float | None
 
 
@@ -135,7 +136,12 @@ def learn_calls(
     ledger = Ledger([decided.with_name(f"{decided.stem}.{tool}.jsonl"), labelled_file])
     key = estimator_key(measured)
     fitted = fit_artifact(
-        labelled_file, score=key, alpha=fitting.alpha, rule=fitting.rule, delta=fitting.delta, groups="cluster"
+        labelled_file,
+        score=key,
+        alpha=fitting.alpha,
+        rule=fitting.rule or CERTIFIED,
+        delta=fitting.delta,
+        groups="cluster",
     )
     fitted = counted(fitted, ledger)
     ledger.copy_to(labelled_file)

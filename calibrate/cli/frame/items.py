@@ -292,12 +292,8 @@ def _written_report(
 
 def audit_by_items(
     loaded: CalibrationArtifact, file: RecordFile, *, level: float, target: float | None, as_json: bool
-) -> None:
-    """Test the promise of a gate of items on new labelled answers.
-
-    Raises:
-        typer.Exit: With code 1 where they refute it.
-    """
+) -> bool:
+    """Test the promise of a gate of items on new labelled answers; whether they refute it."""
     result = audit_items(loaded, file, level=level, target=target)
     if as_json:
         said = {name: getattr(result, name) for name in ("verdict", "sentence", "p_refuted", "p_supported")}
@@ -305,8 +301,7 @@ def audit_by_items(
     else:
         _print_tested(loaded, result)
         _print_paths(loaded, path_rows(result.data.items, loaded.threshold, result.data.columns))
-    if result.verdict == "refuted":
-        raise typer.Exit(1)
+    return result.verdict == "refuted"
 
 
 def evaluate_by_items(

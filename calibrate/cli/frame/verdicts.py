@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
-from guardrail.describe import promises, together
+from guardrail.describe import answer_if, promises, summary, together, warning
 from guardrail.notebook import percent
 from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty.combine import COMBINATIONS
@@ -19,13 +19,14 @@ from guardrail.uncertainty.registry import advice
 from ...evaluation.audit import Audit
 from ...evaluation.choice import Chosen
 from ...report.content import score_table
-from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line
+from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line, slots_argument
 from .terminal import GAP, console, finish, print_line, print_words, table
 
 __all__ = [
     "conclude",
     "print_advice",
     "print_audits",
+    "print_cascade",
     "print_choice",
     "print_facts",
     "print_fits",
@@ -158,3 +159,27 @@ def print_audits(audits: Mapping[str, Audit]) -> None:
     ]
     columns = ("group", "questions", "answered", "wrong among answered", "its promise")
     console.print(table("Groups on the test questions", columns, rows))
+
+
+def print_cascade(artifact: CascadeArtifact, path: Path, written: Sequence[Path] = ()) -> None:
+    """Print what a cascade promises, what each stage answers, and how it is used."""
+    outcome = artifact.outcome
+    print_lines(summary(artifact), answers=outcome.feasible)
+    if (open_gate := warning(artifact)) is not None:
+        print_words(f"Warning: {open_gate}", "red")
+    rows = []
+    for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
+        threshold = "never answers" if share.threshold is None else answer_if(stage).removeprefix("answer if ")
+        rows.append((str(i), stage.model.model, threshold, str(share.n_accepted), str(share.n_errors)))
+    console.print(table("Stages", ("stage", "model", "answers if", "answers", "wrong"), rows, texts=3))
+    if (alone := outcome.last_alone) is not None:  # a cascade saves calls of the last model, and may answer less
+        asked = outcome.n - sum(stage.n_accepted for stage in outcome.stages[:-1])
+        print_line(
+            f"{artifact.stages[-1].model.model} alone would answer {percent(alone.n_accepted / outcome.n)} under the "
+            f"same certificate, asked about every question; the cascade answers {percent(outcome.acceptance)} and asks "
+            f"it about {percent(asked / outcome.n)}.",
+            "yellow" if alone.n_accepted > outcome.n_accepted else None,
+        )
+    print_fits(artifact)
+    slots = slots_argument(artifact.stages[0])
+    finish(written, f"in Python: Cascade(models=[...], artifact={str(path)!r}{slots}), from guardrail.guard.cascade")

@@ -22,7 +22,8 @@ from guardrail.artifact import RouterArtifact
 from tests.calibrate.test_cascade import better
 
 ROOT = Path(__file__).parents[3]
-COMMANDS: dict[str, Any] = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+GROUP: Any = typer.main.get_command(app)
+COMMANDS: dict[str, Any] = {name: GROUP.get_command(None, name) for name in GROUP.list_commands(None)}
 
 
 def cut_names(text: str, names: Iterator[str]) -> list[str]:

@@ -22,7 +22,7 @@ KEYS = ("semantic_entropy", "self_consistency")
 @pytest.mark.parametrize(
     ("text", "spec"),
     [
-        ("acrc", "acrc"),
+        ("acrc", ("acrc", {})),
         ("acrc:k_min=1", ("acrc", {"k_min": 1})),
         ("acrc:monotone=false,correction=true", ("acrc", {"monotone": False, "correction": True})),
         ("fixed_quantile:q=0.3", ("fixed_quantile", {"q": 0.3})),
