@@ -23,7 +23,7 @@ from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.sampling.native import is_native
 
 from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, runner
-from .data.records import Record, RecordReader, is_fragment, may_have_fragments, read_spans, record_line, spans_of
+from .data.records import OBSERVED, Record, RecordReader, is_fragment, read_spans, record_line, spans_of
 from .scoring.scores import Scoring, uses_models
 
 __all__ = ["PART_MIB", "collect_on_ray", "score_on_ray"]
@@ -104,14 +104,15 @@ def score_on_ray(
 
     ``scoring``, which must be picklable, is made in every actor: one a CPU, or one a GPU for judges that are models.
     """
-    path, torn = reader.path.absolute(), may_have_fragments(reader.header)
+    path = reader.path.absolute()
     spans = spans_of(path, reader.good, int(part_mib * 2**20))
-    with path.open("rb") as stream:
-        reader.fragments = sum(line.endswith(b"\n") and is_fragment(line) for line in stream) if torn else 0
+    if reader.header.questions_name.startswith(OBSERVED):
+        with path.open("rb") as stream:
+            reader.fragments = sum(line.endswith(b"\n") and is_fragment(line) for line in stream)
 
     def make() -> Any:
         made = scoring()
-        return lambda rows: [record_line(each) for each in made.of_records(read_spans(path, rows, fragments=torn))]
+        return lambda rows: [record_line(each) for each in made.of_records(read_spans(path, rows))]
 
     with _connected(address, uses_models(scoring().estimators)) as (ray, gpus):
         actors = gpus or int(ray.cluster_resources()["CPU"])

@@ -12,12 +12,12 @@ import math
 import os
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import fields, replace
 from functools import cache
 from importlib.util import find_spec
-from itertools import accumulate, pairwise
+from itertools import islice, pairwise
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import IO, Annotated, Any, Literal
@@ -25,26 +25,15 @@ from typing import IO, Annotated, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.errors import RecordError, require
+from guardrail.errors import require
 from guardrail.files import atomic_write, mode_of
 from guardrail.items.spec import ITEMS
 from guardrail.types import Unmeasured
 
 from .item_columns import ItemColumns
 from .progress import Progress, silent
-from .record import Record, RecordHeader, refuse_other_lengths
-from .records import (
-    RecordFile,
-    is_fragment,
-    line_number,
-    may_have_fragments,
-    parse_header,
-    parse_record,
-    pooled,
-    read_records,
-    refuse_missing,
-    warn_of_fragments,
-)
+from .record import Record, refuse_other_lengths
+from .records import RecordFile, RecordReader, pooled, read_records, refuse_missing, warn_of_fragments
 from .table import DIGESTS, NUMBERS, RecordTable, columns_of, table_of
 
 __all__ = ["LARGE", "in_memory", "open_each", "open_records"]
@@ -53,8 +42,8 @@ LARGE = 16 * 2**20
 """Bytes of record files from which on they are read by columns: about 6,000 records with samples."""
 _LAYOUT = 2
 """Version of the columns; a file of another version is made again."""
-_BATCH = 2**16
-"""Bytes of the log that are decoded at once: few enough to stay in the cache of a core."""
+_BATCH = 64
+"""Records that are decoded at once: few enough to stay in the cache of a core."""
 
 Shown = Callable[[str], AbstractContextManager[Progress]]
 """From a title to a progress bar."""
@@ -91,8 +80,8 @@ def in_memory(file: RecordFile) -> RecordFile:
 class _Log:
     """An open record file and its columns. It stays open: both belong together even if the file is replaced."""
 
-    def __init__(self, path: Path, stream: IO[bytes], columns: Any) -> None:
-        self.path, self._stream, self._columns = path, stream, columns
+    def __init__(self, reader: RecordReader, stream: IO[bytes], columns: Any) -> None:
+        self._reader, self._columns = reader, columns
         self._offsets = columns["offset"]
         weakref.finalize(self, stream.close)
         if not isinstance(columns, dict):
@@ -102,8 +91,7 @@ class _Log:
         return len(self._offsets)
 
     def record(self, place: int) -> Record:
-        self._stream.seek(int(self._offsets[place]))
-        return parse_record(self.path, 0, self._stream.readline())
+        return self._reader.record(int(self._offsets[place]))
 
     def column(self, name: str) -> NDArray[Any]:
         if name.startswith("score:") and name not in self._columns:
@@ -139,32 +127,25 @@ def _open(path: Path, shown: Shown) -> RecordFile:
     refuse_missing(path)
     stream = path.open("rb")
     try:
-        first = next((line for line in stream if line.strip()), b"")
-        if not first:
-            raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
-        header = parse_header(path, first)
-        if header.scope.is_drawn:  # a sample for people to label is small, and its draw is checked by whole records
+        reader = RecordReader(path, stream, _row)
+        if reader.header.scope.is_drawn:  # a sample to label is small, and its draw is checked by whole records
             stream.close()
             return read_records(path)
-        columns = _columns(path, stream, header, shown)
+        columns = _columns(reader, os.fstat(stream.fileno()), shown)
     except BaseException:
         stream.close()
         raise
-    records = RecordTable([_Log(path, stream, columns)])
+    records = RecordTable([_Log(reader, stream, columns)])
     twice = records.repeated()
     if twice is not None:
-        lines = [line_number(path, offset) for offset in columns["offset"][list(twice)].tolist()]
-        raise RecordError(
-            f"{path}:{lines[1]}: field 'id': got {records[twice[1]].id!r}, which is already at line {lines[0]}. Every "
-            "question has one record: remove one of the two lines."
-        )
-    return RecordFile(path, header, records, torn=bool(columns["torn"]))
+        raise reader.repeated(records[twice[1]].id, *columns["offset"][list(twice)].tolist())
+    return RecordFile(path, reader.header, records, torn=bool(columns["torn"]))
 
 
-def _columns(path: Path, stream: IO[bytes], header: RecordHeader, shown: Shown) -> Any:
-    """The columns of an open log: those beside it if they are of the same bytes, or new ones, which are then kept."""
-    status = os.fstat(stream.fileno())
-    stamp = json.dumps([_LAYOUT, status.st_ino, status.st_size, status.st_mtime_ns, sorted(header.estimators)])
+def _columns(reader: RecordReader, status: os.stat_result, shown: Shown) -> Any:
+    """The columns of a log: those beside it if they are of the same bytes, or new ones, which are then kept."""
+    path = reader.path
+    stamp = json.dumps([_LAYOUT, status.st_ino, status.st_size, status.st_mtime_ns, sorted(reader.header.estimators)])
     kept = path.with_name(f"{path.name}.columns.npz")
     try:
         columns = np.load(kept)
@@ -175,13 +156,13 @@ def _columns(path: Path, stream: IO[bytes], header: RecordHeader, shown: Shown) 
             return columns
         columns.close()
     with shown(f"columns of {path.name}") as progress:
-        columns = _made(path, stream, header, lambda done: progress(done, max(status.st_size, 1)))
+        columns = _made(reader, lambda done: progress(done, max(status.st_size, 1)))
     columns["stamp"] = np.array(stamp)
     try:
         with TemporaryFile(dir=path.parent) as written:
             np.savez(written, allow_pickle=False, **columns)
             written.seek(0)
-            atomic_write(kept, iter(lambda: written.read(_BATCH), b""), mode=mode_of(path))
+            atomic_write(kept, iter(lambda: written.read(2**20), b""), mode=mode_of(path))
         return np.load(kept)  # from here on in memory only while they are used
     except OSError as error:
         warnings.warn(
@@ -192,15 +173,17 @@ def _columns(path: Path, stream: IO[bytes], header: RecordHeader, shown: Shown) 
     return columns
 
 
-def _made(path: Path, stream: IO[bytes], header: RecordHeader, progress: Callable[[int], None]) -> dict[str, Any]:
-    """The columns of the records behind the header of a log."""
+def _made(reader: RecordReader, progress: Callable[[int], None]) -> dict[str, Any]:
+    """The columns of the records of a log."""
+    header = reader.header
     names = [*NUMBERS, *DIGESTS, *(f"score:{key}" for key in sorted(header.estimators))]
-    log = _Lines(path, stream, may_have_fragments(header))
     batches: list[dict[str, Any]] = [columns_of((), names)]
     items: list[ItemColumns] = []
     texts, ends, offsets = [b""], [np.empty(0, np.int64)], [np.empty(0, np.int64)]
     numbers: dict[str, dict[str | None, int]] = {"group": {}, "turns": {}}
-    for at, rows in log:
+    placed = reader.rows()
+    while batch_of_rows := list(islice(placed, _BATCH)):
+        rows = [row for _, row in batch_of_rows]
         batch = columns_of(rows, names)
         for name, number in numbers.items():
             codes = [number.setdefault(getattr(row, name), len(number)) for row in rows]
@@ -211,15 +194,15 @@ def _made(path: Path, stream: IO[bytes], header: RecordHeader, progress: Callabl
         ids = [row.id.encode() for row in rows]
         texts.append(b"".join(ids))
         ends.append(np.fromiter(map(len, ids), np.int64))
-        offsets.append(np.array(at, dtype=np.int64))
-        progress(log.offset)
-    warn_of_fragments(path, log.fragments)
+        offsets.append(np.array([start for start, _ in batch_of_rows], dtype=np.int64))
+        progress(reader.good)
+    warn_of_fragments(reader.path, reader.fragments)
     batches[0] |= {name: np.empty(0, np.int32) for name in numbers}
     columns: dict[str, Any] = {
         "offset": np.concatenate(offsets),
         "ids": np.frombuffer(b"".join(texts), dtype=np.uint8),
         "id_ends": np.cumsum(np.concatenate(ends)),
-        "torn": np.array(log.torn),
+        "torn": np.array(reader.torn),
         **{f"{name}:names": np.array(json.dumps(list(number))) for name, number in numbers.items()},
     }
     for name in list(batches[0]):  # one column after the other, so that only one is there twice
@@ -229,57 +212,6 @@ def _made(path: Path, stream: IO[bytes], header: RecordHeader, progress: Callabl
         columns |= {f"{ITEMS}:{field.name}": getattr(whole, field.name) for field in fields(whole)}
         columns[f"{ITEMS}:paths"] = np.array(json.dumps(whole.paths))
     return columns
-
-
-class _Lines:
-    """The records behind the header of a log, in batches; a torn last line is left out.
-
-    Attributes:
-        offset: Bytes up to the end of the last good line so far.
-        torn: Whether a torn last line was left out; known at the end.
-        fragments: Torn lines before the last that were left out (`is_fragment`).
-    """
-
-    def __init__(self, path: Path, stream: IO[bytes], has_fragments: bool) -> None:
-        self._path, self._stream, self._has_fragments = path, stream, has_fragments
-        self._number = 0
-        self.offset, self.torn, self.fragments = 0, False, 0
-
-    def __iter__(self) -> Iterator[tuple[list[int], list[Any]]]:
-        """For each batch the first byte of each record, and what is decoded of it (`_decoder`)."""
-        self._stream.seek(0)
-        header = True
-        while lines := self._stream.readlines(_BATCH):
-            offsets = list(accumulate(map(len, lines), initial=self.offset))
-            kept = [place for place, line in enumerate(lines) if line.strip()]
-            if header and kept:
-                del kept[0]
-                header = False
-            # One try block for all lines: a batch that fails is decoded again line by line, which finds the bad one.
-            rows = _decoded([lines[place] for place in kept])
-            if rows is None:
-                found = [(place, self._one(lines[place], self._number + place + 1)) for place in kept]
-                kept = [place for place, row in found if row is not None]
-                rows = [row for _, row in found if row is not None]
-            self._number += len(lines)
-            self.offset = offsets[-1]
-            yield [offsets[place] for place in kept], rows
-
-    def _one(self, line: bytes, number: int) -> Any:
-        """The row of a line, with the conversions of `Record` (a label may be "false"); None for a torn one."""
-        rows = _decoded([line])
-        if rows is not None:
-            return rows[0]
-        try:
-            return parse_record(self._path, number, line)
-        except RecordError:
-            if not line.endswith(b"\n"):  # only the last line can lack its end
-                self.torn = True
-            elif self._has_fragments and is_fragment(line):
-                self.fragments += 1
-            else:
-                raise
-        return None
 
 
 @cache
@@ -323,19 +255,16 @@ def _decoder() -> Any:
     return msgspec.json.Decoder(row), msgspec.MsgspecError
 
 
-def _decoded(lines: Sequence[bytes]) -> list[Any] | None:
-    """The fields of lines that become columns; None if a line has to be read as a whole record."""
+def _row(line: bytes) -> Any:
+    """What becomes columns of a line; the whole record where types are converted (a label may be "false")."""
     decoder, refusal = _decoder()
     try:
-        rows = [decoder.decode(line) for line in lines]
-        for row in rows:
-            if row.item_labels is not None:
-                refuse_other_lengths(row)
+        row = decoder.decode(line)
+        refuse_other_lengths(row)
     except (refusal, ValueError):  # among them: not UTF-8
-        return None
+        return Record.from_stored(line)
     # `Uncertainty` demands a finite value or a reason, which types alone cannot say.
-    scores = [score for row in rows for score in row.scores.values()]
-    whole = all(
-        [(score.value is not None and math.isfinite(score.value)) is (score.reason is None) for score in scores]
-    )
-    return rows if whole else None
+    for score in row.scores.values():
+        if (score.value is not None and math.isfinite(score.value)) is not (score.reason is None):
+            return Record.from_stored(line)
+    return row

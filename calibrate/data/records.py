@@ -7,9 +7,9 @@ writer removes it. A rewrite (scores, labels) writes a new file next to it and s
 
 from __future__ import annotations
 
-import io
 import json
 import logging
+import math
 import os
 import shlex
 import sys
@@ -44,18 +44,15 @@ __all__ = [
     "RecordWriter",
     "exclusive",
     "header_of",
-    "line_number",
     "open_writer",
     "package_versions",
     "parse_header",
-    "parse_record",
     "pooled",
     "read_records",
     "read_spans",
     "record_line",
     "refuse_missing",
     "refuse_other_collection",
-    "replace_lines",
     "rewrite_records",
     "spans_of",
     "stream_records",
@@ -184,8 +181,7 @@ def read_records(path: str | Path, *more: str | Path) -> RecordFile:
 
 def _read(path: Path) -> RecordFile:
     refuse_missing(path)
-    file, _ = _scan(path, path.read_bytes())
-    return file
+    return _scan(path)[0]
 
 
 def refuse_missing(path: Path) -> None:
@@ -198,11 +194,6 @@ def refuse_missing(path: Path) -> None:
         raise UsageError(
             f"no record file at {path}. `calibrate collect` makes one, and of people's decisions `calibrate learn`."
         )
-
-
-def may_have_fragments(header: RecordHeader) -> bool:
-    """Whether a gateway wrote the file, so that lines in its middle may be torn (`is_fragment`) and are left out."""
-    return header.questions_name.startswith(OBSERVED)
 
 
 def warn_of_fragments(path: Path, number: int) -> None:
@@ -374,7 +365,12 @@ OBSERVED = "observed: "
 
 
 class RecordReader:
-    """Reads a record file one record at a time, and closes it at its end. Remembers only the ids that it has seen.
+    """Reads a record file line by line, and closes it at its end. Remembers only the ids that it has seen.
+
+    Args:
+        path: Where it is read.
+        stream: The open file.
+        read: From a line to its row; a line that is not a record raises a `ValidationError`.
 
     Attributes:
         path: Where it is read.
@@ -384,54 +380,88 @@ class RecordReader:
         good: Bytes up to the end of the last good line so far.
     """
 
-    def __init__(self, path: Path, stream: IO[bytes]) -> None:
+    def __init__(self, path: Path, stream: IO[bytes], read: Callable[[bytes], Any] = Record.from_stored) -> None:
         self.path = path
         self.torn = False
         self.fragments = 0
         self.good = 0
-        self._stream = stream
-        self._number = 0
-        line = next(self._lines(), b"")
-        if not line:
-            raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
-        self.header = parse_header(path, line)
-        self.good += len(line)
+        self._stream, self._read = stream, read
+        for line in stream:
+            self.good += len(line)
+            if line.strip():
+                self.header = parse_header(path, line)
+                return
+        raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
 
     def __iter__(self) -> Iterator[Record]:
-        line_of: dict[str, int] = {}
+        start_of: dict[str, int] = {}
         with self._stream:
-            for line in self._lines():
-                try:
-                    record = self._record(line, line_of)
-                except RecordError:
-                    if line.endswith(b"\n") and may_have_fragments(self.header) and is_fragment(line):
-                        self.fragments += 1
-                        self.good += len(line)
-                        continue
-                    if line.endswith(b"\n"):
-                        raise
-                    self.torn = True  # only the last line can lack its end
-                    return
-                self.good += len(line)
+            for start, record in self.rows():
+                if start_of.setdefault(record.id, start) != start:
+                    raise self.repeated(record.id, start_of[record.id], start)
                 yield record
 
-    def _lines(self) -> Iterator[bytes]:
-        for line in self._stream:
-            self._number += 1
-            if line.strip():
-                yield line
-            else:
-                self.good += len(line)
+    def rows(self, start: int | None = None, stop: float = math.inf) -> Iterator[tuple[int, Any]]:
+        """First byte and row of each line.
 
-    def _record(self, line: bytes, line_of: dict[str, int]) -> Record:
-        record = parse_record(self.path, self._number, line)
-        if record.id in line_of:
-            raise RecordError(
-                f"{self.path}:{self._number}: field 'id': got {record.id!r}, which is already at line "
-                f"{line_of[record.id]}. Every question has one record: remove one of the two lines."
-            )
-        line_of[record.id] = self._number
-        return record
+        Args:
+            start: First byte of the first line; default: the line behind the one that was read last.
+            stop: Byte before which the last line begins.
+
+        Raises:
+            RecordError: A malformed line, unless it is the torn last one or a gateway's fragment.
+        """
+        if start is not None:
+            self._stream.seek(start)
+            self.good = start
+        skips = self.header.questions_name.startswith(OBSERVED)
+        for line in self._stream if self.good < stop else ():
+            start, self.good = self.good, self.good + len(line)
+            try:
+                if line.strip():
+                    yield start, self._read(line)
+            except ValidationError as error:
+                if not line.endswith(b"\n"):  # only the last line can lack its end
+                    self.good, self.torn = start, True
+                elif skips and is_fragment(line):
+                    self.fragments += 1
+                else:
+                    raise self._fault(start, line, error) from error
+            if self.good >= stop:
+                return
+
+    def record(self, start: int) -> Record:
+        """The record in the line that begins at a byte.
+
+        Raises:
+            RecordError: It is malformed.
+        """
+        self._stream.seek(start)
+        line = self._stream.readline()
+        try:
+            return Record.from_stored(line)
+        except ValidationError as error:
+            raise self._fault(start, line, error) from error
+
+    def repeated(self, name: str, first: int, second: int) -> RecordError:
+        """The error of an id that two lines have, which begin at these bytes."""
+        return RecordError(
+            f"{self.path}:{self._number(second)}: field 'id': got {name!r}, which is already at line "
+            f"{self._number(first)}. Every question has one record: remove one of the two lines."
+        )
+
+    def _fault(self, start: int, line: bytes, error: ValidationError) -> RecordError:
+        number = self._number(start)
+        try:
+            _json_object(self.path, number, line)
+        except RecordError as not_json:
+            return not_json
+        return RecordError(_first_problem(self.path, number, error))
+
+    def _number(self, start: int) -> int:
+        """Number of the line that begins at a byte."""
+        self._stream.seek(0)
+        return 1 + sum(self._stream.read(min(1 << 20, start - at)).count(b"\n") for at in range(0, start, 1 << 20))
 
 
 def is_fragment(line: bytes) -> bool:
@@ -470,34 +500,23 @@ def stream_records(
     refuse_missing(source)
     with exclusive(target), source.open("rb") as stream:
         header, records = change(RecordReader(source, stream))
-        replace_lines(target, header, map(record_line, records), mode=mode_of(target, source))
+        _replace(target, header, records, mode_of(target, source))
 
 
-def read_spans(path: str | Path, spans: Iterable[tuple[int, int]], *, fragments: bool = False) -> Iterator[Record]:
-    """The records of parts of a record file, without its header and without reading the rest.
+def read_spans(path: Path, spans: Iterable[tuple[int, int]]) -> Iterator[Record]:
+    """The records of parts of a record file, without reading the rest; a torn last line is left out.
 
     Args:
         path: The record file.
         spans: First byte and end of each span; both stand at the beginning of a line.
-        fragments: Leave torn lines out (`may_have_fragments`).
 
     Raises:
-        RecordError: A malformed line. A torn last line is left out.
+        RecordError: A malformed line.
     """
-    path = Path(path)
     with path.open("rb") as stream:
+        reader = RecordReader(path, stream)
         for start, stop in spans:
-            stream.seek(start)
-            while start < stop:
-                line = stream.readline()
-                try:
-                    if line.strip():
-                        yield Record.from_stored(line)
-                except ValidationError:
-                    if line.endswith(b"\n") and not (fragments and is_fragment(line)):
-                        parse_record(path, line_number(path, start), line)
-                        raise
-                start += len(line)
+            yield from (record for _, record in reader.rows(start, stop))
 
 
 def spans_of(path: Path, start: int, size: int) -> list[tuple[int, int]]:
@@ -509,12 +528,6 @@ def spans_of(path: Path, start: int, size: int) -> list[tuple[int, int]]:
             stream.readline()
             spans.append((start, start := stream.tell()))
     return spans
-
-
-def line_number(path: Path, offset: int) -> int:
-    """Number of the line that starts at a byte."""
-    with path.open("rb") as stream:
-        return 1 + sum(stream.read(min(1 << 20, offset - at)).count(b"\n") for at in range(0, offset, 1 << 20))
 
 
 class RecordWriter:
@@ -554,27 +567,26 @@ def open_writer(
     with exclusive(path):
         if not path.exists() or path.stat().st_size == 0:
             _replace(path, header, ())
-        existing, good = _scan(path, path.read_bytes())
-        keep: int | None = good
+        existing, good = _scan(path)
         refuse_other_collection(path, existing.header, header)
         if drop_failed and any(record.may_be_drawn_again for record in existing.records):
-            remaining = tuple(record for record in existing.records if not record.may_be_drawn_again)
-            _replace(path, existing.header, remaining)
+            remaining = [record for record in existing.records if not record.may_be_drawn_again]
             existing = RecordFile(path, existing.header, remaining)
-            keep = None
+            _replace(path, existing.header, existing.records)
+            good = path.stat().st_size
         with path.open("r+b") as stream:
-            if keep is not None:
-                stream.truncate(keep)
-            stream.seek(0, os.SEEK_END)
-            if keep and not _ends_with_newline(path):
+            stream.truncate(good)
+            stream.seek(good - 1)
+            if stream.read() != b"\n":
                 stream.write(b"\n")
             yield RecordWriter(stream), existing
 
 
-def _scan(path: Path, content: bytes) -> tuple[RecordFile, int]:
-    """Parse a record file; also the number of bytes up to the end of the last good line."""
-    reader = RecordReader(path, io.BytesIO(content))
-    records = tuple(reader)
+def _scan(path: Path) -> tuple[RecordFile, int]:
+    """Read a record file; also the number of bytes up to the end of the last good line."""
+    with path.open("rb") as stream:
+        reader = RecordReader(path, stream)
+        records = tuple(reader)
     warn_of_fragments(path, reader.fragments)
     return RecordFile(path, reader.header, records, reader.torn), reader.good
 
@@ -617,19 +629,6 @@ def header_of(path: Path) -> RecordHeader | None:
 
 LONGEST_HEADER = 2**22
 """Bytes of a first line beyond which a file is not read on: not a record file."""
-
-
-def parse_record(path: Path, number: int, line: bytes) -> Record:
-    """The record in a line.
-
-    Raises:
-        RecordError: Naming the file, the number of the line, and the field.
-    """
-    try:
-        return Record.from_stored(line)
-    except ValidationError as error:
-        _json_object(path, number, line)  # a clearer message for what is not a JSON object
-        raise RecordError(_first_problem(path, number, error)) from error
 
 
 def _json_object(path: Path, number: int, line: bytes) -> dict[str, object]:
@@ -679,34 +678,17 @@ def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader)
         )
 
 
-def _replace(path: Path, header: RecordHeader, records: Iterable[Record]) -> None:
-    replace_lines(path, header, map(record_line, records))
-
-
-def replace_lines(path: Path, header: RecordHeader, lines: Iterable[bytes], *, mode: int | None = None) -> None:
-    """Write a record file of lines that `record_line` made, atomically. The caller holds `exclusive`.
-
-    Args:
-        path: The record file.
-        header: Its header.
-        lines: Its records.
-        mode: Permissions; default: those of the file that is replaced, or `PRIVATE`.
-    """
+def _replace(path: Path, header: RecordHeader, records: Iterable[Record], mode: int | None = None) -> None:
+    """Write a record file atomically, with these permissions, or those of the file there; the caller is its writer."""
     refuse_special(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     first = json.dumps({"header": header.model_dump(mode="json")}, ensure_ascii=False).encode() + b"\n"
-    atomic_write(path, chain([first], lines), mode=mode, private=True)
+    atomic_write(path, chain([first], map(record_line, records)), mode=mode, private=True)
 
 
 def record_line(record: Record) -> bytes:
     """A record as a line of its file."""
     return record.model_dump_json().encode() + b"\n"
-
-
-def _ends_with_newline(path: Path) -> bool:
-    with path.open("rb") as stream:
-        stream.seek(-1, os.SEEK_END)
-        return stream.read(1) == b"\n"
 
 
 # -- One writer at a time: an exclusive lock on a file beside the record file ------------------------------------------
