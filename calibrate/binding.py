@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel
 
-from guardrail.artifact import CalibrationArtifact
+from guardrail.artifact import CalibrationArtifact, Made
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.sampling.follow_ups import SCORE
@@ -17,10 +17,10 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
 
-from .data.records import Record
+from .data.records import Record, package_versions
 from .data.table import RecordTable, among, table_of
 
-__all__ = ["hashes_of_fit", "narrowed_plan", "now", "refuse_fitted", "turns_of_records", "unlike"]
+__all__ = ["hashes_of_fit", "made", "narrowed_plan", "refuse_fitted", "turns_of_records", "unlike"]
 
 
 def narrowed_plan(plan: SamplingPlan, spec: EstimatorSpec) -> SamplingPlan:
@@ -104,6 +104,6 @@ def turns_of_records(usable: RecordTable) -> tuple[str, ...] | None:
     return tuple(distinct) if distinct and len(distinct) == len(names) else None
 
 
-def now() -> str:
-    """The time for ``created``, ISO 8601 in UTC."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+def made() -> Made:
+    """What an artifact states about this fit: the time, in UTC, and the versions of the installed packages."""
+    return Made(at=datetime.now(UTC).isoformat(timespec="seconds"), packages=package_versions())

@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal
 
@@ -22,7 +21,7 @@ from guardrail.gate import accepts
 from guardrail.outcome import CERTIFIED, Feasible, Infeasible, InfeasibleReason
 from guardrail.types import Unmeasured
 
-from .data.records import Record, RecordFile, package_versions, read_records
+from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
 from .fitting import DEFAULT_DELTA
 from .pipeline import FitSettings, fit_artifact
@@ -189,10 +188,8 @@ def fit_cascade(
         own = _stage_outcome(single, outcome, stage, pool.uncertainty[:, stage])
         stages.append(single.model_copy(update={"outcome": own}))
     return CascadeArtifact(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
         stages=tuple(stages),
         outcome=outcome,
-        packages=package_versions(),
         n_unmeasured=pool.n_unmeasured,
         n_failed=n_failed,
     )

@@ -1,9 +1,8 @@
 """The ledger of a record file: which certificates its labels have carried, and the confidence of all of them together.
 
-Each certificate read from the same labels fails with its own delta. Whichever of them is used, the promise holds with
-probability at least 1 minus their sum (union bound). ``RECORDS.ledger.jsonl`` beside the records has a line for each
-fit. Equal lines are one fit, whatever the score is called; another alpha is another fit. Fits of disjoint groups of one
-file (``fit --by group``) do not add: the largest sum of any group counts. Nothing is refused until the sum reaches 1.
+Whichever certificate of these labels is used, it holds with probability at least 1 minus the sum of their deltas (union
+bound). ``RECORDS.ledger.jsonl`` beside the records has a line for each fit. Equal lines are one fit, whatever the score
+is called; another alpha is another fit. Fits of disjoint groups do not add: the largest sum of any group counts.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, TypeAlias, TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -31,6 +30,7 @@ from .data.records import exclusive
 __all__ = ["Ledger", "Line", "counted", "ledger_of"]
 
 Fitted = TypeVar("Fitted", CalibrationArtifact, CascadeArtifact, RouterArtifact)
+Book: TypeAlias = "dict[tuple[str, str], Line]"
 log = logging.getLogger("guardrail")
 
 
@@ -60,11 +60,14 @@ class Line(Frozen):
         wrong = np.concatenate([np.array(stage.calibration.error, dtype=np.uint8) for stage in stages])
         order = np.lexsort((wrong, u))  # right ones first among equal scores: the order of the file plays no part
         fit = artifact.outcome
-        settings = [fit.rule, fit.options, fit.alpha, fit.delta, group, *map(_settings, stages)]
-        values = sha256_hex(u[order].tobytes())
+        settings: list[object] = [fit.rule, fit.options, fit.alpha, fit.delta, group]
+        for stage in stages:  # what else decides a fit: label rule, questions, cut and clusters
+            labels = stage.correctness.model_dump(mode="json")
+            labels["params"].pop("undecided", None)
+            settings.append([labels, stage.data.sha256, stage.outcome.scope.cut, stage.calibration.group is not None])
         return cls(
-            created=artifact.created,
-            procedure=sha256_hex(canonical_json([settings, values]), 32),
+            created=stages[0].made.at,
+            procedure=sha256_hex(canonical_json([settings, sha256_hex(u[order].tobytes())]), 32),
             labels=(wrong[order] + ord("0")).tobytes().decode(),
             undecided=sum(stage.data.n_undecided for stage in stages),
             delta=(fit.delta or 0.0) if certifies(fit) else 0.0,
@@ -86,7 +89,7 @@ class Ledger:
 
     def __init__(self, records: Iterable[Path] = ()) -> None:
         self.paths = sorted({ledger_of(path) for path in records})
-        self.lines: list[Line] = []
+        self.lines: Book = {}
 
     def enter(self, new: Sequence[Line]) -> Spent:
         """Remember fits that were made together, each once, and return what all fits on these labels spend.
@@ -94,19 +97,18 @@ class Ledger:
         Raises:
             UsageError: A ledger is damaged or of another version, or the fits together spend 1 or more.
         """
+        fresh = {(line.procedure, line.labels): line for line in new}
         with ExitStack() as locks:
             for path in self.paths:
                 with suppress(PermissionError):  # a folder that nobody here can write; `_write` says so
                     if path.parent.is_dir():
                         locks.enter_context(exclusive(path))
-            books = [_with(_read(path), new) for path in self.paths] or [_with(self.lines, new)]
-            spent = max(map(_spent, books), key=lambda each: each.delta)
+            books = [_read(path) | fresh for path in self.paths] or [self.lines | fresh]
+            spent = max((_spent(book.values()) for book in books), key=lambda each: each.delta)
             if spent.delta > 1 - 1e-9:
-                raise UsageError(
-                    f"{spent.fits} fits on these labels spend delta {spent.delta:.3g} together, and from 1 on no "
-                    "confidence is left. Fit on fresh labels."
-                )
-            self.lines = _with(self.lines, new)
+                why = f"{spent.fits} fits on these labels spend delta {spent.delta:.3g} together, and from 1 on no"
+                raise UsageError(f"{why} confidence is left. Fit on fresh labels.")
+            self.lines |= fresh
             for path, book in zip(self.paths, books, strict=False):
                 _write(path, book)
         return spent
@@ -114,7 +116,9 @@ class Ledger:
     def copy_to(self, records: Path) -> None:
         """Write the fits that this object knows beside a new record file, and count later fits there as well."""
         path = ledger_of(records)
-        _write(path, _with(_read(path), [*self.lines, *(line for each in self.paths for line in _read(each))]))
+        for each in self.paths:
+            self.lines |= _read(each)
+        _write(path, _read(path) | self.lines)
         self.paths = sorted({*self.paths, path})
 
 
@@ -125,7 +129,7 @@ def counted(artifact: Fitted, ledger: Ledger) -> Fitted:
     fitted = {name: part for name, part in artifact.artifacts.items() if part.calibration.error}
     spent = ledger.enter([Line.of(part, name) for name, part in fitted.items()])
     parts = {name: part.model_copy(update={"spent": spent}) for name, part in fitted.items()}
-    return artifact.model_copy(update={"artifacts": {**artifact.artifacts, **parts}})
+    return artifact.model_copy(update={"artifacts": artifact.artifacts | parts})
 
 
 def ledger_of(records: Path) -> Path:
@@ -133,22 +137,7 @@ def ledger_of(records: Path) -> Path:
     return records.with_name(f"{records.stem}.ledger.jsonl")
 
 
-def _settings(artifact: CalibrationArtifact) -> list[object]:
-    """What else decides a fit: questions, label rule, cut and clusters."""
-    labels = artifact.correctness.model_dump(mode="json")
-    labels["params"].pop("undecided", None)
-    return [labels, artifact.data.sha256, artifact.outcome.scope.cut, artifact.calibration.group is not None]
-
-
-def _with(book: Sequence[Line], new: Sequence[Line]) -> list[Line]:
-    """The fits of a book, and the new ones that are not among them."""
-    lines = {(line.procedure, line.labels): line for line in book}
-    for line in new:
-        lines.setdefault((line.procedure, line.labels), line)
-    return list(lines.values())
-
-
-def _spent(lines: Sequence[Line]) -> Spent:
+def _spent(lines: Iterable[Line]) -> Spent:
     """The largest sum of delta that any one label has carried, and the fits behind it."""
     by_group: defaultdict[str, list[float]] = defaultdict(list)
     last: dict[str, Line] = {}
@@ -156,28 +145,27 @@ def _spent(lines: Sequence[Line]) -> Spent:
         if line.procedure not in last or not line.decides(last[line.procedure]):
             by_group[line.group].append(line.delta)
         last[line.procedure] = line
-    whole = by_group.pop("", [])
-    largest = max(by_group.values(), key=sum, default=[])
-    return Spent(fits=len(whole) + len(largest), delta=min(1.0, sum(whole) + sum(largest)))
+    deltas = by_group.pop("", []) + max(by_group.values(), key=sum, default=[])
+    return Spent(fits=len(deltas), delta=min(1.0, sum(deltas)))
 
 
-def _read(path: Path) -> list[Line]:
-    lines: list[Line] = []
+def _read(path: Path) -> Book:
+    book: Book = {}
     for number, text in enumerate(path.read_bytes().splitlines() if path.is_file() else (), start=1):
         where = f"{path}, line {number}"
         try:
             row = json.loads(text)
-            version = row["format"]
-            lines.append(Line.from_stored({**row, "format": 1}))
+            version, line = row["format"], Line.from_stored({**row, "format": 1})
         except (ValueError, TypeError, KeyError) as error:
             raise UsageError(f"{where} is not what `calibrate fit` wrote. Restore it: it counts the fits.") from error
         check_version(version, 1, where, "remove the file, which forgets the fits")
-    return lines
+        book[line.procedure, line.labels] = line
+    return book
 
 
-def _write(path: Path, lines: Sequence[Line]) -> None:
+def _write(path: Path, book: Book) -> None:
     try:
-        if lines:
-            atomic_write(path, "".join(f"{canonical_json(line.model_dump())}\n" for line in lines).encode())
+        if book:
+            atomic_write(path, "".join(f"{canonical_json(line.model_dump())}\n" for line in book.values()))
     except OSError:  # a folder that others own
         log.warning("%s cannot be written, so later fits will not count this one.", path)

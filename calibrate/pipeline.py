@@ -23,11 +23,11 @@ from guardrail.items.spec import ITEMS, ItemFigures
 from guardrail.outcome import CERTIFIED, Feasible, Infeasible
 from guardrail.types import Frozen
 
-from .binding import hashes_of_fit, narrowed_plan, now, refuse_fitted, turns_of_records, unlike
+from .binding import hashes_of_fit, made, narrowed_plan, refuse_fitted, turns_of_records, unlike
 from .data.columns import open_records
 from .data.labels import refuse_contradictions
 from .data.questions import fingerprint
-from .data.records import Record, RecordFile, RecordHeader, package_versions
+from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
 from .fitting import DEFAULT_DELTA, fit, rule_named
@@ -229,7 +229,7 @@ def fit_artifact(
     options = {**settings.options, **({} if share is None else {"share": share})}
     outcome = fit(units.u, units.wrong, alpha=alpha, rule=rule, delta=delta, groups=units.group, **options)
     return CalibrationArtifact(
-        created=now(),
+        made=made(),
         model=header.model,
         plan=narrowed_plan(header.plan, spec),
         prompt=header.prompt,
@@ -238,7 +238,6 @@ def fit_artifact(
         data=_fingerprint(file, used, usable, scored, n_failed, settings.choice),
         outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
-        packages=package_versions(),
         fingerprint=header.probe.greedy if header.probe is not None else None,
     )
 

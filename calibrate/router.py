@@ -18,9 +18,8 @@ from guardrail.errors import UsageError
 from guardrail.outcome import CERTIFIED, Diagnostics, Infeasible, InfeasibleReason
 from guardrail.types import Frozen
 
-from .binding import now
 from .data.columns import open_records
-from .data.records import Record, RecordFile, package_versions
+from .data.records import Record, RecordFile
 from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
 from .pipeline import FitSettings, fit_artifact
@@ -112,7 +111,7 @@ def fit_router(
     }
     if not fits_others:
         artifacts[ALL_OTHERS] = _nothing_for_others(artifacts[groups[0]], groups)
-    return RouterArtifact(created=now(), artifacts=artifacts, packages=package_versions())
+    return RouterArtifact(artifacts=artifacts)
 
 
 def by_route(artifact: RouterArtifact, records: Sequence[Record]) -> dict[str, RecordTable]:

@@ -48,6 +48,7 @@ __all__ = [
     "CascadeOutcome",
     "DataFingerprint",
     "EstimatorChoice",
+    "Made",
     "RouterArtifact",
     "Spent",
     "StageShare",
@@ -145,6 +146,15 @@ class DataFingerprint(Frozen):
         return (self.n_cut_off or 0) > MANY_CUT_OFF * self.n_questions
 
 
+class Made(Frozen):
+    """When an artifact was made, and with what."""
+
+    at: str
+    """ISO 8601 with time zone."""
+    packages: dict[str, str]
+    """Versions of the packages that can move a number."""
+
+
 class Spent(Frozen):
     """The fits that the labels behind a threshold have carried, this one included, and what they spend together.
 
@@ -225,8 +235,8 @@ class CalibrationArtifact(Persisted):
     kind: Literal["threshold", "items"] = "threshold"
     """Whether whole answers are gated, or the items of answers (fields of JSON). With items ``outcome`` counts answers:
     accepted are those of which some item is kept, errors those that keep a wrong one."""
-    created: str
-    """When it was fitted, ISO 8601 with time zone."""
+    made: Made
+    """When it was fitted, and with which packages."""
     model: ModelIdentity
     """The model whose answers were calibrated."""
     plan: SamplingPlan
@@ -243,8 +253,6 @@ class CalibrationArtifact(Persisted):
     """The fitted threshold with its rule, alpha, counts, diagnostics, or the reason why there is none."""
     calibration: Scores = Field(repr=False)
     """The scores and errors themselves."""
-    packages: dict[str, str]
-    """Versions of the packages that were used."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
     fingerprint: Fingerprint | None = Field(default=None, exclude_if=lambda kept: kept is None, repr=False)
@@ -357,7 +365,7 @@ def uncalibrated(
     n = scores.n
     return CalibrationArtifact(
         kind="items" if isinstance(scores, ItemScores) else "threshold",
-        created="1970-01-01T00:00:00+00:00",  # so that the digest is the same in every process
+        made=Made(at="1970-01-01T00:00:00+00:00", packages={}),  # so that the digest is the same in every process
         model=model,
         plan=plan,
         prompt=prompt,
@@ -375,7 +383,6 @@ def uncalibrated(
         ),
         outcome=outcome,
         calibration=scores,
-        packages={},
     )
 
 
@@ -392,12 +399,8 @@ class RouterArtifact(Persisted):
 
     kind: Literal["router"] = "router"
     """Distinguishes the file from the artifact of a single guard."""
-    created: str
-    """When it was fitted, ISO 8601 with time zone."""
     artifacts: dict[str, CalibrationArtifact] = Field(min_length=1)
     """The artifact of each group by its name; that of `ALL_OTHERS`, if there is one, is for questions of no group."""
-    packages: dict[str, str]
-    """Versions of the packages that made it."""
 
     @model_validator(mode="after")
     def _one_procedure(self) -> Self:
@@ -476,8 +479,6 @@ class CascadeArtifact(Persisted):
 
     kind: Literal["cascade"] = "cascade"
     """Distinguishes the file from the artifact of a single guard."""
-    created: str
-    """When it was fitted, ISO 8601 with time zone."""
     stages: tuple[CalibrationArtifact, ...] = Field(min_length=2)
     """The parts that each stage's threshold is valid for: model, plan, prompt, estimator, labels and scores.
 
@@ -485,8 +486,6 @@ class CascadeArtifact(Persisted):
     """
     outcome: CascadeOutcome
     """The thresholds in force."""
-    packages: dict[str, str]
-    """Versions of the packages that made it."""
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted."""
     n_unmeasured: int = 0

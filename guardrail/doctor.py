@@ -149,8 +149,8 @@ def examine(
         artifact = next(iter(artifact.artifacts.values()))  # the groups share model, plan and score
     stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
     yield from _asked(artifact)
-    yield _age(artifact, max_age)
-    yield from _packages(artifact)
+    yield _age(stages[0], max_age)
+    yield from _packages(stages[0])
     yield from _shared_names()
     if models and len(models) != len(stages):
         named = ", ".join(stage.model.model for stage in stages)
@@ -294,12 +294,12 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
 
-def _age(artifact: CalibrationArtifact | CascadeArtifact, oldest: float) -> Finding:
+def _age(artifact: CalibrationArtifact, oldest: float) -> Finding:
     try:
-        created = datetime.fromisoformat(artifact.created)
+        created = datetime.fromisoformat(artifact.made.at)
         days = (datetime.now(UTC) - created).total_seconds() / 86_400
     except (TypeError, ValueError):
-        return Finding("age", "warn", f"creation time {artifact.created!r} cannot be read", "calibrate again")
+        return Finding("age", "warn", f"creation time {artifact.made.at!r} cannot be read", "calibrate again")
     if days < -1:  # clocks and time zones differ by less
         return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
     if days > oldest:
@@ -309,8 +309,8 @@ def _age(artifact: CalibrationArtifact | CascadeArtifact, oldest: float) -> Find
     return Finding("age", "ok", f"{max(days, 0):.0f} days old")
 
 
-def _packages(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
-    for name, calibrated in artifact.packages.items():
+def _packages(artifact: CalibrationArtifact) -> Iterator[Finding]:
+    for name, calibrated in artifact.made.packages.items():
         try:
             running = version(name)
         except PackageNotFoundError:

@@ -16,9 +16,9 @@ from guardrail.items.spec import ITEMS, ItemFigures, ItemRule, ItemScores, Items
 from guardrail.outcome import Diagnostics, Feasible, Infeasible, InfeasibleReason
 
 from .. import rules
-from ..binding import narrowed_plan, now, refuse_fitted, turns_of_records, unlike
+from ..binding import made, narrowed_plan, refuse_fitted, turns_of_records, unlike
 from ..data.columns import open_records
-from ..data.records import Record, RecordFile, package_versions
+from ..data.records import Record, RecordFile
 from ..data.split import Groups, Repeats, one_per_cluster, one_per_question
 from ..data.table import RecordTable, table_of
 from ..fitting import DEFAULT_DELTA
@@ -86,7 +86,7 @@ def fit_items_artifact(
     estimator = header.estimators[ITEMS]
     return CalibrationArtifact(
         kind="items",
-        created=now(),
+        made=made(),
         model=header.model,
         plan=narrowed_plan(header.plan, estimator),
         prompt=header.prompt,
@@ -95,7 +95,6 @@ def fit_items_artifact(
         data=_fingerprint(file, used, data, n_failed),
         outcome=_outcome(chosen, alpha, delta, found, data, figures),
         calibration=scores,
-        packages=package_versions(),
         fingerprint=header.probe.greedy if header.probe is not None else None,
         items=figures,
     )

@@ -343,7 +343,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
         ("error without gate", percent(diagnostics.base_error)),
         ("AUROC", describe_auroc(artifact)),
         ("most any rule accepts", percent(of.of_measured(diagnostics.max_acceptance) * of.measured)),
-        ("made", f"{artifact.created} with {', '.join(f'{k} {v}' for k, v in artifact.packages.items())}"),
+        ("made", f"{artifact.made.at} with {', '.join(f'{k} {v}' for k, v in artifact.made.packages.items())}"),
         ("digest", artifact.digest),
     ]
     rows += item_facts(artifact)

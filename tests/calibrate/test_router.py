@@ -106,7 +106,7 @@ def test_small_groups_and_questions_without_one_are_all_others(labelled: RecordF
 def test_a_group_is_fitted_as_its_records_alone_would_be(labelled: RecordFile, router: RouterArtifact) -> None:
     trees = [record for record in labelled.records if record.group == "trees"]
     alone = fit_artifact(few_of_one(labelled), score=KEY, alpha=0.3, delta=0.1 / 3, part=trees)
-    assert router.artifacts["trees"].model_copy(update={"created": alone.created}) == alone
+    assert router.artifacts["trees"].model_copy(update={"made": alone.made}) == alone
 
 
 def test_records_go_where_the_router_sends_their_questions(labelled: RecordFile, router: RouterArtifact) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from guardrail import Guardrail
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, Made
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError, ArtifactTamperedError
 from guardrail.files import Persisted, _digest
 from guardrail.review.candidates import CandidateRule
@@ -103,8 +103,8 @@ SAVED = json.dumps(ARTIFACT.model_dump(mode="json"))
 UNREADABLE = {
     "NaN": (SAVED.replace('"threshold": 0.25', '"threshold": NaN'), r"field 'outcome\.threshold' holds the number nan"),
     "infinity": (SAVED.replace('"threshold": 0.25', '"threshold": 1e999'), r"'outcome\.threshold' holds the number"),
-    "half a character": (SAVED.replace('"created": "', '"created": "\\ud83d'), r"field 'created' holds half of a surr"),
-    "half a character in a name": (SAVED.replace('"created"', '"\\ud83d"'), "it holds half of a surrogate pair"),
+    "half a character": (SAVED.replace('"at": "', '"at": "\\ud83d'), r"field 'made.at' holds half of a surr"),
+    "half a character in a name": (SAVED.replace('"made"', '"\\ud83d"'), "it holds half of a surrogate pair"),
     "brackets": ('{"schema_version": 1, "x": ' + "[" * 100_000, "cannot be read as JSON"),
     "levels": ('{"schema_version": 1, "x": ' + "[" * 400 + "]" * 400 + "}", "field 'x' holds values nested more than"),
     "digits": ('{"schema_version": 1' + "0" * 5000 + "}", "cannot be read as JSON"),
@@ -162,9 +162,9 @@ def test_same_weights_under_another_folder_name_are_the_same_model() -> None:
 
 def test_a_changed_copy_has_its_own_digest() -> None:
     assert ARTIFACT.digest.startswith("sha256:")
-    changed = ARTIFACT.model_copy(update={"created": "2001-01-01T00:00:00+00:00"})
+    changed = ARTIFACT.model_copy(update={"made": Made(at="2001-01-01T00:00:00+00:00", packages={})})
     assert changed.digest != ARTIFACT.digest
-    assert changed.model_copy(update={"created": ARTIFACT.created}).digest == ARTIFACT.digest
+    assert changed.model_copy(update={"made": ARTIFACT.made}).digest == ARTIFACT.digest
 
 
 def test_repr_does_not_print_thousands_of_scores() -> None:

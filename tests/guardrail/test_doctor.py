@@ -28,7 +28,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import read_records
 from guardrail import Guardrail, scorer
 from guardrail.__main__ import main
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
+from guardrail.artifact import CalibrationArtifact, CascadeArtifact, CascadeOutcome, Made, StageShare
 from guardrail.describe import promises
 from guardrail.doctor import Finding, examine
 from guardrail.errors import GuardrailError, MissingDependencyError, UsageError, load_entry_point, log
@@ -49,7 +49,7 @@ SCRIPTED = "python:tests.guardrail.test_doctor:MODEL"
 
 def saved(tmp_path: Path, model: Any = MODEL, **changed: Any) -> str:
     settings = {name: changed.pop(name) for name in ("threshold", "estimator") if name in changed}
-    fresh = {"created": datetime.now(UTC).isoformat(), **changed}
+    fresh = {"made": Made(at=datetime.now(UTC).isoformat(), packages={}), **changed}
     return str(make_artifact(model, **settings).model_copy(update=fresh).save(tmp_path / "artifact.json"))
 
 
@@ -174,14 +174,14 @@ def test_what_would_abstain_or_be_refused_fails(tmp_path: Path) -> None:
 
 
 def test_warnings_do_not_fail(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path = saved(tmp_path, created="2020-01-01T00:00:00+00:00", packages={"numpy": "1.0", "no-such-package": "1"})
+    path = saved(tmp_path, made=Made(at="2020-01-01T00:00:00+00:00", packages={"numpy": "1.0", "no-such-package": "1"}))
     assert main(["doctor", path, "--model", SCRIPTED]) == 0
     printed = capsys.readouterr().out
     assert "warn  age" in printed
     assert "1.0 calibrated" in printed
     for ahead, said in ((0.5, "ok    age: 0 days old"), (2.04, "warn  age: made 2.0 days from now")):
         created = (datetime.now(UTC) + timedelta(days=ahead)).isoformat()
-        main(["doctor", saved(tmp_path, created=created), "--model", SCRIPTED])
+        main(["doctor", saved(tmp_path, made=Made(at=created, packages={})), "--model", SCRIPTED])
         assert said in capsys.readouterr().out
     assert "no-such-package" not in printed
 
@@ -254,7 +254,7 @@ def saved_cascade(tmp_path: Path, *thresholds: float | None) -> str:
         rule="lec_joint", alpha=0.1, delta=None, n=200, stages=shares, interval=None,
         reason=None if any(at is not None for at in thresholds) else InfeasibleReason.TOO_FEW_ITEMS,
     )  # fmt: skip
-    cascade = CascadeArtifact(created=datetime.now(UTC).isoformat(), stages=stages, outcome=outcome, packages={})
+    cascade = CascadeArtifact(stages=stages, outcome=outcome)
     return str(cascade.save(tmp_path / "cascade.json"))
 
 
@@ -497,7 +497,7 @@ def test_other_weights_behind_the_same_name_are_a_warning(tmp_path: Path, caplog
 def test_the_operator_says_which_calibration_is_old(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], oldest: str | None, said: str
 ) -> None:
-    path = saved(tmp_path, created=(datetime.now(UTC) - timedelta(days=100)).isoformat())
+    path = saved(tmp_path, made=Made(at=(datetime.now(UTC) - timedelta(days=100)).isoformat(), packages={}))
     assert main(["doctor", path, *([] if oldest is None else ["--max-age-days", oldest])]) == 0
     assert said in capsys.readouterr().out
 

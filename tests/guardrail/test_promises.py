@@ -20,6 +20,7 @@ from guardrail.artifact import (
     CalibrationArtifact,
     CalibrationScores,
     CascadeOutcome,
+    Made,
     Spent,
     StageShare,
 )
@@ -219,7 +220,7 @@ def test_a_gate_that_stops_nothing_says_so() -> None:
 def test_a_promise_on_average_is_stated_without_at_most_on_every_page(rule: str, tmp_path: Path) -> None:
     """A rule that certifies nothing, also one of a user, is never read as a bound."""
     stored = ACRC.model_copy(update={"rule": rule, "threshold": 0.5})
-    path = artifact(stored, created=datetime.now(UTC).isoformat()).save(tmp_path / "artifact.json")
+    path = artifact(stored, made=Made(at=datetime.now(UTC).isoformat(), packages={})).save(tmp_path / "artifact.json")
     loaded = CalibrationArtifact.load(path)
     verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL, n=4).model_copy(update={"outcome": stored})).assess(
         "sure?"

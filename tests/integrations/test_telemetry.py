@@ -205,7 +205,7 @@ def test_a_cascade_decides_once_and_names_its_stage(otel: Otel) -> None:
     shares = tuple(StageShare(threshold=stage.threshold, n_accepted=1, n_errors=0) for stage in stages)
     none: dict[str, Any] = {"rule": "none", "alpha": 0.1, "delta": None, "n": 2, "interval": None}
     outcome = CascadeOutcome(stages=shares, **none)
-    artifact = CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
+    artifact = CascadeArtifact(stages=stages, outcome=outcome)
     system = Cascade([MODEL, large], artifact=artifact, on_verdict=otel.telemetry())
     invoked(system)
     asyncio.run(ainvoked(system))

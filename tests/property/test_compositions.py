@@ -185,7 +185,7 @@ def system(*stages: CalibrationArtifact) -> CascadeArtifact:
     none = all(stage.threshold is None for stage in stages)
     reason = InfeasibleReason.TOO_FEW_ITEMS if none else None
     outcome = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=2, stages=shares, interval=None, reason=reason)
-    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
+    return CascadeArtifact(stages=stages, outcome=outcome)
 
 
 # -- What they have to do ----------------------------------------------------------------------------------------------

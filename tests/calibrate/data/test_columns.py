@@ -83,7 +83,7 @@ def assert_columns(records: RecordTable) -> None:
 
 def content(file: RecordFile, key: str, **asked: Any) -> Any:
     artifact = fit_artifact(file, score=key, alpha=0.2, **asked)
-    return {name: value for name, value in artifact.content.items() if name != "created"}
+    return {name: value for name, value in artifact.content.items() if name != "made"}
 
 
 def test_a_fit_is_that_of_the_records(records_path: Path) -> None:

@@ -26,6 +26,7 @@ from calibrate.items.fit import fit_items_artifact
 from calibrate.items.rules import AnswerItems
 from calibrate.pipeline import held_out
 from calibrate.report.items import write_items_report
+from guardrail.artifact import Made
 from guardrail.errors import RecordError, UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
@@ -148,7 +149,7 @@ def result_of(call: Callable[[], Any]) -> Any:
 )
 def test_fits_are_those_of_the_records(both: tuple[RecordFile, RecordFile], options: dict[str, Any]) -> None:
     def fitted(file: RecordFile) -> Any:
-        return fit_items_artifact(file, alpha=0.2, **options).model_copy(update={"created": ""})
+        return fit_items_artifact(file, alpha=0.2, **options).model_copy(update={"made": Made(at="", packages={})})
 
     assert result_of(partial(fitted, both[0])) == result_of(partial(fitted, both[1]))
 

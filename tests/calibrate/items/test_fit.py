@@ -249,7 +249,7 @@ def test_the_score_of_items_is_fitted_as_a_gate_of_items_and_refuses_what_only_w
 ) -> None:
     """The score beside the items is that of the most certain one; a threshold on it would let whole answers through."""
     assert fit_artifact(file, score=ITEMS, alpha=0.1) == fit_items_artifact(file, alpha=0.1).model_copy(
-        update={"created": fit_artifact(file, score=ITEMS, alpha=0.1).created}
+        update={"made": fit_artifact(file, score=ITEMS, alpha=0.1).made}
     )
     with pytest.raises(UsageError, match="no rule for items named 'acrc'"):
         fit_artifact(file, score=ITEMS, alpha=0.1, rule="acrc")

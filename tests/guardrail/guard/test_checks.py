@@ -41,6 +41,7 @@ from guardrail import (
     UsageError,
     Verdict,
 )
+from guardrail.artifact import Made
 from guardrail.bindings import bindings_for
 from guardrail.decision import ThresholdGate
 from guardrail.judges import TextJudge
@@ -101,7 +102,7 @@ def test_an_abstention_path_that_is_none_is_refused_with_the_nearest_name(given:
 
 def test_a_guard_that_would_ask_its_own_model_again_is_refused() -> None:
     guard = guarded()
-    again = make_artifact(MODEL).model_copy(update={"created": "2030-01-01T00:00:00+00:00"})
+    again = make_artifact(MODEL).model_copy(update={"made": Made(at="2030-01-01T00:00:00+00:00", packages={})})
     paths = [
         guard,
         guard.with_config(tags=["x"]),

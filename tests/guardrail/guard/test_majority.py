@@ -105,7 +105,7 @@ def test_a_cascade_gives_out_the_vote_of_each_stage() -> None:
     stages = (artifact(threshold=0.1, model=unsure), artifact())
     shares = tuple(StageShare(threshold=stage.threshold, n_accepted=1, n_errors=0) for stage in stages)
     system = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=2, stages=shares, interval=None)
-    both = CascadeArtifact(created="1970", stages=stages, outcome=system, packages={})
+    both = CascadeArtifact(stages=stages, outcome=system)
     verdict = Cascade([unsure, MODEL], artifact=both).assess(QUESTION)
     assert (verdict.stage, verdict.candidate and verdict.candidate.text, verdict.cost.calls) == (2, "Paris", 8)
 

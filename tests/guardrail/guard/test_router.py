@@ -35,7 +35,7 @@ def artifacts(model: ScriptedChat = MODEL) -> dict[str, CalibrationArtifact]:
 
 
 def router_artifact(model: ScriptedChat = MODEL) -> RouterArtifact:
-    return RouterArtifact(created="2026-11-28T00:00:00+00:00", artifacts=artifacts(model), packages={})
+    return RouterArtifact(artifacts=artifacts(model))
 
 
 ARTIFACT = router_artifact()
@@ -217,7 +217,7 @@ def test_groups_of_different_procedures_are_no_router() -> None:
     other = ScriptedChat(script={HALF: ["yes"]}, name_of_model="other")
     mixed = {"easy": ARTIFACT.artifacts["easy"], "hard": make_artifact(other)}
     with pytest.raises(ValueError, match="group 'hard' has another model than the others"):
-        RouterArtifact(created="", artifacts=mixed, packages={})
+        RouterArtifact(artifacts=mixed)
 
 
 def test_all_groups_together_hold_with_one_minus_the_sum_of_what_they_spend() -> None:
@@ -228,7 +228,7 @@ def test_all_groups_together_hold_with_one_minus_the_sum_of_what_they_spend() ->
         "b": hard.model_copy(update={"spent": Spent(fits=1, delta=0.03)}),
         "c": closed.model_copy(update={"spent": Spent(fits=1, delta=0.5)}),
     }
-    both = RouterArtifact(created="", artifacts=parts, packages={})
+    both = RouterArtifact(artifacts=parts)
     assert together(both) == ("All 2 thresholds hold at once, and so for any mix of the groups, with 95 % confidence.")
 
 
@@ -240,7 +240,7 @@ def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
     parts = {"billing": make_artifact(chat, threshold=1.0), "shipping": make_artifact(chat, threshold=0.1)}
     names: dict[str, Any] = {
         "chat": chat,
-        "by_intent": RouterArtifact(created="", artifacts=parts, packages={}),
+        "by_intent": RouterArtifact(artifacts=parts),
     }
     exec(block, names)
     assert decided(names["answer"]) == ("billing", 1.0, True)

@@ -67,7 +67,7 @@ def artifact(*thresholds: float | None) -> CascadeArtifact:
         interval=None,
         reason=InfeasibleReason.TOO_FEW_ITEMS if none else None,
     )
-    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
+    return CascadeArtifact(stages=stages, outcome=outcome)
 
 
 def system(*thresholds: float | None, first: ScriptedChat = SMALL, **settings: Any) -> Cascade:

@@ -387,7 +387,7 @@ def test_a_cascade_refuses_a_stage_of_items() -> None:
         reason=None,
     )
     with pytest.raises(ValidationError, match="stage 1 gates items"):
-        CascadeArtifact(created="1970", stages=(artifact, artifact), outcome=outcome, packages={})
+        CascadeArtifact(stages=(artifact, artifact), outcome=outcome)
 
 
 # -- measured once

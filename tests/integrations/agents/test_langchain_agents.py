@@ -65,7 +65,7 @@ def agent_of(model: AgentChat, middleware: GuardrailMiddleware | Sequence[Any], 
 def router_of(model: AgentChat) -> RouterArtifact:
     """ "lax" accepts what half of the samples say, all others do not."""
     parts = {"lax": artifact_of(model, threshold=0.8), ALL_OTHERS: artifact_of(model, threshold=0.1)}
-    return RouterArtifact(created="2026-11-28T00:00:00+00:00", artifacts=parts, packages={})
+    return RouterArtifact(artifacts=parts)
 
 
 def test_a_router_judges_each_conversation_by_the_artifact_of_its_group() -> None:

@@ -42,7 +42,7 @@ def cascade() -> CascadeArtifact:
     stages = tuple(make_artifact(model, threshold=0.1, n=4) for model in models)
     shares = tuple(StageShare(threshold=0.1, n_accepted=1, n_errors=0) for _ in stages)
     outcome = CascadeOutcome(rule="none", alpha=0.1, delta=None, n=2, stages=shares, interval=None, reason=None)
-    return CascadeArtifact(created="1970", stages=stages, outcome=outcome, packages={})
+    return CascadeArtifact(stages=stages, outcome=outcome)
 
 
 class Served:

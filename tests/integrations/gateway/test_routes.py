@@ -16,7 +16,7 @@ from tests.integrations.gateway.test_gateway import key_named
 def by_group() -> RouterArtifact:
     """In "lax" every answer is accepted, in "strict" and in all others only certain ones."""
     strict, lax = (make_artifact(MODEL, threshold=threshold, n=4) for threshold in (0.1, 9.0))
-    return RouterArtifact(created="", artifacts={"lax": lax, "strict": strict, ALL_OTHERS: strict}, packages={})
+    return RouterArtifact(artifacts={"lax": lax, "strict": strict, ALL_OTHERS: strict})
 
 
 def of_messages(messages: Any) -> str:
