@@ -31,7 +31,7 @@ from .sampling.calls import SAMPLE_INDEX
 from .sampling.follow_ups import SCORE, Scoring, scorer_of
 from .sampling.models import resolve_model
 from .sampling.native import is_native
-from .sampling.probe import PROMPT, REPLIES, ProbeReport, inconsistent, unlike, wants_probe
+from .sampling.probe import PROMPT, ProbeReport, inconsistent, unlike, wants_probe
 from .sampling.prober import needs_probe, probe
 from .sampling.sampler import Sampler, draw
 from .specs import identify
@@ -428,11 +428,14 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, artifact: CalibrationArt
     if not needs_probe(model) or not wants_probe(plan):
         yield Finding("endpoint", "ok", "none: the model samples here, or the plan draws nothing that needs a probe")
         return
-    report, replies = _probed(model, plan)
+    report, probes = _probed(model, plan)
     problem = report.problem(plan)
     if problem is not None:
         unneeded = problem[0] is Unmeasured.NO_LOGPROBS and artifact is None
-        fault = inconsistent(report.lacking, replies) if report.lacking else problem[1]
+        fault = problem[1]
+        if report.lacking:
+            lacking, replies = report.lacking
+            fault = inconsistent(lacking, probes * replies)
         said = f". The server says: {report.said}" if report.said else ""
         if report.lacking:
             fix = ROUTING
@@ -454,20 +457,20 @@ def _endpoint(model: BaseChatModel, plan: SamplingPlan, artifact: CalibrationArt
         yield _weights(artifact.fingerprint, report.greedy)
 
 
-def _probed(model: BaseChatModel, plan: SamplingPlan, replies: int = REPLIES) -> tuple[ProbeReport, int]:
-    """The report of the last probe, and the number of replies to all: a router may send few requests to a provider."""
+def _probed(model: BaseChatModel, plan: SamplingPlan, probes: int = 1) -> tuple[ProbeReport, int]:
+    """The report of the last probe, and the number of probes: a router may send few requests to a provider."""
     report, _ = probe(model, plan, again=True)
     assert report is not None, "needs a probe"
-    if report.problem(plan) is None and plan.logprobs and replies < PROBES * REPLIES:
-        return _probed(model, plan, replies + REPLIES)
-    return report, replies
+    if report.problem(plan) is None and plan.logprobs and probes < PROBES:
+        return _probed(model, plan, probes + 1)
+    return report, probes
 
 
 def _weights(calibrated: Fingerprint | None, now: Fingerprint | None) -> Finding:
-    """Whether the endpoint still has the calibrated weights, as far as a greedy answer shows."""
+    """Whether the endpoint still has the calibrated weights, as far as greedy answers show."""
     if calibrated is None or now is None:
         whose = "the calibration" if calibrated is None else "this endpoint"
-        unseen = f"not compared: {whose} gave no greedy answer with log-probabilities. Other weights go unnoticed here"
+        unseen = f"not compared: {whose} gave no greedy answers with log-probabilities. Other weights go unnoticed here"
         return Finding(
             "weights",
             "ok" if calibrated is None else "warn",
@@ -480,7 +483,7 @@ def _weights(calibrated: Fingerprint | None, now: Fingerprint | None) -> Finding
             "audit on fresh questions (`calibrate audit`), or calibrate again"
         )
         return Finding("weights", "warn", f"not as at calibration: {difference}", fix)
-    return Finding("weights", "ok", f"the {len(now)} tokens of a greedy answer are as at calibration")
+    return Finding("weights", "ok", f"{len(now)} greedy answers are as at calibration, within the noise of a server")
 
 
 LONGEST = 16
@@ -505,8 +508,8 @@ def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
 
 NO_SERVER = "no server answers at this address: start it, or correct the address, and run doctor again"
 PROBES = 3
-"""Probes of an endpoint that must give log-probabilities: with 12 replies, the provider of every fourth request goes
-unnoticed once in 32 times."""
+"""Probes of an endpoint that must give log-probabilities: in 18 replies, the provider of every fourth request goes
+unnoticed once in 177 times."""
 UNLISTED = "calibrate collect --score graded_disagreement"
 ROUTING = (
     "not every provider behind this address gives log-probabilities: have the router use those that do (OpenRouter: "

@@ -228,8 +228,8 @@ def is_logprob(value: float) -> bool:
     return LEAST_LOGPROB <= value <= 1e-6
 
 
-Fingerprint = tuple[tuple[str, float], ...]
-"""Tokens of a greedy answer with their log-probabilities: other weights give others."""
+Fingerprint = tuple[tuple[tuple[str, float], ...], ...]
+"""Tokens of greedy answers with their log-probabilities: other weights give others."""
 
 
 class Sample(Frozen):

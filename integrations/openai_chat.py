@@ -31,7 +31,7 @@ from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
 from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
-from guardrail.sampling.probe import PROMPT, ProbeCall, ProbeReply
+from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import known_report
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
@@ -343,7 +343,7 @@ class OpenAICompatibleChat(NativeChat):
     async def aanswer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe on the event loop."""
         ask, started = probe_ask(call), time.perf_counter()
-        body = self._body([HumanMessage(PROMPT)], ask.settings)
+        body = self._body([HumanMessage(call.prompt)], ask.settings)
         attempted, endpoint = await self._sent(body), self._endpoint()
         # A pin is checked where answers are measured: a failed probe would hide the reason.
         outcome = outcome_of(ask, attempted, started, describe_error=endpoint.describe_error)

@@ -97,7 +97,7 @@ class Guardrail(GuardedChatModel):
     scorer: Scorer | None = Field(default=None, repr=False)
     """The scorer, for artifacts that were calibrated with one (docs/scores.md)."""
     probe: Literal["auto", "off"] = "auto"
-    """Whether an endpoint is probed before its samples are believed: five calls at the first question
+    """Whether an endpoint is probed before its samples are believed: a few calls at the first question
     (docs/endpoints.md). Local samplers and fakes are never probed."""
     turns: Literal["refuse", "mark"] = "refuse"
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of

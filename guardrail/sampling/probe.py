@@ -7,9 +7,9 @@ questions (`probe_calls`, `later_call`) and the report on the replies (`conclude
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
 from typing import Literal, Protocol, runtime_checkable
 
 from pydantic import Field
@@ -43,10 +43,10 @@ CERTAIN = -1e-4
 """Log-probability above which a token tells nothing about the temperature: it is certain at any temperature."""
 TOLERANCE = 0.05
 """Difference in nats between two reports of one token's log-probability that counts as rounding."""
-NOISE = 0.1
-"""Mean difference in nats of log-probabilities up to which two greedy answers may come from the same weights."""
-REPLIES = 4
-"""Replies to the calls of `probe_calls`."""
+OTHER_PROMPTS = ("Why is the sky blue? Answer in one sentence.", "Name the days of the week in order.")
+"""Further questions whose greedy answers show the weights."""
+NOISE = 0.08
+"""Mean difference in nats of log-probabilities up to which greedy answers may be of the same weights, see `unlike`."""
 LATER_CALLS = 4
 """Equal answers in a row that show a cache. A small model that gives four answers of its own to the question above is
 refused once in 3,000 probes (the embedded one; with two, once in 100)."""
@@ -59,7 +59,7 @@ replies do not tell."""
 
 @dataclass(frozen=True, slots=True)
 class ProbeCall:
-    """One call of the probe, which asks `PROMPT`.
+    """One call of the probe.
 
     Attributes:
         temperature: 1 for samples, 0 for a greedy answer.
@@ -67,6 +67,7 @@ class ProbeCall:
         seed: Seed to send.
         logprobs: Whether to ask for log-probabilities.
         max_tokens: Longest answer.
+        prompt: The question.
     """
 
     temperature: float
@@ -74,6 +75,7 @@ class ProbeCall:
     seed: int
     logprobs: bool
     max_tokens: int = MAX_TOKENS
+    prompt: str = PROMPT
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,14 +145,14 @@ class ProbeReport(Frozen):
     """Whether the same seed gave the same answer twice. Needed for nothing but repeating a run."""
     logprobs: bool | None = None
     """Whether finite log-probabilities came back with every answer. None where they were not asked for."""
-    lacking: int = Field(default=0, exclude_if=lambda lacking: not lacking)
-    """Replies without log-probabilities among `REPLIES`, where others had them."""
+    lacking: tuple[int, int] | None = Field(default=None, exclude_if=lambda lacking: lacking is None)
+    """Replies without log-probabilities, and all replies, where some had them and some had not."""
     basis: Basis | None = None
     """The distribution that log-probabilities describe. None if they were not asked for."""
     fingerprint: str | None = None
     """The server's name for its configuration (``system_fingerprint``)."""
     greedy: Fingerprint | None = Field(default=None, exclude_if=lambda greedy: greedy is None)
-    """The greedy answer with its log-probabilities, by which other weights are noticed; None without them."""
+    """Greedy answers with their log-probabilities, by which other weights are noticed; None without them."""
     cost: Cost = Cost()
     """The cost of the probe."""
 
@@ -182,7 +184,7 @@ class ProbeReport(Frozen):
                 "server's sampling settings or remove the cache"
             )
         if plan.logprobs and self.lacking:
-            return Unmeasured.NO_LOGPROBS, inconsistent(self.lacking, REPLIES)
+            return Unmeasured.NO_LOGPROBS, inconsistent(*self.lacking)
         if plan.logprobs and self.logprobs is False:
             return (
                 Unmeasured.NO_LOGPROBS,
@@ -240,17 +242,19 @@ def wants_probe(plan: SamplingPlan) -> bool:
 
 
 def probe_calls(plan: SamplingPlan, seed: int = 1) -> tuple[ProbeCall, ...]:
-    """The first four calls: two answers at once, another seed, that seed again, and greedy.
+    """The first calls: two answers at once, another seed, that seed again, and greedy, also to `OTHER_PROMPTS`.
 
     Args:
-        plan: Says whether log-probabilities are asked for. A model whose primary answer is sampled may take no other
-            temperature than 1, so it is not asked at 0, and it gets room for its thoughts.
+        plan: Says whether log-probabilities are asked for, which the answers to other questions are for. A model whose
+            primary answer is sampled may take no other temperature than 1, so it is not asked at 0, and it gets room
+            for its thoughts.
         seed: The first seed; the other is the next. A fresh one at each probe, or a cache would answer the later ones.
     """
     sampled = plan.primary == "sampled"
     call = ProbeCall(1.0, 1, seed + 1, plan.logprobs, max(MAX_TOKENS, plan.max_tokens) if sampled else MAX_TOKENS)
     greedy = replace(call, seed=seed, temperature=1.0 if sampled else 0.0)
-    return (replace(call, n=2, seed=seed), call, call, greedy)
+    others = OTHER_PROMPTS if plan.logprobs and not sampled else ()
+    return (replace(call, n=2, seed=seed), call, call, greedy, *(replace(greedy, prompt=each) for each in others))
 
 
 def later_call(calls: Sequence[ProbeCall], number: int = 0) -> ProbeCall:
@@ -306,7 +310,7 @@ def conclude(
         seeded: Whether seeds were sent.
     """
     cost = sum((reply.cost for reply in (*replies, *later)), start=Cost())
-    pair, other, again, greedy = replies
+    pair, other, again, greedy, *_ = replies
     every = (*replies, *later)
     # A missing reply could have shown a cache, so nothing is concluded from the others.
     if failures := [reply for reply in every if reply.error]:
@@ -329,11 +333,11 @@ def conclude(
         # Where all answers are equal, equal ones for one seed show nothing.
         seed=None if distinct == 1 else seed,
         logprobs=logprobs,
-        lacking=lacking if lacking < len(replies) else 0,
-        basis=(_basis(greedy, [pair, other, again]) if calls[-1].temperature == 0 else "unknown") if logprobs else None,
+        lacking=(lacking, len(replies)) if 0 < lacking < len(replies) else None,
+        basis=(_basis(greedy, [pair, other, again]) if calls[3].temperature == 0 else "unknown") if logprobs else None,
         fingerprint=next((reply.fingerprint for reply in replies if reply.fingerprint), None),
-        greedy=tuple(zip(greedy.tokens, greedy.logprobs or (), strict=True))
-        if logprobs and calls[-1].temperature == 0 and greedy.tokens
+        greedy=tuple(tuple(zip(each.tokens, each.logprobs or (), strict=True)) for each in replies[3:])
+        if logprobs and calls[3].temperature == 0 and greedy.tokens
         else None,
         cost=cost,
     )
@@ -342,15 +346,31 @@ def conclude(
 def unlike(before: Fingerprint, now: Fingerprint) -> str:
     """The difference of two fingerprints that noise does not explain, in words; "" if there is none.
 
-    Compared are the log-probabilities up to the first token that differs, since later ones follow another text. The
-    same weights in float32 and bfloat16 differ by .03 on average; weights that were rounded to 8 bits or fewer give
-    another text after the first tokens (SmolLM2-135M).
+    Compared are the log-probabilities of the tokens up to the first that differs, since later ones follow another text:
+    the mean over all answers of how far the two lie apart, in nats. Of the token that differs this is the least
+    difference that explains it: where one of two tokens had the probability p, the other one had at most 1 - p.
+
+    Measured on SmolLM2-135M: the same weights in bfloat16, alone and in batches of 2 to 16, or in float32, differ by at
+    most .03, and in every batch a near tie gave another token. Weights rounded to 8 bits differ by .03 to .05, which
+    cannot be told from that; to 6 bits by .06, to 5 by .17, to 4 by .27, to 3 by 1.0.
     """
-    same = list(takewhile(lambda pair: pair[0][0] == pair[1][0], zip(before, now, strict=False)))
-    if len(same) < len(before):
-        return f"token {len(same) + 1} of the greedy answer is another one"
-    mean = sum(abs(old - new) for (_, old), (_, new) in same) / max(1, len(same))
-    return f"log-probabilities differ by {mean:.2f} on average" if mean > NOISE else ""
+    apart = [difference for old, new in zip(before, now, strict=False) for difference in _apart(old, new)]
+    mean = sum(apart) / max(1, len(apart))
+    return f"log-probabilities of greedy answers differ by {mean:.2f} on average" if mean > NOISE else ""
+
+
+def _apart(before: Sequence[tuple[str, float]], now: Sequence[tuple[str, float]]) -> Iterator[float]:
+    """The differences of two greedy answers to one question, see `unlike`."""
+    for (old, was), (new, value) in zip(before, now, strict=False):
+        if old != new:
+            yield max(abs(value - was), value - _rest(was), was - _rest(value))
+            return
+        yield abs(value - was)
+
+
+def _rest(value: float) -> float:
+    """The log-probability of all other tokens together."""
+    return math.log(max(-math.expm1(value), 1e-9))
 
 
 def _cached(replies: Sequence[ProbeReply], later: Sequence[ProbeReply]) -> bool:

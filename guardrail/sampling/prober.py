@@ -27,7 +27,6 @@ from .limits import take_slot
 from .native import is_native
 from .probe import (
     LATER_CALLS,
-    PROMPT,
     Probeable,
     ProbeCall,
     ProbeReply,
@@ -263,7 +262,7 @@ def _answer(model: Probeable, call: ProbeCall) -> Effect:
 
 def _invocation(model: BaseChatModel, call: ProbeCall, params: Mapping[str, Any]) -> Effect:
     quiet, settings = with_settings(model, params)
-    bound, prompt, config = quiet.bind(**settings), [HumanMessage(PROMPT)], RunnableConfig(callbacks=[])
+    bound, prompt, config = quiet.bind(**settings), [HumanMessage(call.prompt)], RunnableConfig(callbacks=[])
     return Effect(partial(bound.invoke, prompt, config), partial(bound.ainvoke, prompt, config))
 
 

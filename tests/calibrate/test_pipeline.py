@@ -51,9 +51,9 @@ def test_artifact_binds_what_the_records_say(labelled: RecordFile, artifact: Cal
     assert artifact.data.sha256 == hashlib.sha256(b"".join(rows)).hexdigest()
     assert artifact.calibration.group is None  # a category is not a cluster
     assert artifact.fingerprint is None  # a local model was not probed
-    probed = header.model_copy(update={"probe": ProbeReport(greedy=(("a", -0.5),))})
+    probed = header.model_copy(update={"probe": ProbeReport(greedy=((("a", -0.5),),))})
     of_endpoint = fit_artifact(RecordFile(labelled.path, probed, labelled.records), score=KEY, alpha=0.15, rule="acrc")
-    assert of_endpoint.fingerprint == (("a", -0.5),)
+    assert of_endpoint.fingerprint == ((("a", -0.5),),)
 
 
 def test_outcome_is_that_of_the_rule_on_the_arrays(labelled: RecordFile, artifact: CalibrationArtifact) -> None:

@@ -145,7 +145,7 @@ def test_doctor_fails_and_says_what_the_server_said(endpoint: Endpoint, mode: st
 
 
 @pytest.mark.parametrize(
-    ("mode", "faults", "shown"), [("no_logprobs", 1, "1 of 4"), ("logprobs_sometimes", math.inf, "1 of 8")]
+    ("mode", "faults", "shown"), [("no_logprobs", 1, "1 of 6"), ("logprobs_sometimes", math.inf, "1 of 12")]
 )
 @pytest.mark.parametrize("bound", [True, False])
 def test_doctor_finds_a_provider_without_log_probabilities(

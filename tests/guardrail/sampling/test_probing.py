@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import math
 import os
 import subprocess
 import sys
@@ -86,9 +87,11 @@ def test_an_honest_endpoint() -> None:
     assert report.lines()[-1] == "log-probabilities: yes, of the raw distribution"
 
 
-def test_four_calls_at_most() -> None:
-    assert len(CALLS) == 4
-    assert [call.temperature for call in CALLS] == [1, 1, 1, 0]
+def test_a_probe_has_few_calls() -> None:
+    """Every guard of an endpoint makes them before its first question; two more give the fingerprint."""
+    assert [call.temperature for call in CALLS] == [1, 1, 1, 0, 0, 0]
+    assert [call.temperature for call in probe_calls(SamplingPlan())] == [1, 1, 1, 0]
+    assert len({call.prompt for call in CALLS[3:]}) == 3
 
 
 def test_equal_samples_condemn_whatever_else_is_right() -> None:
@@ -163,15 +166,31 @@ def test_different_answers_that_are_all_certain_are_not_measured() -> None:
     assert concluded(**one).basis == "raw"
 
 
-def test_other_weights_show_in_the_greedy_answer() -> None:
+def test_other_weights_show_in_greedy_answers() -> None:
     """A provider that swaps a quantisation behind a name would otherwise keep the threshold of other scores."""
     kept = concluded().greedy
-    assert kept == (("g", -1.5), ("!", 0.0))
+    assert kept == ((("g", -1.5), ("!", 0.0)),)
     assert unlike(kept, kept) == ""
-    assert unlike(kept, (("g", -1.55), ("!", -0.1))) == ""  # .075 on average, which noise may be
-    assert unlike(kept, (("g", -1.65), ("!", -0.1))) == "log-probabilities differ by 0.12 on average"
-    assert unlike(kept, (("g", -1.5), ("?", 0.0))) == "token 2 of the greedy answer is another one"
-    assert unlike(kept, kept[:1]) == "token 2 of the greedy answer is another one"  # an answer that ends earlier
+    assert unlike(kept, ((("g", -1.55), ("!", -0.1)),)) == ""  # .075 on average, which noise may be
+    assert unlike(kept, ((("g", -1.65), ("!", -0.1)),)).endswith("differ by 0.12 on average")
+    # All answers count: .02, .02 and .25.
+    three = ((("a", -1.0),), (("b", -1.0),), (("c", -1.0),))
+    assert unlike(three, ((("a", -1.02),), (("b", -0.98),), (("c", -1.25),))).endswith("differ by 0.10 on average")
+    assert unlike(kept, ((("g", -1.5),),)) == ""  # an answer that ends earlier, at a near tie perhaps
+
+
+def test_another_token_shows_other_weights_unless_both_may_have_been_as_likely() -> None:
+    """Servers compute in batches, and a near tie then gives another token: that is no other model."""
+    tie = ((("a", -0.1), ("b", -1.1), ("c", -0.1)),)
+    assert unlike(tie, ((("a", -0.1), ("d", -1.2), ("x", -3.0)),)) == ""  # (0 + .1) / 2
+    # A token of probability .99 leaves .01 to all others, and one of them has .9 now: log(.9 / .01) = 4.5
+    sure = ((("a", math.log(0.99)),),)
+    assert unlike(sure, ((("b", math.log(0.9)),),)).endswith("differ by 4.50 on average")
+    assert unlike(sure, ((("b", math.log(0.99)),),)).endswith("differ by 4.60 on average")
+    assert unlike(((("a", 0.0),),), ((("b", 0.0),),)).endswith("differ by 20.72 on average")  # finite: at least 1e-9
+
+
+def test_without_log_probabilities_there_is_no_fingerprint() -> None:
     assert concluded(greedy=replace(HONEST[3], logprobs=None)).greedy is None
     sampled = conclude([replace(call, temperature=1.0) for call in CALLS], HONEST)  # a model that takes no other
     assert sampled.greedy is None
@@ -195,7 +214,7 @@ def test_a_model_that_spends_its_tokens_on_thought_is_told_apart_from_a_degenera
     assert problem[0] is Unmeasured.MODEL_FAILED
     assert "--max-tokens" in problem[1]
     assert report.lines() == ["no answer within 24 tokens, all spent on thought"]
-    for plan, expected in ((SamplingPlan(n=3, max_tokens=512), [512] * 4), (SamplingPlan(n=3, max_tokens=24), [])):
+    for plan, expected in ((SamplingPlan(n=3, max_tokens=512), [512] * 6), (SamplingPlan(n=3, max_tokens=24), [])):
         assert [call.max_tokens for call in longer_calls(CALLS, [silent, *HONEST[1:]], plan)] == expected
         assert longer_calls(CALLS, HONEST, plan) == []
 

@@ -257,7 +257,7 @@ class Endpoint:
         if mode == "finish_missing":
             del choice["finish_reason"]
         plain = mode == "logprobs_with_top_only" and not isinstance(body.get("top_logprobs"), int)
-        plain = plain or (mode == "logprobs_sometimes" and self.requests % 7 == 0)
+        plain = plain or (mode == "logprobs_sometimes" and self.requests % 9 == 0)
         if body.get("logprobs") and not plain and mode not in ("no_logprobs", "tool"):
             choice["logprobs"] = {"content": self._tokens(question, text, float(body.get("temperature", 1.0)), mode)}
         return choice
