@@ -27,9 +27,9 @@ from calibrate.fitting import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.gate import accepts
-from guardrail.monitor import DriftMonitor, RiskMonitor, jump
-from guardrail.monitor.base import STAKES
+from guardrail.monitor import Drift, RiskState, jump
 from guardrail.monitor.drift import SLOPES
+from guardrail.monitor.state import STAKES
 from guardrail.outcome import Feasible
 from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
@@ -150,11 +150,12 @@ def artifact_of(u: NDArray[np.float64]) -> CalibrationArtifact:
 def drift(change: Change, seed: int) -> tuple[Run, list[float]]:
     """Run one stream through a drift monitor; also return its log-wealth over the questions."""
     stream = stream_of(change, seed)
-    monitor = DriftMonitor(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
-    wealth = [monitor.update(score).log_wealth for score in stream.u.tolist()]
-    at = monitor.state.alarmed_at
-    if at is None:
+    test = Drift(artifact_of(stream.known[0]), delta=DELTA, seed=seed)
+    state, bets = test.take(test.start, *stream.u.tolist())
+    wealth = [bet.log_wealth for bet in bets]
+    if state.alarm is None:
         return Run(False, None, len(wealth)), wealth
+    at = state.alarm.at
     return Run(at <= QUIET, None if at <= QUIET else at - QUIET, at), wealth[:at]
 
 
@@ -165,18 +166,18 @@ def risk(change: Change, seed: int, rate: float) -> tuple[Run, list[float], tupl
     n_asked = stream.u.size - QUIET
     if not isinstance(gate, Feasible):
         return Run(False, None, 0), [], (n_asked, 0, 0)
-    monitor = RiskMonitor(change.alpha, delta=DELTA, min_audit_rate=rate)
+    state = RiskState.start(HARNESS.digest, change.alpha, DELTA, rate)
     accepted = accepts(stream.u, gate.threshold)
     counts = (n_asked, int(accepted[QUIET:].sum()), int(stream.error[QUIET:][accepted[QUIET:]].sum()))
     wealth = []
     for at, (is_accepted, error) in enumerate(zip(accepted.tolist(), stream.error.tolist(), strict=True), start=1):
         if is_accepted and rng.random() < rate:
-            monitor.update(bool(error))
-        wealth.append(monitor.state.log_wealth)
-        if monitor.alarmed:
+            state, _ = state.take(bool(error))
+        wealth.append(state.log_wealth)
+        if state.alarm is not None:
             early = at <= QUIET
-            return Run(early, None if early else at - QUIET, monitor.state.n), wealth, counts
-    return Run(False, None, monitor.state.n), wealth, counts
+            return Run(early, None if early else at - QUIET, state.n), wealth, counts
+    return Run(False, None, state.n), wealth, counts
 
 
 def delay_cells(runs: Sequence[Run], change: Change) -> str:
@@ -262,11 +263,9 @@ def speed(seconds: float) -> None:
 
     scores = np.random.default_rng(0).normal(size=101_000).tolist()
     artifact = artifact_of(np.array(scores[:1_000]))
-    monitor = DriftMonitor(artifact)
-    start = time.perf_counter()
-    for score in scores[1_000:21_000]:
-        monitor.update(score)
-    print(f"updates in memory: {monitor.state.n / (time.perf_counter() - start):,.0f}/s")
+    test, start = Drift(artifact), time.perf_counter()
+    state, _ = test.take(test.start, *scores[1_000:21_000])
+    print(f"updates in memory: {state.n / (time.perf_counter() - start):,.0f}/s")
     with postgres.server() as url, ReviewStore(url) as store:
         shared = Monitors(store).drift("drift", artifact)
         with ThreadPoolExecutor(THREADS) as threads:
@@ -339,10 +338,10 @@ def main() -> None:
             print(f"{start} risk, audits {100 * rate:g} % | {after} | {cells} |", flush=True)
             if rate == AUDITS[0] and change.swap is not None:
                 paths["risk"] = [wealth for _, wealth, _ in checked[:20]]
-                titles["risk"] = f"RiskMonitor, all answers audited: {change.data.name}"
+                titles["risk"] = f"Risk, all answers audited: {change.data.name}"
         if change.swap is not None:
             paths["drift"] = [wealth for _, wealth in watched[:20]]
-            titles["drift"] = f"DriftMonitor, no labels: {change.data.name}"
+            titles["drift"] = f"Drift, no labels: {change.data.name}"
     print("\n| unchanged stream (simulated) | ever alarmed after 1,000 | ever alarmed after 10,000 |")
     print("|---|---|---|")
     for name, early, late in false_alarms(10_000, 2_000, seed=1):

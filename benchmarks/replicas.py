@@ -194,7 +194,7 @@ def run(
     with postgres.server() as url, tempfile.TemporaryDirectory() as name:
         with ReviewStore(url) as store:
             Monitors(store).drift("drift", ARTIFACT)
-            Monitors(store).risk("quiet", 0.1)
+            Monitors(store).risk("quiet", ARTIFACT)
         replicas = Replicas(url, Path(name))
         try:
             for _ in range(pages):

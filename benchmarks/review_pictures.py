@@ -181,7 +181,7 @@ def monitors_picture(browser: Any) -> bytes:
     artifact = make_artifact(ScriptedChat()).model_copy(update={"calibration": calibration})
     with tempfile.TemporaryDirectory() as folder, ReviewStore(f"{folder}/reviews.db", clock=lambda: clock[0]) as store:
         drift = Monitors(store).drift("support desk: drift", artifact)
-        risk = Monitors(store).risk("support desk: risk", 0.1)
+        risk = Monitors(store).risk("support desk: risk", artifact)
         for i, score in enumerate([*rng.normal(size=260), *rng.normal(loc=1.0, size=80)]):
             clock[0] += 3_000.0
             drift.update(score)

@@ -18,8 +18,7 @@ from guardrail.describe import Nouns, nouns_of
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges import JudgeSpec
-from guardrail.monitor import Alarm, DriftMonitor
-from guardrail.monitor.drift import Reference
+from guardrail.monitor import Alarm, Drift
 
 from ..data.records import RecordFile, RecordReader, read_records
 from ..evaluation.audit import CascadeAudit, PromiseTest, audit_cascade, audit_router, prepared
@@ -187,22 +186,20 @@ def _compare_scores(
         raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
     file = open_pool(records)
     file, key = prepared(file, artifact, _key(file, estimator), labels=False)
-    reference, stored = Reference(artifact), (record.scores.get(key) for record in file.records)
-    scores = [reference.compared(score) for score in stored if score is not None]
+    test, stored = Drift(artifact, delta=delta), (record.scores.get(key) for record in file.records)
+    scores = [test.reference.compared(score) for score in stored if score is not None]
     if key == ITEMS:
         scores = [mean_uncertainty([item.uncertainty for item in record.items or ()]) for record in file.records]
     measured = [value for value in scores if value is not None]
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
-    monitor = DriftMonitor(artifact, delta=delta)
-    for value in measured:
-        monitor.update(value)
-    alarm, left_out = monitor.alarm, len(file.records) - len(measured)
+    state, _ = test.take(test.start, *measured)
+    alarm, left_out = state.alarm, len(file.records) - len(measured)
     if as_json:
-        report = {"alarm": None if alarm is None else alarm.model_dump(), "n": monitor.state.n, "left_out": left_out}
+        report = {"alarm": None if alarm is None else alarm.shown, "n": state.n, "left_out": left_out}
         _print_json({"artifact": artifact.digest, **report})
     else:
-        _print_drift(alarm, monitor.state.n, left_out, nouns_of(artifact))
+        _print_drift(alarm, state.n, left_out, nouns_of(artifact))
         flags = " ".join(f"--records {shlex.quote(str(each))}" for each in records)
         finish([], f"calibrate audit {flags} --artifact {listed([path])} (needs labels)")
     return alarm is not None

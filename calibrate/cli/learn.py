@@ -16,6 +16,7 @@ from guardrail.describe import nouns_of
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
 from guardrail.items.spec import bounds_answers
+from guardrail.monitor.state import money
 from guardrail.notebook import percent
 
 from ..data.progress import bar
@@ -314,36 +315,26 @@ def _feed_monitor(
     monitors = Monitors(store)
     own = pool.of(artifact)
     smallest = min((item.chance for item in own.items if item.audited), default=None)
-    begun = monitors.known_risk(name)
-    if begun is not None and begun.state.artifact is None and begun.state.n > 0:
-        print_line(
-            f"Monitor {name} was started without an artifact; from now on it audits {artifact.digest} only.", "yellow"
-        )
-    shared = monitors.known_risk(name, artifact=artifact.digest)
+    shared = monitors.known_risk(name, artifact)
     if shared is None:
         if smallest is None:
             raise UsageError(
                 "no answer was audited yet, so the audit rate of the new monitor is unknown. Start it when the first "
                 "audits have arrived."
             )
-        shared = monitors.risk(name, artifact.alpha, min_audit_rate=smallest, artifact=artifact.digest)
-    elif shared.state.alpha != artifact.alpha:
-        raise UsageError(
-            f"monitor {name!r} tests alpha {shared.state.alpha:g}, the artifact promises {artifact.alpha:g}. Start one "
-            "under another name."
-        )
+        shared = monitors.risk(name, artifact, min_audit_rate=smallest)
     with bar(console, "Monitoring", "audits") as progress:
         new = feed(own, shared, missing=missing, progress=progress)
     state = shared.state
     waits = waiting([item for item in own.items if item.audited], missing)
     more = "" if waits is None else f"; {waits.decided} decided ones wait behind item {waits.item}"
     print_line(
-        f"Monitor {name}: {new} new audits, {state.n} in all{more}; wealth {state.wealth:.3g}, alarm at "
+        f"Monitor {name}: {new} new audits, {state.n} in all{more}; wealth {money(state.log_wealth):.3g}, alarm at "
         f"{1 / state.delta:g}."
     )
     view = next(view for view in monitors.all() if view.name == name)
-    if view.alarm is not None:
-        console.print(Panel(escape(view.alarm.detail), title="Alarm", title_align="left", border_style="red"))
+    if view.state.alarm is not None:
+        console.print(Panel(escape(view.state.alarm.detail), title="Alarm", title_align="left", border_style="red"))
     if view.acknowledged:
         print_line(
             f"The alarm of monitor {name} was acknowledged: it never alarms again, and no switch holds answers back "

@@ -5,15 +5,18 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Sequence, Set
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 from guardrail.errors import UsageError
-from guardrail.monitor import RiskMonitor
 from guardrail.monitor.risk import interval_of
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..rules.certificate import interval
 from .pool import Missing, ReviewedItem, ReviewPool, settled, until_open
+
+if TYPE_CHECKING:
+    from guardrail.review import RiskMonitor
 
 __all__ = ["AcceptedError", "accepted_error", "feed", "given_items", "refuse_open_as_wrong"]
 
@@ -99,7 +102,7 @@ def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", p
 
     Only up to the first audit that is still open: which ones are decided first may depend on whether they are right,
     and a monitor that sees the decided ones only would then be misled. Audits that expired are left out, and so are
-    those of another artifact than the monitor's, where it is bound to one.
+    those of another artifact than the monitor's.
 
     Args:
         pool: The queue.
@@ -115,7 +118,7 @@ def feed(pool: ReviewPool, monitor: RiskMonitor, *, missing: Missing = "wait", p
     """
     refuse_open_as_wrong(missing)
     state = monitor.state
-    audits = [item for item in pool.items if item.audited and state.artifact in (None, item.verdict.artifact)]
+    audits = [item for item in pool.items if item.audited and item.verdict.artifact == state.artifact]
     used = until_open(audits) if missing == "wait" else audits
     for done, item in enumerate(used, start=1):
         if item.correct is not None:

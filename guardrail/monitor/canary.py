@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import lru_cache
+from typing import Any, Self
 
 from pydantic import NonNegativeInt
 
 from ..errors import UsageError
-from .base import Alarm, Bet, BettingState, Keeper, Monitor, check_unit
 from .drift import SLOPES, Grid, gains_of, uniforms
+from .state import Bet, BettingState, check_unit
 
-__all__ = ["BASELINE", "CanaryMonitor", "CanaryState"]
+__all__ = ["BASELINE", "CanaryState"]
 
 BASELINE = 8
 """Scores of a question with which its later scores are compared."""
@@ -21,12 +22,27 @@ _grid = lru_cache(maxsize=4096)(Grid.of)
 
 
 class CanaryState(BettingState):
-    """The state of a `CanaryMonitor`; its size does not grow after the baseline."""
+    """Tests "the known questions are answered as certainly as in their first rounds".
 
-    BETS = len(SLOPES)
+    Known questions are not exchangeable with those of the calibration, so each is compared with itself only. Its first
+    `BASELINE` scores are its `Grid`, in which every later score is ranked among all scores of this question
+    before it. While nothing changes, the scores of a question are exchangeable over the rounds, so its p-values are
+    independent and uniform *exactly* (see `Grid`). Questions are drawn apart from each other, so the p-values of all of
+    them, one after another, are independent, too. The money bets on them as for drift, in both directions.
 
+    A score that is missing is left out. That is valid if it is missing for a cause that does not look at the rounds.
+    The size of the state does not grow after the baseline.
+    """
+
+    kind = "canary"
+    SETTINGS = ("questions", "delta")
+
+    questions: int
+    """Number of questions."""
     seed: int
     """Seed of the randomiser that breaks ties."""
+    shares: tuple[float, ...] = (1 / len(SLOPES),) * len(SLOPES)
+    """The share of the wealth in each bet; sums to 1."""
     baseline: tuple[tuple[float, ...], ...]
     """The first scores of each question, at most `BASELINE`."""
     counts: tuple[tuple[NonNegativeInt, ...], ...]
@@ -34,53 +50,31 @@ class CanaryState(BettingState):
     rounds: NonNegativeInt = 0
     """Rounds so far."""
 
+    @classmethod
+    def start(cls, questions: int, *, delta: float = 0.05, seed: int | None = None) -> Self:
+        """The state before the first round; ``seed`` is a fresh one by default.
 
-class CanaryMonitor(Monitor[CanaryState]):
-    """Tests "the known questions are answered as certainly as in their first rounds".
-
-    Known questions are not exchangeable with those of the calibration, so each is compared with itself only. Its first
-    `BASELINE` scores are its `Grid`, in which every later score is ranked among all scores of this question
-    before it. While nothing changes, the scores of a question are exchangeable over the rounds, so its p-values are
-    independent and uniform *exactly* (see `Grid`). Questions are drawn apart from each other, so the p-values of all of
-    them, one after another, are independent, too. The money bets on them as a `DriftMonitor` does, in both directions.
-
-    A score that is missing is left out. That is valid if it is missing for a cause that does not look at the rounds.
-
-    Args:
-        questions: Number of questions.
-        delta: Probability of ever raising a false alarm, over all rounds, in (0, 1).
-        seed: Seed of the randomiser; None for a fresh one.
-        on_alarm: As for `DriftMonitor`.
-        keeper: Keeps the state; default: this process. ``Keeper(state)`` continues from a state.
-    """
-
-    kind = "drift"
-
-    def __init__(
-        self,
-        questions: int,
-        *,
-        delta: float = 0.05,
-        seed: int | None = None,
-        on_alarm: Callable[[Alarm], object] | None = None,
-        keeper: Keeper[CanaryState] | None = None,
-    ) -> None:
+        Raises:
+            UsageError: A delta that is not a probability.
+        """
         check_unit("delta", delta)
-        seed = secrets.randbits(62) if seed is None else seed
         empty: tuple[tuple[()], ...] = ((),) * questions
-        start = CanaryState(delta=delta, seed=seed, shares=CanaryState.even(), baseline=empty, counts=empty)
-        super().__init__(start, keeper or Keeper(), on_alarm)
+        seed = secrets.randbits(62) if seed is None else seed
+        return cls(questions=questions, delta=delta, seed=seed, baseline=empty, counts=empty)
 
-    def update(self, scores: Sequence[float | None]) -> CanaryState:
-        """Take in a round: the score of each question, None where it was not measured."""
-        return self._update(lambda state: self.take(state, scores))
+    def take(self, scores: Sequence[float | None]) -> tuple[Self, list[Bet]]:
+        """The state after a round, and a bet for each question that was measured and has its baseline.
 
-    def take(self, state: CanaryState, scores: Sequence[float | None]) -> tuple[CanaryState, list[Bet]]:
-        """The state after a round, and a bet for each question that was measured and has its baseline."""
-        bets = list[Bet]()
-        if len(scores) != len(state.baseline):
-            raise UsageError(f"the canary has {len(state.baseline)} questions, got {len(scores)} scores.")
-        baseline, counts = [*state.baseline], [*state.counts]
+        Args:
+            scores: The score of each question, None where it was not measured.
+
+        Raises:
+            UsageError: Another number of scores.
+        """
+        if len(scores) != self.questions:
+            raise UsageError(f"the canary has {self.questions} questions, got {len(scores)} scores.")
+        baseline, counts, bets = [*self.baseline], [*self.counts], list[Bet]()
+        state = self.model_copy(update={"rounds": self.rounds + 1})
         for i, score in enumerate(scores):
             if score is None:
                 continue
@@ -92,18 +86,8 @@ class CanaryMonitor(Monitor[CanaryState]):
             p, counts[i] = _grid(baseline[i], seed).take(counts[i], score, *uniforms(seed, str(sum(counts[i]))))
             state = state.bet(gains_of(p))
             bets.append(Bet(float(score), p, state.log_wealth))
-        changed = {"baseline": tuple(baseline), "counts": tuple(counts), "rounds": state.rounds + 1}
-        return state.model_copy(update=changed), bets
+        return state.model_copy(update={"baseline": tuple(baseline), "counts": tuple(counts)}), bets
 
-    def _adopted(self, state: CanaryState) -> CanaryState:
-        if len(state.baseline) != len(self._start.baseline):
-            raise UsageError(f"the saved canary has {len(state.baseline)} questions, not {len(self._start.baseline)}.")
-        return state
-
-    def _detail(self, state: CanaryState) -> str:
-        return (
-            f"The canary's questions are no longer answered as certainly as in their first {BASELINE} rounds: "
-            f"{state.n} scores in {state.rounds} rounds refute it (false alarm probability "
-            f"{state.delta:g}). The model or its server changed, so the calibrated guarantee may no longer "
-            "apply: look at the provider's notices, audit accepted answers, and calibrate again."
-        )
+    def finding(self) -> dict[str, Any]:
+        """The rounds."""
+        return {"rounds": self.rounds}

@@ -6,12 +6,11 @@ import hashlib
 import logging
 import math
 from bisect import bisect_left
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
-from langchain_core.messages import BaseMessage
 from pydantic import NonNegativeInt, PositiveInt
 
 from ..artifact import CalibrationArtifact
@@ -21,9 +20,9 @@ from ..gate import EVERY_QUESTION
 from ..items.spec import mean_uncertainty
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
-from .base import STAKES, Alarm, Bet, BettingState, Keeper, Monitor, check_unit
+from .state import STAKES, Bet, BettingState, check_unit
 
-__all__ = ["CELLS", "SLOPES", "DriftMonitor", "DriftState", "Grid", "Reference", "uniforms"]
+__all__ = ["CELLS", "SLOPES", "Drift", "DriftState", "Grid", "Reference", "uniforms"]
 
 log = logging.getLogger("guardrail")
 
@@ -100,129 +99,25 @@ def gains_of(p: float) -> Any:
 
 
 class DriftState(BettingState):
-    """The state of a `DriftMonitor`; its size is bounded."""
+    """The state of a test of drift, which `Drift` carries out; its size is bounded."""
 
-    BETS = len(SLOPES)
+    kind = "drift"
+    SETTINGS = ("artifact", "delta", "seed")
 
+    artifact: str
+    """Digest of the artifact whose calibration scores are the reference."""
     seed: int
     """Seed of the randomiser that breaks ties."""
-    calibration_digest: str
-    """Digest of the artifact whose calibration scores are the reference."""
+    shares: tuple[float, ...] = (1 / len(SLOPES),) * len(SLOPES)
+    """The share of the wealth in each bet; sums to 1."""
     counts: tuple[NonNegativeInt, ...] = ()
     """Scores seen by cell of the `Grid`; empty before the first."""
     recent: float = 0.5
     """Mean p-value, exponentially weighted towards the latest; below 0.5: less certain than at calibration."""
 
-
-class DriftMonitor(Monitor[DriftState]):
-    """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
-
-    Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
-    calibration scores resolves. While calibration and stream are exchangeable the p-values are independent and uniform
-    *exactly*. Small p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
-    Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
-
-    For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
-    questions are exchangeable with it as long as nothing changes.
-
-    An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
-    longer applies, whichever way the scores moved.
-
-    Args:
-        artifact: Its stored calibration scores are the reference.
-        delta: Probability of ever raising a false alarm, in (0, 1).
-        seed: Seed of the randomiser theta and of the tie-breakers.
-        on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
-            while it raises.
-        keeper: Keeps the state; default: this process. ``Keeper(state)`` continues from a state.
-    """
-
-    kind = "drift"
-    needs_scores = True
-    """A guard has it admit its artifact, and shows it each verdict once."""
-
-    def __init__(
-        self,
-        artifact: CalibrationArtifact,
-        *,
-        delta: float = 0.05,
-        seed: int = 0,
-        on_alarm: Callable[[Alarm], object] | None = None,
-        keeper: Keeper[DriftState] | None = None,
-    ) -> None:
-        check_unit("delta", delta)
-        self._reference, self._nouns = Reference(artifact), nouns_of(artifact)
-        self.grid = Grid.of(self._reference.scores, seed)
-        digest, shares = artifact.digest, DriftState.even()
-        start = DriftState(delta=delta, seed=seed, calibration_digest=digest, shares=shares)
-        super().__init__(start, keeper or Keeper(), on_alarm)
-
-    def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
-        """Take in the score of one question, accepted or not.
-
-        If the artifact has a scope, scores above its cut are left out: no calibration score lies
-        there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
-
-        Args:
-            uncertainty: The score.
-            key: In a review store: names the question, so that a second update with it changes nothing.
-
-        Raises:
-            UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
-        """
-        return self._update(lambda state: self.take(state, uncertainty), key)
-
-    def take(self, state: DriftState, *scores: float) -> tuple[DriftState, list[Bet]]:
-        """The state after these scores, and their bets; none for a score that is left out."""
-        bets = list[Bet]()
-        for score in filter(self._reference.in_scope, scores):
-            # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
-            tie, theta = uniforms(state.seed, str(state.n))
-            p, counts = self.grid.take(state.counts, float(score), tie, theta)
-            state = state.bet(gains_of(p), counts=counts, recent=state.recent + _RECENT * (p - state.recent))
-            bets.append(Bet(float(score), p, state.log_wealth))
-        return state, bets
-
-    def score(self, verdict: Verdict) -> float | None:
-        """The score of a verdict that is taken in; None if it is left out. See `Reference.score`."""
-        return self._reference.score(verdict)
-
-    def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
-        """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=monitor.watch)``.
-
-        `Reference.score` says which verdicts are left out and which are refused.
-        """
-        score = self.score(verdict)
-        if score is not None:
-            self.update(score)
-
-    def admit(self, artifact: CalibrationArtifact) -> None:
-        """Accept a guard of this artifact or refuse it; called by `Guardrail`. See `Reference.admit`."""
-        self._reference.admit(artifact)
-
-    def _adopted(self, state: DriftState) -> DriftState:
-        own = self._start
-        # Its counts are of another grid, in which the same cell means other scores.
-        if state.calibration_digest != own.calibration_digest:
-            raise UsageError(
-                f"the saved monitor compares with artifact {state.calibration_digest}, not {own.calibration_digest}. "
-                "Start a new monitor for a new artifact."
-            )
-        if (state.delta, state.seed) != (own.delta, own.seed):
-            raise UsageError(
-                f"the saved monitor has delta {state.delta} and seed {state.seed}; the arguments are {own.delta} and "
-                f"{own.seed}. Give the same values, or use another name."
-            )
-        return state
-
-    def _detail(self, state: DriftState) -> str:
-        way, nouns = "less" if state.recent < 0.5 else "more", self._nouns
-        does = "Calls are made" if nouns is CALLS else "Questions are answered"
-        return (
-            f"{does} {way} certainly than at calibration: {state.n} scores refute that they are alike (false alarm "
-            f"probability {state.delta:g}). The calibrated guarantee no longer applies: look at recent {nouns.asked}, "
-            f"audit accepted {nouns.many}, and calibrate again on {nouns.asked} like them."
-        )
+    def finding(self) -> dict[str, Any]:
+        """The direction."""
+        return {"less_certain": self.recent < 0.5}
 
 
 def uniforms(seed: int, name: str) -> tuple[float, float]:
@@ -233,7 +128,7 @@ def uniforms(seed: int, name: str) -> tuple[float, float]:
 
 
 class Reference:
-    """Decides which verdicts a drift monitor takes in: those of its artifact, and of artifacts with the same scores.
+    """Decides which verdicts a test of drift takes in: those of its artifact, and of artifacts with the same scores.
 
     Args:
         artifact: Its calibration scores are the reference.
@@ -317,6 +212,53 @@ class Reference:
             self._artifact.digest,
             artifact,
         )
+
+
+class Drift:
+    """Tests "run-time uncertainty scores are exchangeable with the calibration scores" without any label.
+
+    Every new score is ranked among the calibration scores and all scores before it, as far as a `Grid` of the
+    calibration scores resolves. While calibration and stream are exchangeable the p-values are independent and uniform
+    *exactly*. Small p means less certain than usual. The money bets on p by the functions 1 + s (p - 1/2).
+    Only the counts are kept, so that the state stays small and an update costs the same after any number of them.
+
+    For two stages the scores are those of the first call, which every verdict has, and the reference is the scale: new
+    questions are exchangeable with it as long as nothing changes.
+
+    An alarm says that the questions or the model changed, not that the error rate did: the guarantee of the artifact no
+    longer applies, whichever way the scores moved.
+
+    Args:
+        artifact: Its stored calibration scores are the reference.
+        delta: Probability of ever raising a false alarm, in (0, 1).
+        seed: Seed of the randomiser theta and of the tie-breakers.
+    """
+
+    def __init__(self, artifact: CalibrationArtifact, *, delta: float = 0.05, seed: int = 0) -> None:
+        check_unit("delta", delta)
+        self.reference = Reference(artifact)
+        self.grid = Grid.of(self.reference.scores, seed)
+        calls = nouns_of(artifact) is CALLS
+        self.start = DriftState(artifact=artifact.digest, delta=delta, seed=seed, calls=calls)
+        """The state before the first score."""
+
+    def take(self, state: DriftState, *scores: float) -> tuple[DriftState, list[Bet]]:
+        """The state after the scores of some questions, accepted or not, and their bets.
+
+        If the artifact has a scope, scores above its cut are left out: no calibration score lies
+        there. So a change that only moves questions past the cut shows as fewer answers, not as an alarm.
+
+        Raises:
+            UsageError: A score is not finite. Leave out questions that could not be measured, and count them.
+        """
+        bets = list[Bet]()
+        for score in filter(self.reference.in_scope, scores):
+            # Named by the number of the update, so that a saved and loaded monitor draws the same numbers.
+            tie, theta = uniforms(state.seed, str(state.n))
+            p, counts = self.grid.take(state.counts, float(score), tie, theta)
+            state = state.bet(gains_of(p), counts=counts, recent=state.recent + _RECENT * (p - state.recent))
+            bets.append(Bet(float(score), p, state.log_wealth))
+        return state, bets
 
 
 def _scoring(artifact: CalibrationArtifact) -> dict[str, object]:

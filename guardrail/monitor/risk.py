@@ -4,42 +4,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 
 from ..errors import UsageError
-from .base import STAKES, Alarm, Bet, BettingState, Keeper, Monitor, check_unit
+from .state import STAKES, Bet, BettingState, check_unit
 
-__all__ = ["RiskMonitor", "RiskState", "interval_of", "log_wealth"]
+__all__ = ["RiskState", "interval_of", "log_wealth"]
 
 
 class RiskState(BettingState):
-    """The state of a `RiskMonitor`."""
-
-    BETS = len(STAKES)
-
-    alpha: float
-    """Error rate among accepted answers that was promised."""
-    min_audit_rate: float
-    """Smallest probability with which an accepted answer is audited; bets are sized for it."""
-    artifact: str | None = None
-    """Digest of the artifact that accepted the answers; None if it was not given."""
-    tallies: tuple[tuple[float, int, int], ...] = ()
-    """(audit rate, audited answers, wrong ones among them)."""
-
-    def after(self, *, error: bool, audit_rate: float) -> RiskState:
-        """The state after one more audited answer; see `RiskMonitor.update`."""
-        # At this bet a right answer at the smallest audit rate takes all the money: 1 - lambda alpha / q = 0.
-        largest = self.min_audit_rate / self.alpha
-        gains = 1 + np.array(STAKES) * largest * (float(error) - self.alpha) / audit_rate
-        counts = {rate: (audited, wrong) for rate, audited, wrong in self.tallies}
-        audited, wrong = counts.get(audit_rate, (0, 0))
-        counts[audit_rate] = (audited + 1, wrong + int(error))
-        return self.bet(gains, tallies=tuple((rate, *pair) for rate, pair in sorted(counts.items())))
-
-
-class RiskMonitor(Monitor[RiskState]):
     """Tests "the error rate among accepted answers is at most alpha" on audited accepted answers, at any time.
 
     Null hypothesis: given everything before, the next accepted answer is wrong with probability at most alpha. For
@@ -54,46 +29,41 @@ class RiskMonitor(Monitor[RiskState]):
 
     It does not see errors among answers that were held back, nor auditors' mistakes (an auditor who calls right answers
     wrong with probability r needs alpha + r).
-
-    Args:
-        alpha: Promised error rate among accepted answers, in (0, 1).
-        delta: Probability of ever raising a false alarm, in (0, 1).
-        min_audit_rate: Smallest audit probability that will occur, in (0, 1].
-        artifact: Digest of the artifact that accepts the answers (``artifact.digest``). Evidence against one
-            artifact says nothing about another, so a state of another artifact is refused; a state without one is
-            assigned to this artifact.
-        on_alarm: Called once with the `Alarm`, immediately if the state already has one; and again at the next update
-            while it raises.
-        keeper: Keeps the state; default: this process. ``Keeper(state)`` continues from a state.
     """
 
     kind = "risk"
+    SETTINGS = ("artifact", "alpha", "delta", "min_audit_rate")
 
-    def __init__(
-        self,
-        alpha: float,
-        *,
-        delta: float = 0.05,
-        min_audit_rate: float = 1.0,
-        artifact: str | None = None,
-        on_alarm: Callable[[Alarm], object] | None = None,
-        keeper: Keeper[RiskState] | None = None,
-    ) -> None:
+    artifact: str
+    """Digest of the artifact that accepts the answers: evidence against one says nothing about another."""
+    alpha: float
+    """Error rate among accepted answers that was promised."""
+    min_audit_rate: float
+    """Smallest probability with which an accepted answer is audited; bets are sized for it."""
+    shares: tuple[float, ...] = (1 / len(STAKES),) * len(STAKES)
+    """The share of the wealth in each bet; sums to 1."""
+    tallies: tuple[tuple[float, int, int], ...] = ()
+    """(audit rate, audited answers, wrong ones among them)."""
+
+    @classmethod
+    def start(cls, artifact: str, alpha: float, delta: float, min_audit_rate: float, *, calls: bool = False) -> Self:
+        """The state before the first audit.
+
+        Raises:
+            UsageError: A number that is not a probability.
+        """
         check_unit("alpha", alpha)
+        check_unit("delta", delta)
         if not 0 < min_audit_rate <= 1:
             raise UsageError(f"min_audit_rate must be in (0, 1], got {min_audit_rate}. Write 0.1 to audit one in ten.")
-        check_unit("delta", delta)
-        settings: dict[str, Any] = {"alpha": alpha, "delta": delta, "min_audit_rate": min_audit_rate}
-        start = RiskState(**settings, artifact=artifact, shares=RiskState.even())
-        super().__init__(start, keeper or Keeper(), on_alarm)
+        return cls(artifact=artifact, alpha=alpha, delta=delta, min_audit_rate=min_audit_rate, calls=calls)
 
-    def update(self, error: bool, *, audit_rate: float | None = None, key: str | None = None) -> RiskState:
-        """Take in one audited accepted answer.
+    def take(self, error: bool, audit_rate: float | None = None) -> tuple[Self, list[Bet]]:
+        """The state after one more audited answer, and the bet on it.
 
         Args:
             error: Whether it was wrong: true or false, or 1 or 0.
             audit_rate: Probability with which *this* answer was chosen for audit; default: ``min_audit_rate``.
-            key: In a review store: names the answer, so that a second update with it changes nothing.
 
         Raises:
             UsageError: An audit rate below the declared smallest one, or above 1; an error that is neither true nor
@@ -102,51 +72,29 @@ class RiskMonitor(Monitor[RiskState]):
         # By equality: 1 and 0 pass, while None (an answer nobody could judge) must not count as right.
         if error not in (True, False):
             raise UsageError(f"error must be True or False, got {error!r}. Leave out answers that could not be judged.")
-        smallest = self._start.min_audit_rate
-        rate = smallest if audit_rate is None else float(audit_rate)
-        if not smallest <= rate <= 1:
+        rate = self.min_audit_rate if audit_rate is None else float(audit_rate)
+        if not self.min_audit_rate <= rate <= 1:
             raise UsageError(
-                f"audit_rate must be in [{smallest}, 1], got {audit_rate}: bets are sized for the "
+                f"audit_rate must be in [{self.min_audit_rate}, 1], got {audit_rate}: bets are sized for the "
                 "declared smallest rate. Start a new monitor with a smaller min_audit_rate."
             )
+        # At this bet a right answer at the smallest audit rate takes all the money: 1 - lambda alpha / q = 0.
+        largest = self.min_audit_rate / self.alpha
+        gains = 1 + np.array(STAKES) * largest * (float(error) - self.alpha) / rate
+        counts = {known: (audited, wrong) for known, audited, wrong in self.tallies}
+        audited, wrong = counts.get(rate, (0, 0))
+        counts[rate] = (audited + 1, wrong + int(error))
+        after = self.bet(gains, tallies=tuple((known, *pair) for known, pair in sorted(counts.items())))
+        return after, [Bet(float(error), rate, after.log_wealth)]
 
-        def take(state: RiskState) -> tuple[RiskState, list[Bet]]:
-            after = state.after(error=bool(error), audit_rate=rate)
-            return after, [Bet(float(error), rate, after.log_wealth)]
+    @property
+    def interval(self) -> tuple[float, float, float] | None:
+        """Estimate of the error rate among accepted answers with 95 % bounds; see `interval_of`."""
+        return interval_of(self.tallies, self.min_audit_rate)
 
-        return self._update(take, key)
-
-    def interval(self, level: float = 0.95) -> tuple[float, float, float] | None:
-        """Estimate of the error rate among accepted answers, with bounds; see `interval_of`."""
-        return interval_of(self.state.tallies, self._start.min_audit_rate, level)
-
-    def _adopted(self, state: RiskState) -> RiskState:
-        own = self._start
-        if (state.alpha, state.delta, state.min_audit_rate) != (own.alpha, own.delta, own.min_audit_rate):
-            raise UsageError(
-                f"the saved monitor has alpha {state.alpha}, delta {state.delta}, audit rate {state.min_audit_rate}; "
-                f"the arguments are {own.alpha}, {own.delta} and {own.min_audit_rate}. Give the same values or start "
-                "a new monitor."
-            )
-        if own.artifact is not None and state.artifact not in (None, own.artifact):
-            raise UsageError(
-                f"the saved monitor audits artifact {state.artifact}, not {own.artifact}. Start a new monitor for a "
-                "new artifact; in the review store, under a new name."
-            )
-        return state if own.artifact is None else state.model_copy(update={"artifact": own.artifact})
-
-    def _detail(self, state: RiskState) -> str:
-        interval = interval_of(state.tallies, state.min_audit_rate)
-        audits = (
-            ""
-            if interval is None
-            else f" Audits suggest {interval[0]:.1%} (bounds {interval[1]:.1%} to {interval[2]:.1%})."
-        )
-        return (
-            f"The error rate among accepted answers exceeds the promised {state.alpha:.0%}: {state.n} audits "
-            f"refute it (false alarm probability {state.delta:g}).{audits} Hold answers back or switch to a "
-            "stricter threshold, and calibrate again on recent questions."
-        )
+    def finding(self) -> dict[str, Any]:
+        """The promise and the estimate."""
+        return {"alpha": self.alpha, "estimate": self.interval}
 
 
 def interval_of(

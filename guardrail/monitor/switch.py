@@ -4,41 +4,33 @@ from __future__ import annotations
 
 import math
 import threading
-from typing import Literal
 
 from ..errors import UsageError
-from .base import Alarm
+from .state import Alarm
 
 __all__ = ["SafetySwitch"]
 
 
 class SafetySwitch:
-    """The reaction of a guard to an alarm: apply a stricter threshold, or accept nothing. Thread-safe.
+    """The reaction of a guard to an alarm: accept nothing, or apply a stricter threshold. Thread-safe.
 
-    Pass it to a guard, ``Guardrail(..., switch=switch)``, and as ``on_alarm=switch.alarm`` to monitors.
+    Pass it to a guard, ``Guardrail(..., switch=switch)``. `guardrail.review.Monitors.switch` makes one that follows
+    the monitors of a database.
 
     Args:
-        then: "abstain" accepts nothing after an alarm; "stricter" accepts at most ``threshold``.
-        threshold: For "stricter", of an artifact that was fitted beforehand, e.g. at half of alpha. Finite; a guard
-            refuses a value that is not below the threshold of its artifact.
+        threshold: After an alarm, accept at most this: the threshold of an artifact that was fitted beforehand, e.g. at
+            half of alpha. Finite; a guard refuses a value that is not below the threshold of its artifact. None, also
+            for an infeasible artifact, accepts nothing.
 
     Raises:
-        UsageError: A threshold that is missing, not finite, or not needed.
+        UsageError: A threshold that is not finite.
     """
 
-    def __init__(self, then: Literal["abstain", "stricter"] = "abstain", *, threshold: float | None = None) -> None:
-        if then not in ("abstain", "stricter"):
-            raise UsageError(f"then must be 'abstain' or 'stricter', got {then!r}")
-        # Both ways: without a threshold nothing would be stricter, and beside "abstain" it would never be read.
-        if (then == "stricter") != (threshold is not None):
-            raise UsageError(
-                "a stricter threshold goes with then='stricter' and only with it: that of an artifact fitted at a "
-                "smaller alpha (None there means infeasible: use then='abstain')"
-            )
+    def __init__(self, *, threshold: float | None = None) -> None:
         if threshold is not None and not math.isfinite(threshold):
             raise UsageError(
                 f"threshold must be a finite number, got {threshold}, which accepts everything or nothing. Compute one "
-                "beforehand, of an artifact fitted at a smaller alpha; to accept nothing use then='abstain'."
+                "beforehand, of an artifact fitted at a smaller alpha; leave it out to accept nothing."
             )
         self._threshold = threshold
         self._lock = threading.Lock()
@@ -57,7 +49,7 @@ class SafetySwitch:
             raise UsageError(
                 f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "
                 "alarm would hold nothing back. Use a smaller one, of an artifact fitted at a smaller "
-                "alpha, or SafetySwitch('abstain')."
+                "alpha, or none: SafetySwitch()."
             )
 
     @property
@@ -79,10 +71,6 @@ class SafetySwitch:
         """Why an answer that the gate accepts may not pass; None if it may. A gate without a score gives None."""
         # A tuple that is replaced, never changed: a reader needs no lock.
         return self._alarms[-1].detail if self._alarms and not self._stricter(uncertainty) else None
-
-    def allows(self, uncertainty: float) -> bool:
-        """Whether an answer that the gate accepts may pass."""
-        return self.objection(uncertainty) is None
 
     def _stricter(self, uncertainty: float | None) -> bool:
         return self._threshold is not None and uncertainty is not None and uncertainty <= self._threshold

@@ -26,13 +26,14 @@ from .errors import (  # noqa: E402
 )
 from .hooks import ask_reviewer, audit_sample, content_of, ticket  # noqa: E402
 from .item import ACTIONS, Candidate, Content, Decision, Event, Item, ItemDecision, Stats, by_items  # noqa: E402
-from .monitors import Monitors, SharedDrift, SharedSwitch  # noqa: E402
+from .monitors import CanaryMonitor, DriftMonitor, Monitors, RiskMonitor, SharedSwitch  # noqa: E402
 from .purging import Purged  # noqa: E402
 from .store import Lease, ReviewStore, WorkLease  # noqa: E402
 
 __all__ = [
     "ACTIONS",
     "AlreadyDecidedError",
+    "CanaryMonitor",
     "Candidate",
     "CandidateRule",
     "CandidateSet",
@@ -40,6 +41,7 @@ __all__ = [
     "Decision",
     "Deliverer",
     "Destination",
+    "DriftMonitor",
     "Event",
     "Item",
     "ItemDecision",
@@ -50,7 +52,7 @@ __all__ = [
     "Purged",
     "ReviewError",
     "ReviewStore",
-    "SharedDrift",
+    "RiskMonitor",
     "SharedSwitch",
     "Stats",
     "StoreUnavailableError",

@@ -13,10 +13,12 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, Literal, get_args
 
+from pydantic import ValidationError
 from sqlalchemy import Row, String, and_, cast, delete, exists, func, insert, literal, or_, select, update
 from sqlalchemy.engine import Connection
 
 from ..errors import UsageError
+from ..monitor import Alarm
 from ..plain_json import sha256_hex, visible
 from . import tables
 from .database import Database
@@ -105,7 +107,7 @@ class Destination:
 def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -> dict[str, Any]:
     shared = {"id": identity, "type": event, "at": line.at}
     if item is None:
-        return {**shared, "alarm": json.loads(line.detail)}
+        return {**shared, "alarm": _alarm(line)}
     if event == "review.created":
         some = {"ticket": item.id, "key": item.key, "kind": item.content.kind, "deadline": item.deadline}
         return {**shared, **some, "metadata": item.content.metadata}
@@ -114,11 +116,21 @@ def _facts(identity: str, event: EventType, line: Row[Any], item: Item | None) -
     )
 
 
+def _alarm(line: Row[Any]) -> dict[str, Any]:
+    """The alarm in a line of the trail, with the name of its monitor and its words."""
+    numbers = json.loads(line.detail)
+    try:
+        alarm = Alarm.from_stored({field: value for field, value in numbers.items() if field != "name"})
+    except ValidationError:  # a line that an application wrote; the next messages must not wait for it
+        return {"name": "", "detail": line.detail, **numbers}
+    return {**numbers, "detail": alarm.detail}
+
+
 def _said(event: EventType, line: Row[Any], item: Item | None, *, texts: bool) -> tuple[str, dict[str, str]]:
     """Title and facts for people."""
     if item is None:
-        detail = json.loads(line.detail)
-        return f"Alarm of the monitor {detail['name']}", {"What": detail["detail"]}
+        alarm = _alarm(line)
+        return f"Alarm of the monitor {alarm['name']}", {"What": alarm["detail"]}
     kind = {"answer": "An answer", "tool_call": "A tool call", "audit": "An audit"}[item.content.kind]
     if item.content.to_label:
         kind = "An answer to label"

@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> int:
     with ReviewStore(database) as store:
         views = Monitors(store).all()
     for view in views:
-        alarm = "acknowledged alarm" if view.acknowledged else "ALARM" if view.alarm else "no alarm"
-        line = f"{view.name} ({view.kind}): {view.n} updates, ln(wealth) {view.log_wealth:.2f}, {alarm}"
+        state = view.state
+        alarm = "acknowledged alarm" if view.acknowledged else "ALARM" if state.alarm else "no alarm"
+        line = f"{view.name} ({state.kind}): {state.n} updates, ln(wealth) {state.log_wealth:.2f}, {alarm}"
         sys.stdout.write(visible(line, one_line=True) + "\n")
-    return int(any(view.alarm is not None and not view.acknowledged for view in views))
+    return int(any(view.state.alarm is not None and not view.acknowledged for view in views))

@@ -1,9 +1,8 @@
-"""Monitors whose state lives in the review store's database: shared by processes, safe against restarts and kills.
+"""Monitors in the review store's database: shared by processes, safe against restarts and kills.
 
     monitors = Monitors(store)
-    switch = monitors.switch()
     drift = monitors.drift("drift", artifact)
-    guard = Guardrail(..., switch=switch, on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
+    guard = Guardrail(..., switch=monitors.switch(), on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
 
 Every update is one transaction: it locks the row, bets, and writes row, history and alarm. A process that is killed at
 any instruction leaves all of that or nothing. An alarm is also a line of the audit trail.
@@ -18,20 +17,18 @@ import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from queue import SimpleQueue
-from typing import Any, Literal, TypeVar
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from langchain_core.messages import BaseMessage
-from pydantic import ValidationError
 from sqlalchemy import insert, select, update
 from sqlalchemy.engine import Connection
 from sqlalchemy.exc import SQLAlchemyError
 
 from ..artifact import CalibrationArtifact
+from ..describe import CALLS, nouns_of
 from ..errors import UsageError
-from ..files import problem_of
-from ..monitor import Alarm, CanaryMonitor, CanaryState, DriftMonitor, DriftState, RiskMonitor, RiskState, SafetySwitch
-from ..monitor.base import BettingState, Keeper, Taking, parse_state
-from ..monitor.risk import interval_of
+from ..monitor import Alarm, CanaryState, Drift, DriftState, RiskState, SafetySwitch
+from ..monitor.state import Bet, BettingState
 from ..types import Frozen
 from ..verdict import Verdict
 from .errors import StoreUnavailableError
@@ -39,7 +36,7 @@ from .limits import LONGEST_KEY, LONGEST_NAME, check_text, passes, storable
 from .store import ReviewStore
 from .tables import LONGEST_MONITOR, SYSTEM, insert_into, log, monitors, steps
 
-__all__ = ["MonitorStep", "MonitorView", "Monitors", "SharedDrift", "SharedSwitch"]
+__all__ = ["CanaryMonitor", "DriftMonitor", "MonitorStep", "MonitorView", "Monitors", "RiskMonitor", "SharedSwitch"]
 
 POINTS = 2_000
 """Largest number of points read of a history."""
@@ -47,7 +44,9 @@ _SHORTEST_WAIT, _LONGEST_WAIT = 1.0, 5.0
 """Limits of the time a thread waits for another thread that reads the database."""
 _log = logging.getLogger("guardrail")
 State = TypeVar("State", bound=BettingState)
-_KINDS: dict[str, type[BettingState]] = {"risk": RiskState, "drift": DriftState, "canary": CanaryState}
+Taking: TypeAlias = Callable[[State], tuple[State, list[Bet]]]
+"""The state after some bets, from the state before them, and these bets."""
+_KINDS: dict[str, type[BettingState]] = {kind.kind: kind for kind in (RiskState, DriftState, CanaryState)}
 
 
 class MonitorStep(Frozen):
@@ -66,79 +65,58 @@ class MonitorStep(Frozen):
 
 
 class MonitorView(Frozen):
-    """Summary of a monitor for display."""
+    """A monitor for display."""
 
     name: str
     """Its name."""
-    kind: Literal["risk", "drift", "canary"]
-    """Subject of its test: the error rate of answers, the drift of scores, or that of the scores of known questions."""
-    n: int
-    """Updates so far."""
-    delta: float
-    """Probability of ever raising a false alarm; the alarm line is ln(1/delta)."""
-    log_wealth: float
-    """Natural logarithm of the betting wealth now."""
-    alarm: Alarm | None
-    """Its alarm, or None."""
+    state: BettingState
+    """Its state: a `RiskState`, `DriftState` or `CanaryState`."""
     acknowledged: bool
-    """Whether a person has acknowledged the alarm."""
-    estimate: tuple[float, float, float] | None
-    """Risk: error rate among accepted answers with a 95 % confidence sequence."""
-    alpha: float | None
-    """Risk: the promised error rate."""
+    """Whether a person has acknowledged its alarm."""
 
 
-class Row(Keeper[State]):
-    """Keeps the state of a monitor in a row of the database, with its history and its alarm.
-
-    Every update is one transaction. The stored alarm is that of the update that raised it.
+class _Monitor(Generic[State]):
+    """A monitor in a row of the database, with its history. Safe under threads and processes.
 
     Args:
         store: The review store.
-        name: Name of the monitor.
-        kind: "risk", "drift" or "canary".
+        name: Name of the monitor; the row is made if it is missing.
+        start: The state before the first update.
+
+    Raises:
+        UsageError: The monitor of this name is of another kind, or has other settings.
     """
 
-    def __init__(self, store: ReviewStore, name: str, kind: str) -> None:
+    def __init__(self, store: ReviewStore, name: str, start: State) -> None:
         check_text("a monitor's name", name, LONGEST_MONITOR)
-        self._database, self._name, self._kind = store.database, name, kind
-        self._warned = False
-
-    def begin(self, start: State) -> State:
-        """The state of the monitor of this name, which is started if the store does not have it.
-
-        Raises:
-            UsageError: The monitor of this name is of another kind.
-        """
+        self._database, self._name, self._warned = store.database, name, False
         with self._database.write() as connection:
-            now = self._database.now(connection)
-            values = {"name": self._name, "kind": self._kind, "n": 0, "state": start.model_dump_json(), "created": now}
-            connection.execute(
-                insert_into(connection, monitors).values(**values).on_conflict_do_nothing(index_elements=["name"])
-            )
-            row = _fetch(connection, self._name)
-        if row.kind != self._kind:
-            raise UsageError(
-                f"monitor {self._name!r} of this store is a {row.kind} monitor, not a {self._kind} monitor."
-            )
-        return self._state_of(row)
+            values = {"name": name, "kind": start.kind, "n": 0, "state": start.model_dump_json()}
+            new = insert_into(connection, monitors).values(**values, created=self._database.now(connection))
+            connection.execute(new.on_conflict_do_nothing(index_elements=["name"]))
+            known = _state_of(_fetch(connection, name))
+        if known.kind != start.kind:
+            raise UsageError(f"monitor {name!r} of this store is a {known.kind} monitor, not a {start.kind} monitor.")
+        for field in start.SETTINGS:
+            ours, theirs = getattr(start, field), getattr(known, field)
+            if ours != theirs:
+                raise UsageError(
+                    f"monitor {name!r} of this store has {field} {theirs}, not {ours}. Give the same, or start a new "
+                    "monitor under a new name."
+                )
 
-    def read(self) -> State:
+    @property
+    def state(self) -> State:
         """The current state, with the updates of all processes."""
         return self._state_of(self._row())
 
-    def alarm(self, alarm_of: Callable[[State], Alarm | None]) -> Alarm | None:
-        """The stored alarm, if nobody has acknowledged it."""
+    @property
+    def alarm(self) -> Alarm | None:
+        """The alarm, if there is one and nobody has acknowledged it."""
         row = self._row()
-        return _alarm_of(row) if row.acknowledged is None else None
+        return self._state_of(row).alarm if row.acknowledged is None else None
 
-    def change(
-        self,
-        take: Taking[State],
-        key: str | None,
-        within: float | None,
-        alarm_of: Callable[[State], Alarm | None],
-    ) -> State:
+    def _update(self, take: Taking[State], key: str | None = None, within: float | None = None) -> State:
         """Bet with the state of all processes, and write it; with a key that the history has, change nothing."""
         if key is not None:
             check_text("key", key, LONGEST_KEY)
@@ -148,17 +126,16 @@ class Row(Keeper[State]):
             known = select(steps.c.n).where(steps.c.name == self._name, steps.c.key == key)
             if key is not None and connection.execute(known).first() is not None:
                 return before
-            after, bets = take(before)
-            now, alarm = self._database.now(connection), alarm_of(after) if row.alarm is None else None
-            stored = row.alarm if alarm is None else alarm.model_dump_json()
-            changed = {"n": after.n, "state": after.model_dump_json(), "alarm": stored}
+            (after, bets), now = take(before), self._database.now(connection)
+            changed: dict[str, Any] = {"n": after.n, "state": after.model_dump_json()}
+            if before.alarm is None and after.alarm is not None:
+                changed["alarmed"] = now
+                log(connection, "", now, SYSTEM, "alarm", {"name": self._name, **after.alarm.numbers})
             connection.execute(update(monitors).where(monitors.c.name == self._name).values(**changed))
             common = {"name": self._name, "at": now, "key": key}
-            lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before.n + 1)]
-            if lines:
+            if bets:
+                lines = [{**common, "n": n, **bet._asdict()} for n, bet in enumerate(bets, start=before.n + 1)]
                 connection.execute(insert(steps), lines)
-            if alarm is not None:
-                log(connection, "", now, SYSTEM, "alarm", {"name": self._name, **alarm.model_dump(mode="json")})
         if row.acknowledged is not None and not self._warned:
             self._warned = True
             _log.warning(
@@ -177,35 +154,69 @@ class Row(Keeper[State]):
         return state  # type: ignore[no-any-return]
 
 
-class SharedDrift(DriftMonitor):
-    """A `DriftMonitor` in a database, which many threads may feed at once. Made by `Monitors.drift`."""
+class RiskMonitor(_Monitor[RiskState]):
+    """Tests the error rate among accepted answers on audits; see `RiskState`. Made by `Monitors.risk`."""
 
+    def update(self, error: bool, *, audit_rate: float | None = None, key: str | None = None) -> RiskState:
+        """Take in one audited accepted answer.
+
+        Args:
+            error: Whether it was wrong: true or false, or 1 or 0.
+            audit_rate: Probability with which *this* answer was chosen for audit; default: the smallest one.
+            key: Names the answer, so that a second update with it changes nothing.
+
+        Raises:
+            UsageError: As `RiskState.take`.
+        """
+        return self._update(lambda state: state.take(error, audit_rate), key)
+
+
+class CanaryMonitor(_Monitor[CanaryState]):
+    """Compares known questions with their own first rounds; see `CanaryState`. Made by `Monitors.canary`."""
+
+    def update(self, scores: Sequence[float | None]) -> CanaryState:
+        """Take in a round: the score of each question, None where it was not measured."""
+        return self._update(lambda state: state.take(scores))
+
+
+class DriftMonitor(_Monitor[DriftState]):
+    """Tests whether scores are like those of the calibration; see `Drift`. Made by `Monitors.drift`.
+
+    Many threads may feed it at once.
+    """
+
+    needs_scores = True
+    """A guard has it admit its artifact, and shows it each verdict once."""
     unwritten = 0
     """Number of scores that were not written, while ``on_watch_failure="pass"`` let the answers pass."""
 
-    def __init__(
-        self,
-        store: ReviewStore,
-        name: str,
-        artifact: CalibrationArtifact,
-        delta: float,
-        seed: int,
-        on_alarm: Callable[[Alarm], object] | None,
-        on_watch_failure: Literal["hold", "pass"],
-    ) -> None:
-        self._pass, self._name, self._patience = passes(on_watch_failure), name, store.database.deadline
+    def __init__(self, store: ReviewStore, name: str, test: Drift, on_watch_failure: Literal["hold", "pass"]) -> None:
+        self._test, self._pass, self._patience = test, passes(on_watch_failure), store.database.deadline
         self._waiting, self._turn = SimpleQueue[tuple[float, Future[None]]](), threading.Lock()
-        keeper = Row[DriftState](store, name, "drift")
-        super().__init__(artifact, delta=delta, seed=seed, on_alarm=on_alarm, keeper=keeper)
+        super().__init__(store, name, test.start)
+
+    def update(self, uncertainty: float, *, key: str | None = None) -> DriftState:
+        """Take in the score of one question, accepted or not.
+
+        Args:
+            uncertainty: The score.
+            key: Names the question, so that a second update with it changes nothing.
+
+        Raises:
+            UsageError: The score is not finite. Leave out questions that could not be measured, and count them.
+        """
+        return self._update(lambda state: self._test.take(state, uncertainty), key)
 
     def watch(self, verdict: Verdict, messages: Sequence[BaseMessage] = ()) -> None:
-        """Take in the score of a verdict, as `DriftMonitor.watch`: ``Guardrail(on_verdict=drift.watch)``.
+        """Take in the score of a verdict, accepted or not: ``Guardrail(on_verdict=drift.watch)``.
+
+        `Reference.score` says which verdicts are left out.
 
         Raises:
             StoreUnavailableError: The score could not be written within the store's deadline, so that a guard holds the
                 answer back; not under ``on_watch_failure="pass"``, where it is logged and counted.
         """
-        score = self.score(verdict)
+        score = self._test.reference.score(verdict)
         if score is None:
             return
         try:
@@ -215,6 +226,10 @@ class SharedDrift(DriftMonitor):
                 raise
             self.unwritten += 1
             _log.error("guardrail: a score of monitor %r is not written: %s", self._name, error)
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Accept a guard of this artifact or refuse it; called by `Guardrail`. See `Reference.admit`."""
+        self._test.reference.admit(artifact)
 
     def _write_together(self, score: float) -> None:
         """Write a score; the thread whose turn it is writes those of all threads that wait, with one commit."""
@@ -226,20 +241,20 @@ class SharedDrift(DriftMonitor):
             )
         try:
             if not mine.done():
-                together = [self._waiting.get() for _ in range(self._waiting.qsize())]
-                self._write([score for score, _ in together], [future for _, future in together], end)
+                self._write([self._waiting.get() for _ in range(self._waiting.qsize())], end)
         finally:
             self._turn.release()
         mine.result()
 
-    def _write(self, scores: Sequence[float], futures: Sequence[Future[None]], end: float) -> None:
+    def _write(self, together: Sequence[tuple[float, Future[None]]], end: float) -> None:
+        scores = [score for score, _ in together]
         try:
-            self._update(lambda state: self.take(state, *scores), within=max(0.0, end - time.monotonic()))
+            self._update(lambda state: self._test.take(state, *scores), within=max(0.0, end - time.monotonic()))
         except Exception as error:  # of each of these scores
-            for future in futures:
+            for _, future in together:
                 future.set_exception(error)
         else:
-            for future in futures:
+            for _, future in together:
                 future.set_result(None)
 
 
@@ -256,45 +271,40 @@ class Monitors:
     def risk(
         self,
         name: str,
-        alpha: float,
+        artifact: CalibrationArtifact,
         *,
+        alpha: float | None = None,
         delta: float = 0.05,
         min_audit_rate: float = 1.0,
-        artifact: str | None = None,
-        on_alarm: Callable[[Alarm], object] | None = None,
     ) -> RiskMonitor:
         """The `RiskMonitor` of this name, started if the store does not have it; use a new name for a new artifact.
 
-        ``on_alarm`` is called once in this process when it learns of an alarm, at an update; immediately if there
-        already is one.
+        Args:
+            name: Its name.
+            artifact: The artifact whose accepted answers are audited.
+            alpha: The error rate to test; default: that of the artifact.
+            delta: Probability of ever raising a false alarm, in (0, 1).
+            min_audit_rate: Smallest audit probability that will occur, in (0, 1].
 
         Raises:
             UsageError: The monitor of this name has other settings or another artifact.
         """
-        settings: dict[str, Any] = {"delta": delta, "min_audit_rate": min_audit_rate, "artifact": artifact}
-        return RiskMonitor(alpha, **settings, on_alarm=on_alarm, keeper=Row(self.store, name, "risk"))
+        tested, calls = artifact.alpha if alpha is None else alpha, nouns_of(artifact) is CALLS
+        start = RiskState.start(artifact.digest, tested, delta, min_audit_rate, calls=calls)
+        return RiskMonitor(self.store, name, start)
 
-    def known_risk(
-        self, name: str, *, artifact: str | None = None, on_alarm: Callable[[Alarm], object] | None = None
-    ) -> RiskMonitor | None:
-        """The `RiskMonitor` of this name with the settings it was started with, or None.
+    def known_risk(self, name: str, artifact: CalibrationArtifact) -> RiskMonitor | None:
+        """The `RiskMonitor` of this name with the audit rate and delta it was started with, or None.
 
         Raises:
-            UsageError: It audits another artifact.
+            UsageError: It audits another artifact, or tests another error rate than the artifact promises.
         """
         with self.store.database.read() as connection:
             row = _fetch(connection, name)
         state = None if row is None else _state_of(row)
         if not isinstance(state, RiskState):
             return None
-        return self.risk(
-            name,
-            state.alpha,
-            delta=state.delta,
-            min_audit_rate=state.min_audit_rate,
-            artifact=artifact or state.artifact,
-            on_alarm=on_alarm,
-        )
+        return self.risk(name, artifact, delta=state.delta, min_audit_rate=state.min_audit_rate)
 
     def drift(
         self,
@@ -303,46 +313,32 @@ class Monitors:
         *,
         delta: float = 0.05,
         seed: int = 0,
-        on_alarm: Callable[[Alarm], object] | None = None,
         on_watch_failure: Literal["hold", "pass"] = "hold",
-    ) -> SharedDrift:
+    ) -> DriftMonitor:
         """The `DriftMonitor` of this name, started if the store does not have it; use a new name for a new artifact.
 
-        ``on_watch_failure``: while the database does not take scores, `SharedDrift.watch` raises, so that guards hold
+        ``on_watch_failure``: while the database does not take scores, `DriftMonitor.watch` raises, so that guards hold
         accepted answers back ("hold"); or they pass, and are logged and counted in ``unwritten`` ("pass").
 
         Raises:
             UsageError: The monitor of this name has other settings or another artifact.
         """
-        return SharedDrift(self.store, name, artifact, delta, seed, on_alarm, on_watch_failure)
+        return DriftMonitor(self.store, name, Drift(artifact, delta=delta, seed=seed), on_watch_failure)
 
-    def canary(
-        self,
-        name: str,
-        questions: int,
-        *,
-        delta: float = 0.05,
-        on_alarm: Callable[[Alarm], object] | None = None,
-    ) -> CanaryMonitor:
+    def canary(self, name: str, questions: int, *, delta: float = 0.05) -> CanaryMonitor:
         """The `CanaryMonitor` of this name, started if the store does not have it; use a new name for other questions.
 
         Raises:
             UsageError: The monitor of this name has another number of questions, or is of another kind.
         """
-        return CanaryMonitor(questions, delta=delta, on_alarm=on_alarm, keeper=Row(self.store, name, "canary"))
+        return CanaryMonitor(self.store, name, CanaryState.start(questions, delta=delta))
 
     def switch(
-        self,
-        then: Literal["abstain", "stricter"] = "abstain",
-        *,
-        threshold: float | None = None,
-        names: str | Sequence[str] | None = None,
-        every: float = 5.0,
+        self, *, threshold: float | None = None, names: str | Sequence[str] | None = None, every: float = 5.0
     ) -> SharedSwitch:
         """A switch that follows alarms in the database, whichever process raised them.
 
         Args:
-            then: As in `SafetySwitch`.
             threshold: As in `SafetySwitch`.
             names: One or more monitors to follow; default: all of the store. Nothing is accepted while one of them is
                 missing from the store.
@@ -358,7 +354,7 @@ class Monitors:
             )
         for name in named or ():
             check_text("a monitor's name", name, LONGEST_MONITOR)
-        return SharedSwitch(self.store, then, threshold, named, every)
+        return SharedSwitch(self.store, threshold, named, every)
 
     def acknowledge(self, name: str, *, who: str) -> None:
         """Acknowledge an alarm: switches let answers pass again. The audit trail records it.
@@ -371,7 +367,7 @@ class Monitors:
         check_text("who", who, LONGEST_NAME)
         with self.store.database.write() as connection:
             row = _fetch(connection, name)
-            if row is None or row.alarm is None:
+            if row is None or row.alarmed is None:
                 raise UsageError(f"no monitor {name!r} with an alarm in this store.")
             now = self.store.database.now(connection)
             connection.execute(update(monitors).where(monitors.c.name == name).values(acknowledged=now))
@@ -381,7 +377,8 @@ class Monitors:
         """Every monitor, alarms first, then by name."""
         with self.store.database.read() as connection:
             rows = connection.execute(select(monitors).order_by(monitors.c.name)).all()
-        return sorted((_view(row) for row in rows), key=lambda view: view.alarm is None or view.acknowledged)
+        views = [MonitorView(name=r.name, state=_state_of(r), acknowledged=r.acknowledged is not None) for r in rows]
+        return sorted(views, key=lambda view: view.state.alarm is None or view.acknowledged)
 
     def history(self, name: str, *, most: int = POINTS) -> list[MonitorStep]:
         """The updates of a monitor in order; a long history is thinned evenly and keeps the last update."""
@@ -406,12 +403,11 @@ class SharedSwitch(SafetySwitch):
     def __init__(
         self,
         store: ReviewStore,
-        then: Literal["abstain", "stricter"],
         threshold: float | None,
         names: tuple[str, ...] | None,
         every: float,
     ) -> None:
-        super().__init__(then, threshold=threshold)
+        super().__init__(threshold=threshold)
         self._store, self._names, self._every = store, names, every
         self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
         self._reading = threading.Lock()
@@ -447,14 +443,13 @@ class SharedSwitch(SafetySwitch):
             self._reading.release()
 
     def _read(self) -> tuple[tuple[Alarm, ...], str]:
-        columns = monitors.c
-        followed = select(columns.name, columns.alarm, columns.acknowledged).order_by(columns.name)
-        open_alarm = columns.alarm.is_not(None) & columns.acknowledged.is_(None)
-        followed = followed.where(open_alarm if self._names is None else columns.name.in_(self._names))
+        row = monitors.c
+        alarmed = row.alarmed.is_not(None) & row.acknowledged.is_(None)
+        followed = select(monitors).where(alarmed if self._names is None else row.name.in_(self._names))
         try:
             with self._store.database.read() as connection:
-                rows = connection.execute(followed).all()
-            alarms = tuple(filter(None, (_alarm_of(row) for row in rows if row.acknowledged is None)))
+                rows = connection.execute(followed.order_by(row.name)).all()
+            alarms = tuple(filter(None, (_state_of(row).alarm for row in rows if row.acknowledged is None)))
         except (SQLAlchemyError, StoreUnavailableError) as error:
             why = f"The monitors cannot be read, so there may be an alarm ({type(error).__name__})."
             return self._known[0], why
@@ -487,35 +482,4 @@ def _state_of(row: Any) -> BettingState:
             f"monitor {row.name!r} of the review store is of the kind {row.kind!r}; this version of acrc-guardrail "
             f"knows {', '.join(_KINDS)}. Upgrade acrc-guardrail to the version that wrote it."
         )
-    return parse_state(row.state, _KINDS[row.kind], f"monitor {row.name!r} of the review store")
-
-
-def _alarm_of(row: Any) -> Alarm | None:
-    """The alarm in a monitor's row, or None.
-
-    Raises:
-        UsageError: It cannot be read.
-    """
-    try:
-        return None if row.alarm is None else Alarm.from_stored(row.alarm)
-    except ValidationError as error:
-        raise UsageError(
-            f"the alarm of monitor {row.name!r} of the review store cannot be read ({problem_of(error)}). Upgrade "
-            "acrc-guardrail to the version that wrote it, or start a new monitor."
-        ) from error
-
-
-def _view(row: Any) -> MonitorView:
-    state = _state_of(row)
-    risk = state if isinstance(state, RiskState) else None
-    return MonitorView(
-        name=row.name,
-        kind=row.kind,
-        n=row.n,
-        delta=state.delta,
-        log_wealth=state.log_wealth,
-        alarm=_alarm_of(row),
-        acknowledged=row.acknowledged is not None,
-        estimate=None if risk is None else interval_of(risk.tallies, risk.min_audit_rate),
-        alpha=None if risk is None else risk.alpha,
-    )
+    return _KINDS[row.kind].read(row.state, f"monitor {row.name!r} of the review store")

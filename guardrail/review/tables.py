@@ -157,7 +157,7 @@ monitors = Table(
     Column("kind", String(16), nullable=False),
     Column("n", Integer, nullable=False),
     Column("state", Text, nullable=False),
-    Column("alarm", Text),
+    Column("alarmed", Float(53)),
     Column("acknowledged", Float(53)),
     Column("created", Float(53), nullable=False),
 )

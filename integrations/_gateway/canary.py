@@ -8,13 +8,13 @@ import logging
 import math
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from guardrail import CalibrationArtifact, Guardrail
 from guardrail.errors import UsageError, describe_error
-from guardrail.monitor import CanaryMonitor
+from guardrail.monitor import Alarm, CanaryState
 from guardrail.monitor.canary import BASELINE
 from guardrail.monitor.drift import Reference
 from guardrail.plain_json import sha256_hex
@@ -56,7 +56,7 @@ class Canary:
         self._reference = Reference(artifact)
         content, self._asked = _questions(config.questions, artifact)
         self.name = f"{alias}-canary-{sha256_hex(content + artifact.digest.encode(), 6)}"
-        self.monitor = CanaryMonitor(len(self._asked))
+        self.monitor: Any = _Unkept(len(self._asked))
         if store is not None:
             from guardrail.review.monitors import Monitors
 
@@ -139,6 +139,20 @@ class Canary:
 
         keys = ExpiringKeys(self._store.database)
         return keys.add(f"round of {self.name}", "asked", 0.95 * self._every) is None
+
+
+class _Unkept:
+    """The monitor of a gateway without a store: it begins again at every start."""
+
+    def __init__(self, questions: int) -> None:
+        self.state = CanaryState.start(questions)
+
+    @property
+    def alarm(self) -> Alarm | None:
+        return self.state.alarm
+
+    def update(self, scores: Sequence[float | None]) -> None:
+        self.state, _ = self.state.take(scores)
 
 
 def _questions(path: Path, artifact: CalibrationArtifact) -> tuple[bytes, list[Any]]:

@@ -262,13 +262,13 @@ def test_a_sample_that_ends_with_an_open_item_keeps_the_promise() -> None:
 
 def test_an_alarm_needs_no_waiting_but_order(tmp_path: Path) -> None:
     monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
-    monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
+    monitor = monitors.risk("risk", ARTIFACT, min_audit_rate=0.5)
     items = [item(f"{i}", 0.1, False, 0.5) for i in range(6)]
     waiting = [*items[:2], replace(items[2], correct=None, open=True), *items[3:]]
     assert feed(ReviewPool(tuple(waiting), {}, 0), monitor) == 2
     assert feed(ReviewPool(tuple(waiting), {}, 0), monitor) == 0
     assert feed(ReviewPool(tuple(items), {}, 0), monitor) == 4
-    assert monitor.state.alarmed
+    assert monitor.alarm is not None
     assert monitor.state.tallies == ((0.5, 6, 6),)
 
 
@@ -278,7 +278,7 @@ def test_a_monitor_is_fed_the_audits_of_its_own_artifact(tmp_path: Path) -> None
     pool = ReviewPool(
         (item("a", 0.1, True, 0.5), replace(other, correct=None, open=True), item("c", 0.1, False, 0.5)), {}, 0
     )
-    monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5, artifact=ARTIFACT.digest)
+    monitor = monitors.risk("risk", ARTIFACT, min_audit_rate=0.5)
     assert feed(pool, monitor) == 2
     assert monitor.state.tallies == ((0.5, 2, 1),)
     assert monitor.state.artifact == ARTIFACT.digest
@@ -378,7 +378,9 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
         pool = read_reviews(store, [ARTIFACT])
         audits = [reviewed_item for reviewed_item in pool.items if reviewed_item.audited]
         wrong = sum(not reviewed_item.correct for reviewed_item in audits)
-        assert Monitors(store).risk("risk", 0.15, min_audit_rate=RATE).state.tallies == ((RATE, len(audits), wrong),)
+        assert Monitors(store).risk("risk", ARTIFACT, min_audit_rate=RATE).state.tallies == (
+            (RATE, len(audits), wrong),
+        )
     assert f"({wrong} of {len(audits)} audited wrong" in shown
     assert "every question is in it with probability 40 %" in shown
     assert re.search(r"in force \S* ?0\.3\b", shown)
@@ -578,18 +580,9 @@ def test_a_monitor_of_another_artifact_is_not_fed(tmp_path: Path) -> None:
     assert ARTIFACT.digest in shown
     assert second.digest in shown
     assert "new name" in shown
-    monitor = Monitors(store).known_risk("risk")
+    monitor = Monitors(store).known_risk("risk", ARTIFACT)
     assert monitor is not None
     assert (monitor.state.n, monitor.state.artifact) == (5, ARTIFACT.digest)
-
-
-def test_a_monitor_begun_without_an_artifact_says_whose_it_is_now(tmp_path: Path) -> None:
-    store, artifact = audited_store(tmp_path, ARTIFACT, 5)
-    decide(store, lambda _: "approve")
-    Monitors(store).risk("risk", ARTIFACT.alpha).update(False)
-    command = ("learn", tmp_path / "reviews.db", "--artifact", artifact, "--monitor", "risk")
-    assert f"started without an artifact; from now on it audits {ARTIFACT.digest} only" in run(*command)
-    assert "started without" not in run(*command)
 
 
 def test_an_acknowledged_monitor_that_is_fed_says_that_it_never_alarms_again(tmp_path: Path) -> None:
@@ -638,9 +631,9 @@ def test_a_monitor_is_told_of_open_audits_neither_by_the_command_nor_else(review
     shown = run("learn", reviewed, "--artifact", artifact, "--monitor", "new", "--missing", "wrong", code=2)
     assert "count open audits as wrong forever" in shown
     with ReviewStore(reviewed) as store:
-        assert Monitors(store).known_risk("new") is None
+        assert Monitors(store).known_risk("new", ARTIFACT) is None
     monitors = Monitors(ReviewStore(tmp_path / "reviews.db"))
-    monitor = monitors.risk("risk", 0.15, min_audit_rate=0.5)
+    monitor = monitors.risk("risk", ARTIFACT, min_audit_rate=0.5)
     with pytest.raises(UsageError, match="wrong forever"):
         feed(ReviewPool((item("a", 0.1, None, 0.5),), {}, 0), monitor, missing="wrong")
     assert monitor.state.n == 0

@@ -23,7 +23,7 @@ from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactFormatError, UsageError
 from guardrail.gate import EVERY_QUESTION, Scope
-from guardrail.monitor import DriftMonitor
+from guardrail.monitor import Drift
 from guardrail.outcome import Feasible
 from guardrail.prompting import PromptWrapping
 from guardrail.review import Monitors, ReviewStore
@@ -232,22 +232,19 @@ def within_half(seed: int = 0) -> tuple[CalibrationArtifact, list[float]]:
 
 def test_monitor_and_audit_compare_what_lies_within_scope(tmp_path: Path) -> None:
     artifact, fresh = within_half()
-    monitor = DriftMonitor(artifact)
+    test = Drift(artifact)
+    state, _ = test.take(test.start, *fresh)
     shared = Monitors(ReviewStore(tmp_path / "reviews.db")).drift("d", artifact)
-    for score in fresh:
-        monitor.update(score)
     for score in fresh[:20]:
         shared.update(score)
     assert artifact.outcome.scope.is_drawn
     below = [artifact.outcome.scope.covers(score) for score in fresh]
-    assert monitor.state.n == sum(below)
+    assert state.n == sum(below)
     assert shared.state.n == sum(below[:20])
-    assert monitor.alarm is None
+    assert state.alarm is None
     # Negative control: without the scope every second score is above all calibration scores, and the monitor alarms.
-    blind = DriftMonitor(scoped(artifact, EVERY_QUESTION))
-    for score in fresh:
-        blind.update(score)
-    assert blind.alarm is not None
+    blind = Drift(scoped(artifact, EVERY_QUESTION))
+    assert blind.take(blind.start, *fresh)[0].alarm is not None
     values = np.array(fresh)
     assert _shift(artifact, values, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
     assert _shift(scoped(artifact, EVERY_QUESTION), values, 100).ks_p < 1e-6

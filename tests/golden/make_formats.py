@@ -30,7 +30,6 @@ from guardrail.guard.assess import Remembered
 from guardrail.guard.chat_model import Guardrail
 from guardrail.judges import EntailmentScores, Judge, JudgeSpec, Similarity
 from guardrail.judges.cache import PairCache, cached
-from guardrail.monitor import RiskMonitor
 from guardrail.review import Candidate, CandidateRule, Content, Decision, Monitors, ReviewStore
 from guardrail.review.candidates import CandidateSet
 from guardrail.review.web.accounts import add_token
@@ -202,16 +201,15 @@ def write_reviews(_: Path, target: Path) -> None:
     """A queue with an item in each state, a callback, and monitors with an alarm."""
     with database(target) as file, fixed_ids():
         clock = itertools.count(NOW, 1.0)
-        # The wording of an alarm is not part of the format, so it is fixed here.
-        words = patch.object(RiskMonitor, "_detail", lambda *_: "The error rate exceeds 12.5 %.")
-        with words, ReviewStore(f"sqlite:///{file}", clock=lambda: next(clock)) as store:
+        with ReviewStore(f"sqlite:///{file}", clock=lambda: next(clock)) as store:
             _fill_queue(store)
             monitors = Monitors(store)
-            risk = monitors.risk("risk", 0.125, delta=0.5, artifact="sha256:" + "ef" * 32)
+            judged = CalibrationArtifact.load(FOLDER / "artifact.json")
+            risk = monitors.risk("risk", judged, delta=0.5)
             risk.update(False, key="request 1")
             risk.update(True)
             risk.update(True)
-            drift = monitors.drift("drift", CalibrationArtifact.load(FOLDER / "artifact.json"), delta=0.25, seed=3)
+            drift = monitors.drift("drift", judged, delta=0.25, seed=3)
             drift.update(0.5, key="question 1")
             drift.update(1.75)
 

@@ -408,16 +408,19 @@ def test_items_and_decisions_are_there_and_the_queue_goes_on(store: ReviewStore)
 
 def test_shared_monitors_go_on_and_their_alarms_hold_answers_back(store: ReviewStore) -> None:
     monitors = Monitors(store)
-    assert {view.name: (view.kind, view.n) for view in monitors.all()} == {"drift": ("drift", 2), "risk": ("risk", 3)}
+    assert {view.name: (view.state.kind, view.state.n) for view in monitors.all()} == {
+        "drift": ("drift", 2),
+        "risk": ("risk", 3),
+    }
     assert [step.value for step in monitors.history("risk")] == [0.0, 1.0, 1.0]
     drift = monitors.drift("drift", STORED, delta=0.25, seed=3)
     assert drift.update(9.0, key="question 1").n == 2  # already counted
     assert drift.update(1.0, key="question 3").n == 3
-    risk = monitors.known_risk("risk", artifact=OTHER)
+    risk = monitors.known_risk("risk", STORED)
     assert risk is not None
     assert risk.update(True, key="request 1").n == 3  # already counted
     switch = monitors.switch()
-    assert not switch.allows(0.0)
+    assert switch.objection(0.0)
     assert [alarm.monitor for alarm in switch.alarms] == ["risk"]
 
 

@@ -10,7 +10,7 @@ from scipy import stats
 
 from guardrail import Guardrail, UsageError
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
-from guardrail.monitor import DriftMonitor
+from guardrail.monitor import Drift
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Uncertainty
 from guardrail.uncertainty import Estimator, make_estimator, then
@@ -35,12 +35,11 @@ def artifact(scale: list[float], threshold: float = 0.5) -> CalibrationArtifact:
 def test_early_and_late_verdicts_are_counted_by_their_first_call(threshold: float, saved: int) -> None:
     # "Oslo" has nll ln 2; half of the scale lies below, so F0(c) = .5: accepted at once, drawn, held back at once.
     own = artifact([0.0] * 150 + [5.0] * 150, threshold)
-    monitor = DriftMonitor(own)
-    judged = Guardrail(model=MODEL, artifact=own, on_verdict=monitor.watch).assess("q?")
+    judged = Guardrail(model=MODEL, artifact=own).assess("q?")
     assert judged.cost.saved == saved
     assert judged.uncertainty.is_bound == bool(saved)
     assert judged.uncertainty.first == pytest.approx(math.log(2))
-    assert monitor.state.n == 1
+    assert Drift(own).reference.score(judged) == judged.uncertainty.first
     assert Verdict.model_validate_json(judged.model_dump_json()).uncertainty.first == judged.uncertainty.first
 
 
@@ -52,21 +51,19 @@ def test_false_alarms_are_rare_and_a_shift_is_found() -> None:
     for stream in range(streams):
         own = artifact([rng.gauss(0, 1) for _ in range(300)])
         for shift in alarms:
-            monitor = DriftMonitor(own, delta=delta, seed=stream)
-            reference = monitor._reference
+            test = Drift(own, delta=delta, seed=stream)
             values = [rng.gauss(shift, 1) for _ in range(200)]
             scores = [Uncertainty(value=0.4, unit="probability", estimator="then", first=c) for c in values]
-            compared = [number for score in scores if (number := reference.compared(score)) is not None]
-            for number in compared:
-                monitor.update(number)
-            assert monitor.state.n == 200
-            alarms[shift] += monitor.alarmed
+            compared = [number for score in scores if (number := test.reference.compared(score)) is not None]
+            state, _ = test.take(test.start, *compared)
+            assert state.n == 200
+            alarms[shift] += state.alarm is not None
     assert alarms[0.0] <= stats.binom.ppf(1 - 1e-4, streams, delta)
     assert alarms[1.0] > 0.9 * streams
 
 
 def test_a_score_that_was_stored_without_its_first_call_is_refused() -> None:
-    reference = DriftMonitor(artifact([0.0] * 300))._reference
+    reference = Drift(artifact([0.0] * 300)).reference
     with pytest.raises(UsageError, match="first call"):
         reference.compared(Uncertainty(value=0.4, unit="probability", estimator="then"))
 
@@ -77,4 +74,4 @@ def test_a_whole_answer_is_compared_by_its_own_score() -> None:
     verdict = Guardrail(model=MODEL, artifact=plain).assess("q")
     changed = verdict.model_copy(update={"uncertainty": verdict.uncertainty.model_copy(update={"value": 0.75})})
     assert changed.items
-    assert DriftMonitor(plain).score(changed) == 0.75
+    assert Drift(plain).reference.score(changed) == 0.75

@@ -42,7 +42,7 @@ from guardrail.describe import (
 from guardrail.doctor import examine
 from guardrail.gate import Scope
 from guardrail.judges import ToolCallJudge
-from guardrail.monitor import RiskMonitor
+from guardrail.monitor import Alarm
 from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome
 from guardrail.testing import ScriptedChat, make_artifact
@@ -259,10 +259,8 @@ def test_the_sentence_of_a_promise_is_written_from_rule_alpha_and_delta() -> Non
 def test_no_help_text_header_or_alarm_promises_at_most_for_every_rule() -> None:
     """Texts that are the same for all rules: they may not state a certificate."""
     described = [description for _, _, description, _, _ in INSTRUMENTS.values()]
-    monitor = RiskMonitor(0.1, delta=0.1)
-    while monitor.alarm is None:
-        monitor.update(True)
-    alarms = [monitor.alarm.detail]
+    risk = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.1, alpha=0.1, estimate=(0.3, 0.2, 0.4))
+    alarms = [risk.detail, *(Alarm(monitor=kind, at=3, wealth=20.0, delta=0.1).detail for kind in ("drift", "canary"))]
     assert len(described) == 5
     assert not [text for text in (*described, *alarms, *SHOWN) if "at most" in text]
 

@@ -133,7 +133,7 @@ def scored() -> Guardrail:
 
 def switched_off() -> SafetySwitch:
     switch = SafetySwitch()
-    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors."))
+    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
     return switch
 
 

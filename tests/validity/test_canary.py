@@ -9,7 +9,7 @@ import pytest
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.monitor import Alarm, CanaryMonitor, DriftMonitor, Keeper, jump
+from guardrail.monitor import CanaryState, Drift, jump
 from guardrail.monitor.canary import BASELINE
 from guardrail.monitor.drift import SLOPES, Grid, gains_of, uniforms
 from tests.validity.test_monitor import DELTA, artifact_with, ever
@@ -61,66 +61,62 @@ def test_without_counting_later_scores_there_would_be_too_many_false_alarms() ->
 def test_the_state_bets_on_these_p_values_and_leaves_out_what_is_missing() -> None:
     scores = scores_of(np.random.default_rng(5), BASELINE + 10)
     expected = p_values_of(scores, 11)
-    monitor, listed = CanaryMonitor(len(HARD), delta=DELTA, seed=11), list[float]()
+    state, listed = CanaryState.start(len(HARD), delta=DELTA, seed=11), list[float]()
     for row in scores.tolist():
-        listed += [bet.chance for bet in monitor.take(monitor.state, row)[1]]
-        before = monitor.update(row)
-        failed = monitor.update([None] * len(HARD))
-        assert failed == before.model_copy(update={"rounds": before.rounds + 1})
+        state, bets = state.take(row)
+        listed += [bet.chance for bet in bets]
+        failed, _ = state.take([None] * len(HARD))
+        assert failed == state.model_copy(update={"rounds": state.rounds + 1})
     assert listed == pytest.approx(expected.ravel())
     capital = np.full(len(SLOPES), 1 / len(SLOPES))
     for p in expected.ravel():
         capital = jump(capital, gains_of(p))
-    assert monitor.state.wealth == pytest.approx(capital.sum())
+    assert state.log_wealth == pytest.approx(math.log(capital.sum()))
 
 
-@pytest.mark.parametrize(("before", "after"), [((0.05, 0.3, 0.6, 0.6), (0.4, 0.6, 0.9, 0.9)), ((0.6,) * 4, (0.2,) * 4)])
-def test_a_changed_model_is_found_in_both_directions(before: tuple[float, ...], after: tuple[float, ...]) -> None:
+def after(state: CanaryState, scores: NDArray[np.float64]) -> CanaryState:
+    for row in scores.tolist():
+        state, _ = state.take(row)
+    return state
+
+
+@pytest.mark.parametrize(
+    ("before", "changed_to"), [((0.05, 0.3, 0.6, 0.6), (0.4, 0.6, 0.9, 0.9)), ((0.6,) * 4, (0.2,) * 4)]
+)
+def test_a_changed_model_is_found_in_both_directions(before: tuple[float, ...], changed_to: tuple[float, ...]) -> None:
     found = []
     for stream in range(20):
         rng = np.random.default_rng(stream)
-        monitor = CanaryMonitor(len(before), seed=stream)
-        for scores in scores_of(rng, 2 * BASELINE, before).tolist():
-            monitor.update(scores)
-        quiet = not monitor.alarmed
-        for scores in scores_of(rng, 12, after).tolist():
-            monitor.update(scores)
-        found.append(quiet and monitor.alarmed)
+        quiet = after(CanaryState.start(len(before), seed=stream), scores_of(rng, 2 * BASELINE, before))
+        changed = after(quiet, scores_of(rng, 12, changed_to))
+        found.append(quiet.alarm is None and changed.alarm is not None)
     assert sum(found) >= 18
 
 
 def test_comparing_known_questions_with_the_calibration_would_alarm_without_a_change() -> None:
     """Negative control: the drift monitor's reference is other questions, so it finds a drift that is none."""
     calibration = np.random.default_rng(9).binomial(8, 0.3, size=200).astype(float)
-    drift = DriftMonitor(artifact_with(calibration), delta=DELTA)
-    for score in scores_of(np.random.default_rng(1), 60, (0.6, 0.7, 0.8, 0.9)).ravel().tolist():
-        drift.update(score)
-    assert drift.alarmed
+    drift = Drift(artifact_with(calibration), delta=DELTA)
+    known = scores_of(np.random.default_rng(1), 60, (0.6, 0.7, 0.8, 0.9)).ravel().tolist()
+    assert drift.take(drift.start, *known)[0].alarm is not None
 
 
 def test_p_values_of_equal_questions_do_not_depend_on_each_other() -> None:
     """With common tie-breakers, questions that always tie would have equal p-values, and bets would be repeated."""
-    monitor = CanaryMonitor(2, seed=3)
-    state, pairs = monitor.state, list[list[float]]()
+    state, pairs = CanaryState.start(2, seed=3), list[list[float]]()
     for _ in range(200 + BASELINE):
-        state, bets = monitor.take(state, [1.0, 1.0])
+        state, bets = state.take([1.0, 1.0])
         pairs += [[bet.chance for bet in bets]] if bets else []
     correlation = np.corrcoef(np.array(pairs).T)[0, 1]
     assert abs(correlation) < 4 / math.sqrt(len(pairs))
 
 
-def test_the_alarm_is_reported_once_and_survives_a_restart() -> None:
-    heard: list[Alarm] = []
-    monitor = CanaryMonitor(4, seed=1, on_alarm=heard.append)
-    for number in range(BASELINE + 10):
-        monitor.update([float(number >= BASELINE)] * 4)
-    assert len(heard) == 1
-    assert heard[0].monitor == "drift"
-    assert f"first {BASELINE} rounds" in heard[0].detail
-    again = CanaryMonitor(4, keeper=Keeper(monitor.state), on_alarm=heard.append)
-    assert (len(heard), again.state) == (2, monitor.state)
-    assert again.update([1.0] * 4) == monitor.update([1.0] * 4)  # the same random numbers
+def test_the_alarm_names_the_rounds_and_other_numbers_of_scores_are_refused() -> None:
+    changed = np.repeat([[0.0], [1.0]], [BASELINE, 10], axis=0) * np.ones(4)
+    alarm = after(CanaryState.start(4, seed=1), changed).alarm
+    assert alarm is not None
+    assert alarm.rounds is not None
+    assert BASELINE < alarm.rounds < BASELINE + 10
+    assert f"{alarm.at} scores in {alarm.rounds} rounds" in alarm.detail
     with pytest.raises(UsageError, match="the canary has 4 questions, got 3 scores"):
-        monitor.update([1.0] * 3)
-    with pytest.raises(UsageError, match="saved canary has 4 questions, not 5"):
-        CanaryMonitor(5, keeper=Keeper(monitor.state))
+        CanaryState.start(4).take([1.0] * 3)

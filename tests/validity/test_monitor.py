@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import logging
 import math
+import re
 from bisect import bisect_left
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from fractions import Fraction
 from itertools import pairwise, permutations
 from pathlib import Path
@@ -17,10 +18,9 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
-from guardrail.monitor import Alarm, DriftMonitor, Keeper, RiskMonitor, SafetySwitch, jump
-from guardrail.monitor.base import STAKES, parse_state
+from guardrail.monitor import Alarm, CanaryState, Drift, RiskState, SafetySwitch, jump
 from guardrail.monitor.drift import SLOPES, Grid, gains_of
-from guardrail.monitor.risk import RiskState
+from guardrail.monitor.state import STAKES
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Uncertainty
 from guardrail.verdict import Reason, Verdict
@@ -173,112 +173,61 @@ def test_ties_are_broken_at_random_by_scores_that_are_never_equal() -> None:
 def test_p_values_of_the_drift_monitor_are_uniform_with_ties() -> None:
     rng = np.random.default_rng(6)
     levels = (rng.integers(0, 4, size=600) / 4).tolist()
-    monitor = DriftMonitor(artifact_with(np.array(levels[:100])))
-    p = np.sort([bet.chance for bet in monitor.take(monitor.state, *levels[100:])[1]])
+    test = Drift(artifact_with(np.array(levels[:100])))
+    state, bets = test.take(test.start, *levels[100:])
+    p = np.sort([bet.chance for bet in bets])
     distance = np.abs(p - (np.arange(p.size) + 0.5) / p.size).max()
     assert distance < 1.95 / math.sqrt(p.size)  # Kolmogorov-Smirnov at .001
-    assert not monitor.alarmed
+    assert state.alarm is None
 
 
 def test_the_state_stays_small() -> None:
-    monitor = DriftMonitor(artifact_with(np.random.default_rng(8).normal(size=2_000)))
-    monitor.update(0.0)
-    billions = monitor.state.model_copy(update={"counts": tuple(10**9 for _ in monitor.state.counts)})
+    test = Drift(artifact_with(np.random.default_rng(8).normal(size=2_000)))
+    state, _ = test.take(test.start, 0.0)
+    billions = state.model_copy(update={"counts": tuple(10**9 for _ in state.counts)})
     assert len(billions.model_dump_json()) < 5_000
 
 
-def test_a_shift_is_found_once_and_told_in_words() -> None:
+@pytest.mark.parametrize(("moved", "way"), [(1.0, "less"), (-1.0, "more")])
+def test_a_shift_is_found_once_and_its_direction_named(moved: float, way: str) -> None:
     rng = np.random.default_rng(7)
-    artifact = artifact_with(rng.normal(size=300))
-    alarms: list[Alarm] = []
-    monitor = DriftMonitor(artifact, delta=0.01, on_alarm=alarms.append)
-    for score in rng.normal(size=200):
-        monitor.update(score)
-    assert not alarms
-    for score in rng.normal(1.0, 1.0, size=300):
-        monitor.update(score)
-    assert len(alarms) == 1
-    assert alarms[0].monitor == "drift"
-    assert 200 < alarms[0].at < 300
-    assert "less certainly" in alarms[0].detail
-    assert alarms[0].wealth >= 100
-
-
-def alarmed_risk(**settings: str) -> RiskMonitor:
-    monitor = RiskMonitor(0.1, **settings)  # type: ignore[arg-type]
-    while not monitor.alarmed:
-        monitor.update(True)
-    return monitor
-
-
-def test_an_alarm_in_a_kept_state_holds_answers_back_after_a_restart() -> None:
-    artifact = artifact_with(np.arange(300.0))
-    drift = DriftMonitor(artifact)
-    while not drift.alarmed:
-        drift.update(999.0)
-    drift.update(1.0)  # the wealth may fall again
-    risk = alarmed_risk()
-    for monitor in (risk, drift):
-        switch = SafetySwitch()
-        if monitor is risk:
-            RiskMonitor(0.1, keeper=Keeper(risk.state), on_alarm=switch.alarm)
-        else:
-            DriftMonitor(artifact, keeper=Keeper(drift.state), on_alarm=switch.alarm)
-        assert not switch.allows(0.0)
-        assert switch.alarms == (monitor.alarm,)
-        assert switch.alarms[0].at == monitor.state.alarmed_at
-        assert switch.alarms[0].wealth >= 20
-
-
-def test_a_hook_that_raises_is_called_again_until_it_has_the_alarm() -> None:
-    heard: list[Alarm] = []
-    answers = iter([ConnectionError("the pager is down"), ConnectionError("still down"), None])
-
-    def hook(alarm: Alarm) -> None:
-        heard.append(alarm)
-        if (error := next(answers)) is not None:
-            raise error
-
-    monitor = RiskMonitor(0.1, on_alarm=hook)
-    # a fifth of the money grows by 5.5 with each error: about 6 after two, then 33, above the line at 20
-    monitor.update(True)
-    monitor.update(True)
-    with pytest.raises(ConnectionError, match="the pager is down"):
-        monitor.update(True)
-    assert monitor.state.alarmed_at == monitor.state.n  # the update that raised it counts
-    with pytest.raises(ConnectionError, match="still down"):
-        monitor.update(True)
-    monitor.update(True)
-    monitor.update(True)
-    assert [alarm.at for alarm in heard] == [monitor.state.alarmed_at] * 3
-
-
-def test_an_alarm_is_reported_once_and_by_none_that_is_quiet() -> None:
-    heard: list[Alarm] = []
-    resumed = RiskMonitor(0.1, keeper=Keeper(alarmed_risk().state), on_alarm=heard.append)
-    resumed.update(True)
-    assert len(heard) == 1
-    quiet = RiskMonitor(0.1, keeper=Keeper(RiskMonitor(0.1).state), on_alarm=heard.append)
+    test = Drift(artifact_with(rng.normal(size=300)), delta=0.01)
+    quiet, _ = test.take(test.start, *rng.normal(size=200))
     assert quiet.alarm is None
-    assert len(heard) == 1
+    state, _ = test.take(quiet, *rng.normal(moved, 1.0, size=300))
+    assert state.alarm is not None
+    assert 200 < state.alarm.at < 300
+    assert state.alarm.wealth >= 100
+    assert state.alarm.detail.startswith(f"Questions are answered {way} certainly than at calibration: ")
+    later, _ = test.take(state, *rng.normal(size=200))
+    assert later.alarm == state.alarm, "a quiet period withdraws nothing"
 
 
-def test_a_risk_monitor_stays_with_its_artifact() -> None:
-    first = RiskMonitor(0.1, artifact="sha256:a")
-    kept = Keeper(first.update(False))
-    with pytest.raises(UsageError, match="audits artifact sha256:a, not sha256:b"):
-        RiskMonitor(0.1, artifact="sha256:b", keeper=kept)
-    assert (
-        RiskMonitor(0.1, artifact="sha256:a", keeper=kept).state == RiskMonitor(0.1, keeper=kept).state == first.state
-    )
+RISK = RiskState.start("sha256:a", 0.1, 0.05, 1.0)
 
 
-def test_a_risk_state_that_names_no_artifact_is_taken_over_by_the_first() -> None:
-    nameless = RiskMonitor(0.1).update(True)
-    adopted = RiskMonitor(0.1, artifact="sha256:a", keeper=Keeper(nameless))
-    assert adopted.state == nameless.model_copy(update={"artifact": "sha256:a"})
-    with pytest.raises(UsageError, match="new name"):
-        RiskMonitor(0.1, artifact="sha256:b", keeper=Keeper(adopted.state))
+def after(state: RiskState, *errors: object) -> RiskState:
+    for error in errors:
+        state, _ = state.take(error)  # type: ignore[arg-type]
+    return state
+
+
+def test_an_alarm_is_numbers_whose_words_are_about_answers_or_calls() -> None:
+    """A fifth of the money grows by 5.5 with each error: about 6 after two, then 33, above the line at 20."""
+    assert after(RISK, True, True).alarm is None
+    alarm = after(RISK, True, True, True, False).alarm
+    assert alarm is not None
+    assert (alarm.monitor, alarm.at, alarm.alpha, alarm.calls) == ("risk", 3, 0.1, False)
+    assert alarm.detail.startswith("The error rate among accepted answers exceeds the promised 10 %: 3 audits refute")
+    assert "Audits suggest 100 % (bounds " in alarm.detail
+    assert "calibrate again on recent questions." in alarm.detail
+    stored = alarm.model_dump(mode="json")
+    assert not [value for value in stored.values() if isinstance(value, str) and " " in value], "no prose is stored"
+    of_tool = after(RISK.model_copy(update={"calls": True}), True, True, True).alarm
+    assert of_tool is not None
+    assert "among accepted calls" in of_tool.detail
+    for alarmed in (of_tool, Alarm(monitor="drift", at=9, wealth=20.0, delta=0.05, calls=True, less_certain=True)):
+        assert not re.search("answer|question", alarmed.detail)
 
 
 def verdict_of(artifact: CalibrationArtifact, score: float, detail: str = "") -> Verdict:
@@ -295,14 +244,12 @@ def verdict_of(artifact: CalibrationArtifact, score: float, detail: str = "") ->
     )
 
 
-def test_a_drift_monitor_leaves_out_what_another_artifact_judged(caplog: pytest.LogCaptureFixture) -> None:
+def test_drift_leaves_out_what_another_artifact_judged(caplog: pytest.LogCaptureFixture) -> None:
     own, other = artifact_with(np.arange(3.0)), artifact_with(np.arange(4.0))
-    monitor = DriftMonitor(own)
+    reference = Drift(own).reference
     with caplog.at_level(logging.WARNING, logger="guardrail"):
-        for score in (0.1, 0.2):
-            monitor.watch(verdict_of(own, score))
-            monitor.watch(verdict_of(other, 9.0))
-    assert monitor.state.n == 2
+        assert [reference.score(verdict_of(own, score)) for score in (0.1, 0.2)] == [0.1, 0.2]
+        assert [reference.score(verdict_of(other, 9.0)) for _ in range(2)] == [None, None]
     (line,) = caplog.messages
     assert own.digest in line
     assert other.digest in line
@@ -324,15 +271,13 @@ def test_a_real_shift_of_topic_is_found_soon_and_no_shift_seldom_is() -> None:
 
 def test_one_bet_by_hand() -> None:
     """Equal capital on 5 stakes that sum to .805; alpha .1, audit rate 1: an error multiplies stake s by 1 + 9 s."""
-    state = RiskMonitor(0.1).update(True)
-    assert state.log_wealth == pytest.approx(math.log(1 + 9 * 0.805 / 5))
+    assert after(RISK, True).log_wealth == pytest.approx(math.log(1 + 9 * 0.805 / 5))
     # A fifth of 1, 1.225, 1.72, 2.8 and 5.5 of 12.245 in all, spread by .002, and then each bet again.
-    again = RiskMonitor(0.1, keeper=Keeper(state)).update(True)
     before = [1, 1.225, 1.72, 2.8, 5.5]
     spread = [(0.998 * money + 0.002 * 12.245 / 5) / 5 for money in before]
-    assert again.log_wealth == pytest.approx(math.log(sum(m * g for m, g in zip(spread, before, strict=True))))
-    state = RiskMonitor(0.1).update(False)
-    assert state.log_wealth == pytest.approx(math.log(1 - 0.805 / 5))
+    expected = math.log(sum(m * g for m, g in zip(spread, before, strict=True)))
+    assert after(RISK, True, True).log_wealth == pytest.approx(expected)
+    assert after(RISK, False).log_wealth == pytest.approx(math.log(1 - 0.805 / 5))
     assert gains_of(0.75) == pytest.approx([0.55, 0.75, 0.9, 0.96, 0.9875, 1, 1.0125, 1.04, 1.1, 1.25, 1.45])
 
 
@@ -341,75 +286,65 @@ def test_the_interval_covers_at_every_time_and_narrows() -> None:
     rng = np.random.default_rng(8)
     missed = 0
     for _ in range(40):
-        monitor = RiskMonitor(0.1)
-        outside = False
-        for t, error in enumerate(rng.random(400) < 0.2):
-            monitor.update(bool(error))
-            if t % 40 == 39:
-                interval = monitor.interval()
-                assert interval is not None
-                outside |= not interval[1] <= 0.2 <= interval[2]
+        state, outside = RISK, False
+        for errors in (rng.random((10, 40)) < 0.2).tolist():
+            state = after(state, *errors)
+            assert state.interval is not None
+            outside |= not state.interval[1] <= 0.2 <= state.interval[2]
         missed += outside
-        assert interval is not None
-        assert interval[2] - interval[1] < 0.25
+        assert state.interval is not None
+        assert state.interval[2] - state.interval[1] < 0.25
     assert missed <= 6  # 5 % of 40 is 2; more than 6 has probability .004 at most
 
 
 def test_an_unweighted_interval_is_centred_on_the_share() -> None:
-    monitor = RiskMonitor(0.1)
-    assert monitor.interval() is None
-    for error in (1, 0, 0, 0):
-        monitor.update(bool(error))
-    interval = monitor.interval()
+    assert RISK.interval is None
+    interval = after(RISK, 1, 0, 0, 0).interval
     assert interval is not None
     assert interval[0] == 0.25
     assert 0 <= interval[1] < 0.25 < interval[2] <= 1
 
 
 def test_a_switch_holds_back_after_an_alarm_until_reset() -> None:
-    switch = SafetySwitch()
-    assert switch.allows(0.1)
-    switch.alarm(Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="too many errors"))
-    assert not switch.allows(0.0)
-    assert switch.objection(0.0) == "too many errors"
-    switch.reset()
-    assert switch.allows(0.1)
-    stricter = SafetySwitch("stricter", threshold=0.3)
-    stricter.alarm(Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail=""))
-    assert stricter.allows(0.3)
+    alarm = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, alpha=0.1)
+    switch, stricter = SafetySwitch(), SafetySwitch(threshold=0.3)
+    for each in (switch, stricter):
+        assert each.objection(0.1) is None
+        each.alarm(alarm)
+    assert switch.objection(0.0) == alarm.detail
+    assert stricter.objection(0.3) is None
+    assert stricter.objection(0.31) is not None
     assert stricter.objection(None) is not None, "what was not measured is not certain enough"
-    assert not stricter.allows(0.31)
+    switch.reset()
+    assert switch.objection(0.1) is None
 
 
 @pytest.mark.parametrize(
     ("call", "part"),
     [
-        (lambda: RiskMonitor(0), "alpha"),
-        (lambda: RiskMonitor(0.1, delta=1), "delta"),
-        (lambda: RiskMonitor(0.1, min_audit_rate=0), "min_audit_rate"),
-        (lambda: RiskMonitor(0.1, min_audit_rate=0.5).update(True, audit_rate=0.1), "0.5"),
-        (lambda: DriftMonitor(artifact_with(np.zeros(3))).update(math.nan), "finite"),
-        (lambda: SafetySwitch("stricter"), "threshold"),
-        (lambda: SafetySwitch("stricter", threshold=math.inf), "threshold must be a finite number, got inf"),
-        (lambda: SafetySwitch("stricter", threshold=-math.inf), "got -inf"),
-        (lambda: SafetySwitch("stricter", threshold=math.nan), "got nan"),
-        (lambda: SafetySwitch("stricter", threshold=0.5).check(0.5), "0.5 is not stricter than the artifact's 0.5"),
-        (lambda: SafetySwitch("stricter", threshold=9.0).check(0.5), "9 is not stricter than the artifact's 0.5"),
-        (lambda: RiskMonitor(0.1).update(math.nan), "got nan"),  # type: ignore[arg-type]
-        (lambda: RiskMonitor(0.1).update("no"), "got 'no'"),  # type: ignore[arg-type]
-        (lambda: RiskMonitor(0.1).update(None), "got None"),  # type: ignore[arg-type]
-        (lambda: RiskMonitor(0.1).update(True, key="answer 1"), "review store only"),
+        (lambda: RiskState.start("a", 10, 0.05, 1.0), r"alpha must be in \(0, 1\), got 10\."),
+        (lambda: RiskState.start("a", 0.1, 1, 1.0), r"delta must be in \(0, 1\), got 1\."),
+        (lambda: RiskState.start("a", 0.1, 0.05, 0), "min_audit_rate"),
+        (lambda: CanaryState.start(10, delta=math.nan), r"delta must be in \(0, 1\), got nan\."),
+        (lambda: Drift(artifact_with(np.zeros(3)), delta=5.0), r"delta must be in \(0, 1\), got 5\.0\."),
+        (lambda: RiskState.start("a", 0.1, 0.05, 0.5).take(True, 0.1), "0.5"),
+        (lambda: Drift(artifact_with(np.zeros(3))).reference.in_scope(math.nan), "finite"),
+        (lambda: SafetySwitch(threshold=math.inf), "threshold must be a finite number, got inf"),
+        (lambda: SafetySwitch(threshold=math.nan), "got nan"),
+        (lambda: SafetySwitch(threshold=0.5).check(0.5), "0.5 is not stricter than the artifact's 0.5"),
+        (lambda: after(RISK, math.nan), "got nan"),
+        (lambda: after(RISK, "no"), "got 'no'"),
+        (lambda: after(RISK, None), "got None"),
     ],
 )
-def test_misuse_is_refused_by_name(call: object, part: str) -> None:
-    assert callable(call)
+def test_misuse_is_refused_by_name(call: Callable[[], object], part: str) -> None:
     with pytest.raises(UsageError, match=part):
         call()
 
 
 def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
-    SafetySwitch("stricter", threshold=0.4).check(0.5)
-    SafetySwitch("stricter", threshold=0.4).check(None)
+    SafetySwitch(threshold=0.4).check(0.5)
+    SafetySwitch(threshold=0.4).check(None)
     SafetySwitch().check(0.5)
 
 
@@ -424,9 +359,10 @@ def test_a_stricter_switch_fits_what_accepts_less_or_nothing() -> None:
 )
 def test_a_damaged_state_is_refused_in_words(change: dict[str, object], part: str) -> None:
     """A state without its alarm would let a guard go on as if nothing had been found."""
-    state = RiskMonitor(0.1).update(False).model_dump(mode="json")
+    state = after(RISK, False).model_dump(mode="json")
+    assert RiskState.read(json.dumps(state), "here") == after(RISK, False)
     with pytest.raises(UsageError, match=part):
-        parse_state(json.dumps({**state, **change}), RiskState, "monitor 'risk'")
+        RiskState.read(json.dumps({**state, **change}), "monitor 'risk'")
     for text in ("[1]", json.dumps(state)[:40], "null"):
         with pytest.raises(UsageError, match=r"monitor 'risk'.*[Ss]tart a new monitor"):
-            parse_state(text, RiskState, "monitor 'risk'")
+            RiskState.read(text, "monitor 'risk'")

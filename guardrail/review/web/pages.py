@@ -206,7 +206,7 @@ class Pages:
     def monitor(self, call: SiteCall) -> Response:
         """Every monitor with its history."""
         plots = [
-            (view, wealth_plot(self._monitors.history(view.name, most=POINTS), view.delta))
+            (view, wealth_plot(self._monitors.history(view.name, most=POINTS), view.state.delta))
             for view in self._monitors.all()
         ]
         return self._site.page(call, "monitor.html", views=plots)

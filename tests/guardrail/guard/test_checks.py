@@ -250,7 +250,7 @@ def test_an_answer_without_a_promise_is_given_out_and_not_accepted() -> None:
 
 def test_an_alarm_holds_an_answer_without_a_promise_back_too() -> None:
     switch = SafetySwitch()
-    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors."))
+    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
     verdict = guarded(turns="mark", switch=switch).assess(CONVERSATION)
     assert (verdict.passes, verdict.reason) == (False, Reason.SUSPENDED)
 

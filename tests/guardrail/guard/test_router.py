@@ -19,7 +19,7 @@ from guardrail.bindings import bindings_for
 from guardrail.describe import together
 from guardrail.doctor import examine
 from guardrail.errors import ArtifactFormatError, ArtifactMismatchError
-from guardrail.monitor import DriftMonitor
+from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.verdict import AbstainedError
 from integrations._agents.artifact_set import load
@@ -168,8 +168,9 @@ def test_an_abstention_raises_through_a_router() -> None:
         Router.of(MODEL, ARTIFACT, on_abstain="raise").invoke(HALF, named("hard"))
 
 
-def test_each_guard_has_its_own_monitor() -> None:
-    monitors = {artifact.digest: DriftMonitor(artifact) for artifact in ARTIFACT.artifacts.values()}
+def test_each_guard_has_its_own_monitor(tmp_path: Path) -> None:
+    kept = Monitors(ReviewStore(tmp_path / "reviews.db"))
+    monitors = {each.digest: kept.drift(name, each) for name, each in ARTIFACT.artifacts.items()}
     router = Router.of(
         MODEL, ARTIFACT, remember=0, settings=lambda artifact: {"on_verdict": monitors[artifact.digest].watch}
     )

@@ -130,7 +130,7 @@ def test_a_stage_that_is_held_back_is_not_passed_over() -> None:
         raise OSError("disk full")
 
     switch = SafetySwitch()
-    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors."))
+    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
     for own in ({"switch": switch}, {"on_verdict": unable}):
         cascade = system(stage_settings=[own, {}])
         for verdict in both_ways(cascade, EASY):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import errno
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -14,7 +15,8 @@ from pydantic import ValidationError
 from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
 from guardrail.guard.observers import as_observers
-from guardrail.monitor import Alarm, CanaryMonitor, DriftMonitor, RiskMonitor, SafetySwitch
+from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE, BROKEN = "Capital of France?", "Capital of Atlantis?", "Down?"
@@ -26,7 +28,7 @@ MODEL = ScriptedChat(
     }
 )
 ARTIFACT = make_artifact(MODEL, threshold=0.5)
-ALARM = Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, detail="Too many errors.")
+ALARM = Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1)
 
 
 def guarded(**kwargs: Any) -> Guardrail:
@@ -60,7 +62,7 @@ def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
     guard = guarded(switch=switch)
     for verdict in both_ways(guard, SURE):
         assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
-        assert verdict.detail.endswith("because of an alarm. Too many errors.")
+        assert verdict.detail.endswith(f"because of an alarm. {ALARM.detail}")
         assert "candidate" not in verdict.to_metadata()
         assert "docs/monitoring.md" in verdict.explain()
     assert "Paris" not in str(guard.invoke(SURE).model_dump())
@@ -71,7 +73,7 @@ def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
 
 def test_a_stricter_threshold_lets_the_surest_pass() -> None:
     # unanimous samples have entropy 0, so even a threshold of 0 keeps them
-    switch = SafetySwitch("stricter", threshold=0.0)
+    switch = SafetySwitch(threshold=0.0)
     switch.alarm(ALARM)
     assert guarded(switch=switch).assess(SURE).accepted
     lenient = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=2.0), switch=switch)
@@ -81,9 +83,9 @@ def test_a_stricter_threshold_lets_the_surest_pass() -> None:
 def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
     for threshold in (0.5, 99.0):
         with pytest.raises(ValidationError, match=r"not stricter than the artifact's 0\.5"):
-            guarded(switch=SafetySwitch("stricter", threshold=threshold))
+            guarded(switch=SafetySwitch(threshold=threshold))
     nothing = make_artifact(MODEL, threshold=None)
-    Guardrail(model=MODEL, artifact=nothing, switch=SafetySwitch("stricter", threshold=99.0))
+    Guardrail(model=MODEL, artifact=nothing, switch=SafetySwitch(threshold=99.0))
 
 
 def test_observers_see_every_final_verdict_with_its_messages() -> None:
@@ -113,13 +115,18 @@ def test_an_answer_that_cannot_be_recorded_is_not_given() -> None:
     assert guarded(on_verdict=broken).assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
 
 
-def test_the_last_verdict_that_an_observer_sees_is_the_caller_s() -> None:
+@pytest.fixture
+def monitors(tmp_path: Path) -> Monitors:
+    return Monitors(ReviewStore(tmp_path / "reviews.db"))
+
+
+def test_the_last_verdict_that_an_observer_sees_is_the_caller_s(monitors: Monitors) -> None:
     """The first one saw an acceptance; then the second one failed, and the answer was held back."""
 
     def broken(_verdict: Verdict, _messages: object) -> None:
         raise OSError(errno.ENOSPC, "disk full")
 
-    observer, monitor = Seen(), DriftMonitor(ARTIFACT)
+    observer, monitor = Seen(), monitors.drift("drift", ARTIFACT)
     guard = guarded(on_verdict=[observer, monitor.watch, broken])
     sync, awaited = both_ways(guard, SURE)
     assert [verdict.accepted for verdict in observer.verdicts] == [True, False] * 2
@@ -145,61 +152,40 @@ def test_async_observers_are_awaited_and_refused_in_sync_calls() -> None:
         guard.assess(SURE)
 
 
-def test_a_drift_monitor_gets_every_measured_score(monkeypatch: pytest.MonkeyPatch) -> None:
-    monitor, scores = DriftMonitor(ARTIFACT), list[float]()
-    monkeypatch.setattr(monitor, "update", scores.append)
-    guard = guarded(on_verdict=monitor.watch)
+def test_a_drift_monitor_gets_every_measured_score(monitors: Monitors) -> None:
+    guard = guarded(on_verdict=monitors.drift("drift", ARTIFACT).watch)
     for question in (SURE, UNSURE, BROKEN, SURE):
         guard.invoke(question)
     # three clusters of 4, 3, 3 among 10: -.4 ln .4 - .6 ln .3 = 1.0889
-    assert scores == pytest.approx([0.0, 1.0889, 0.0], abs=1e-4)
+    assert [step.value for step in monitors.history("drift")] == pytest.approx([0.0, 1.0889, 0.0], abs=1e-4)
 
 
-def test_a_guard_refuses_a_drift_monitor_that_would_leave_its_verdicts_out() -> None:
+def test_a_guard_refuses_a_drift_monitor_that_would_leave_its_verdicts_out(monitors: Monitors) -> None:
     other = ARTIFACT.calibration.model_copy(update={"uncertainty": (9.0, *ARTIFACT.calibration.uncertainty[1:])})
-    monitor = DriftMonitor(ARTIFACT.model_copy(update={"calibration": other}))
+    monitor = monitors.drift("scores", ARTIFACT.model_copy(update={"calibration": other}))
     with pytest.raises(ValidationError, match="another calibration scores: it would watch nothing"):
         guarded(on_verdict=[Seen(), monitor.watch])
     prompt = ARTIFACT.model_copy(update={"prompt": ARTIFACT.prompt.model_copy(update={"system": "Be brief."})})
     with pytest.raises(ValidationError, match="another prompt: it"):
-        guarded(on_verdict=DriftMonitor(prompt).watch)
+        guarded(on_verdict=monitors.drift("prompt", prompt).watch)
 
 
-def test_a_drift_monitor_watches_the_same_scores_at_another_alpha() -> None:
+def test_a_drift_monitor_watches_the_same_scores_at_another_alpha(monitors: Monitors) -> None:
     calibration = CalibrationScores(uncertainty=(0.0, 1.0) * 50, error=(0, 1) * 50)
     fitted = ARTIFACT.model_copy(update={"calibration": calibration})
     outcome = fitted.outcome.model_copy(update={"alpha": 0.2})
-    monitor, stricter = DriftMonitor(fitted), fitted.model_copy(update={"outcome": outcome})
+    monitor, stricter = monitors.drift("drift", fitted), fitted.model_copy(update={"outcome": outcome})
     assert stricter.digest != fitted.digest
     guard = Guardrail(model=MODEL, artifact=stricter, on_verdict=monitor.watch)
     guard.invoke(SURE)
     assert (monitor.state.n, guard.assess(SURE).artifact) == (1, stricter.digest)
 
 
-def test_what_is_no_function_is_refused() -> None:
-    with pytest.raises(ValidationError, match=r"monitor\.watch"):
-        guarded(on_verdict=[DriftMonitor(ARTIFACT)])
-
-
 def test_a_configuration_names_what_it_cannot_hold() -> None:
     assert guarded(switch=SafetySwitch(), on_verdict=Seen()).to_config()["needs"] == ["on_verdict", "switch"]
 
 
-@pytest.mark.parametrize("delta", [0.0, 1.0, 5.0, float("nan")])
-def test_a_monitor_refuses_a_delta_that_is_no_probability(delta: float) -> None:
-    scored = ARTIFACT.model_copy(update={"calibration": CalibrationScores(uncertainty=(1.0,) * 50, error=(0,) * 50)})
-    for monitor in (
-        lambda: DriftMonitor(scored, delta=delta),
-        lambda: RiskMonitor(0.1, delta=delta),
-        lambda: CanaryMonitor(10, delta=delta),
-    ):
-        with pytest.raises(UsageError, match=rf"delta must be in \(0, 1\), got {delta}\."):
-            monitor()
-    with pytest.raises(UsageError, match=r"alpha must be in \(0, 1\), got 10\."):
-        RiskMonitor(10)
-
-
-@pytest.mark.parametrize("given", [5, "watch", object()])
+@pytest.mark.parametrize("given", [5, "watch", object(), [object()]])
 def test_what_cannot_be_called_is_no_observer(given: object) -> None:
-    with pytest.raises(UsageError, match=r"on_verdict takes functions of \(verdict, messages\), got"):
+    with pytest.raises(UsageError, match=r"on_verdict takes functions of \(verdict, messages\), got .*monitor\.watch"):
         as_observers(given)  # type: ignore[arg-type]

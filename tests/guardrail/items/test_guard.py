@@ -21,7 +21,7 @@ from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.release import release
 from guardrail.items.spec import ItemScores, ItemsSpec
-from guardrail.monitor import Alarm, DriftMonitor, SafetySwitch
+from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.monitor.drift import Reference
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall
@@ -354,8 +354,8 @@ def test_a_switch_holds_all_items_back() -> None:
 def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
     """The most certain item alone would pass, and the others with it."""
     for doubt, given in (({"total": 13}, False), ({"number": "A-1"}, True)):
-        switch = SafetySwitch("stricter", threshold=0.1)
-        switch.alarm(Alarm(monitor="risk", at=1, wealth=20, delta=0.1, detail="more errors"))
+        switch = SafetySwitch(threshold=0.1)
+        switch.alarm(Alarm(monitor="risk", at=1, wealth=20, delta=0.1, alpha=0.1))
         verdict = guard_of(answers(doubt), switch=switch, threshold=0.3).assess(Q)
         assert verdict.accepted == given
         assert verdict.uncertainty.value == 0.0
@@ -364,9 +364,6 @@ def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
 def test_a_drift_monitor_compares_the_mean_of_an_answers_items() -> None:
     artifact = guard_of(answers()).artifact
     assert artifact.calibration.of_answers == (0.2,)
-    watching = DriftMonitor(artifact)
-    guard_of(answers(), on_verdict=watching.watch).invoke(Q)
-    assert watching.state.n == 1
     verdict = guard_of(answers({"total": 13}, {"total": 14})).assess(Q)
     assert Reference(artifact).score(verdict) == 0.5 / 4
     unmeasured = [item.model_copy(update={"uncertainty": None}) for item in verdict.items]

@@ -57,7 +57,7 @@ def impatient(store_url: str) -> Iterator[ReviewStore]:
 def test_every_operation_of_a_server_that_hangs_ends_and_the_next_succeeds(impatient: ReviewStore) -> None:
     store, monitors = impatient, Monitors(impatient)
     item = store.enqueue(held_back())
-    risk = monitors.risk("risk", 0.1)
+    risk = monitors.risk("risk", ARTIFACT)
     switch = monitors.switch(every=0.0)
     operations: list[Callable[[], object]] = [
         lambda: store.enqueue(held_back()),
@@ -71,12 +71,12 @@ def test_every_operation_of_a_server_that_hangs_ends_and_the_next_succeeds(impat
         store.close()
         with pytest.raises(StoreUnavailableError, match=r"within 0\.15 s|timeout"):  # it connects, for 2 s
             store.stats()
-        assert not switch.allows(0.0)
+        assert switch.objection(0.0)
         assert "cannot be read" in str(switch.objection(0.0))
     store.database.deadline = 5.0
     assert store.item(item.id).state == "pending"
     assert risk.update(False).n == 1
-    assert switch.allows(0.0)
+    assert switch.objection(0.0) is None
 
 
 @on_postgres

@@ -21,7 +21,7 @@ from tests.review_pages import REVIEWERS
 
 __all__ = ["receiver"]  # a fixture
 EVIL = "<!channel> & <https://evil.example|click>\nsecond line"
-ALARM = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, detail="The error rate exceeds 10 %.")
+ALARM = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, alpha=0.1, calls=True)
 
 
 @pytest.fixture
@@ -36,7 +36,7 @@ def content(question: str = "q", **changes: Any) -> Content:
 
 
 def alarm(store: ReviewStore) -> None:
-    store.note_event("alarm", {"name": "errors", **ALARM.model_dump(mode="json")})
+    store.note_event("alarm", {"name": "errors", **ALARM.numbers})
 
 
 def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver, now: list[float]) -> None:

@@ -30,10 +30,11 @@ from guardrail.review import (
 from guardrail.review.item import frozen
 from guardrail.review.limits import LONGEST, storable, without_surrogates
 from guardrail.review.web.choices import choices_of
+from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
 
-HALF = "\ud83d"
+HALF, ARTIFACT = "\ud83d", make_artifact(ScriptedChat())
 CONTENT = Content(question="q", candidate=Candidate(text="a"))
 TOO_LONG = (0.0, -1.0, math.inf, math.nan, 1e15, LONGEST * 1.001)
 
@@ -82,8 +83,8 @@ def test_keys_that_no_database_holds(store: ReviewStore, key: Any) -> None:
         store.enqueue(CONTENT, key=key)
     monitors = Monitors(store)
     with pytest.raises(UsageError, match="key "):
-        monitors.risk("risk", 0.1).update(False, key=key)
-    assert monitors.risk("risk", 0.1).state.n == 0
+        monitors.risk("risk", ARTIFACT).update(False, key=key)
+    assert monitors.risk("risk", ARTIFACT).state.n == 0
     verdict = guarded("message").assess(QUESTION).model_copy(update={"accepted": True})
     if key and key != 7:
         with pytest.raises(UsageError, match="key "):
@@ -110,7 +111,7 @@ def test_names_that_no_database_holds(store: ReviewStore, name: str) -> None:
         with pytest.raises(UsageError, match="what "):
             store.note_event(name_or_word, {})
     with pytest.raises(UsageError, match="a monitor's name"):
-        Monitors(store).risk(name if len(name) < 257 else "m" * 129, 0.1)
+        Monitors(store).risk(name if len(name) < 257 else "m" * 129, ARTIFACT)
 
 
 @pytest.mark.parametrize("name", ["\0", HALF, "x" * 5000])
@@ -121,7 +122,7 @@ def test_what_cannot_be_there_is_not_there(store: ReviewStore, name: str) -> Non
     assert store.trail(name) == []
     assert store.find(name) is None
     monitors = Monitors(store)
-    assert monitors.known_risk(name) is None
+    assert monitors.known_risk(name, ARTIFACT) is None
     assert monitors.history(name) == []
     with pytest.raises(UsageError, match="no monitor"):
         monitors.acknowledge(name, who="ann")

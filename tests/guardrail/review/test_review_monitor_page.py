@@ -15,7 +15,9 @@ from guardrail.review.monitors import Monitors, MonitorStep
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from guardrail.review.web.plots import BOTTOM, RIGHT, TOP, wealth_plot
+from guardrail.testing import ScriptedChat, make_artifact
 
+ARTIFACT = make_artifact(ScriptedChat())
 ADMIN, REVIEWER = "a" * 32, "r" * 32
 HOSTILE = '<script>alert(1)</script> "quoted"'
 
@@ -44,8 +46,8 @@ def form_token(page: str) -> str:
 
 
 def alarmed(store: ReviewStore, name: str) -> None:
-    monitor = Monitors(store).risk(name, 0.1)
-    while not monitor.state.alarmed:
+    monitor = Monitors(store).risk(name, ARTIFACT)
+    for _ in range(3):
         monitor.update(True)
 
 
@@ -56,7 +58,7 @@ def test_the_page_needs_a_sign_in_and_is_empty_at_first(client: TestClient) -> N
 
 
 def test_monitors_are_shown_in_words_and_escaped(client: TestClient, store: ReviewStore) -> None:
-    Monitors(store).risk("calm", 0.1, min_audit_rate=0.5).update(False)
+    Monitors(store).risk("calm", ARTIFACT, min_audit_rate=0.5).update(False)
     alarmed(store, HOSTILE)
     sign_in(client, REVIEWER)
     answer = client.get("/monitor")
@@ -64,7 +66,7 @@ def test_monitors_are_shown_in_words_and_escaped(client: TestClient, store: Revi
     assert "Are more than 10 % of the accepted answers wrong? 1 audited answers so far, 0.0 % of them wrong" in page
     assert page.index("&lt;script&gt;") < page.index("calm")  # alarms first
     assert "alert(1)</script>" not in page
-    assert "exceeds the promised 10%" in page
+    assert "exceeds the promised 10 %" in page
     assert "An administrator can acknowledge this alarm" in page
     assert "unsafe" not in answer.headers["content-security-policy"]
     assert not re.search(r"\sstyle=|<style|\son\w+=", page)
@@ -81,9 +83,9 @@ def test_only_an_administrator_acknowledges_and_only_by_the_form(client: TestCli
     sign_in(client, ADMIN)
     token = form_token(client.get("/monitor").text)
     assert client.post("/monitor/acknowledge", data={"form_token": "forged", "name": "risk"}).status_code == 403
-    assert not switch.allows(0.0)
+    assert switch.objection(0.0)
     assert client.post("/monitor/acknowledge", data={"form_token": token, "name": "risk"}).status_code == 200
-    assert switch.allows(0.0)
+    assert switch.objection(0.0) is None
     assert "alarm, seen" in client.get("/monitor").text
     assert client.post("/monitor/acknowledge", data={"form_token": token, "name": "nobody"}).status_code == 400
     assert [event.who for event in store.trail() if event.what == "alarm_acknowledged"] == ["ada"]

@@ -8,7 +8,7 @@ import multiprocessing
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -25,10 +25,10 @@ from guardrail import Guardrail, Reason
 from guardrail.__main__ import main
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
-from guardrail.monitor import Alarm, DriftMonitor, RiskMonitor
+from guardrail.monitor import Drift
 from guardrail.review import ReviewStore, StoreUnavailableError
 from guardrail.review.hooks import AUDIT_RATE, audit_sample, chosen
-from guardrail.review.monitors import Monitors
+from guardrail.review.monitors import Monitors, RiskMonitor
 from guardrail.testing import ScriptedChat, make_artifact
 
 SURE, UNSURE = "Capital of France?", "Capital of Atlantis?"
@@ -40,7 +40,7 @@ def artifact_with(scores: list[float]) -> CalibrationArtifact:
     return make_artifact(MODEL).model_copy(update={"calibration": calibration})
 
 
-ARTIFACT = artifact_with(np.random.default_rng(0).normal(size=100).tolist())
+ARTIFACT, OTHER = artifact_with(np.random.default_rng(0).normal(size=100).tolist()), artifact_with([0.0])
 
 
 @pytest.fixture
@@ -49,11 +49,13 @@ def store(store_url: str) -> Iterator[ReviewStore]:
         yield opened
 
 
-def test_a_stored_drift_monitor_is_the_one_in_memory(store: ReviewStore, store_url: str) -> None:
+def replayed(scores: list[float], seed: int = 0) -> Any:
+    test = Drift(ARTIFACT, seed=seed)
+    return test.take(test.start, *scores)[0]
+
+
+def test_a_drift_monitor_is_one_over_objects_and_restarts(store: ReviewStore, store_url: str) -> None:
     scores = np.random.default_rng(1).normal(0.3, 1, size=60).tolist()
-    plain = DriftMonitor(ARTIFACT, seed=3)
-    for score in scores:
-        plain.update(score)
     monitors = Monitors(store)
     first = monitors.drift("drift", ARTIFACT, seed=3)
     second = monitors.drift("drift", ARTIFACT, seed=3)  # another process, as far as the database can tell
@@ -64,74 +66,57 @@ def test_a_stored_drift_monitor_is_the_one_in_memory(store: ReviewStore, store_u
         third = Monitors(reopened).drift("drift", ARTIFACT, seed=3)
         for score in scores[40:]:
             third.update(score)
-        assert third.state == plain.state
-    assert first.state == plain.state
+    assert first.state == replayed(scores, seed=3)
     history = monitors.history("drift")
     assert [step.value for step in history] == scores
-    assert history[-1].log_wealth == plain.state.log_wealth
+    assert history[-1].log_wealth == first.state.log_wealth
     assert len(monitors.history("drift", most=10)) == 10
 
 
-def test_a_stored_risk_monitor_is_the_one_in_memory_and_counts_a_key_once(store: ReviewStore) -> None:
-    errors = (np.random.default_rng(2).random(50) < 0.2).tolist()
-    plain = RiskMonitor(0.1, min_audit_rate=0.5)
-    monitors = Monitors(store)
-    for i, error in enumerate(errors):
-        plain.update(error, audit_rate=0.5 if i % 2 else 1.0)
-        stored = monitors.risk("risk", 0.1, min_audit_rate=0.5)
+def test_a_key_counts_once(store: ReviewStore) -> None:
+    for rate in (0.5, 1.0, 0.5, 0.5):
         for _ in range(2):
-            stored.update(error, audit_rate=0.5 if i % 2 else 1.0, key=f"item {i}")
-    assert stored.state == plain.state
-    assert stored.interval() == plain.interval()
-    (view,) = monitors.all()
-    assert (view.kind, view.n, view.alpha, view.estimate) == ("risk", 50, 0.1, plain.interval())
+            Monitors(store).risk("risk", ARTIFACT, min_audit_rate=0.5).update(
+                rate == 1.0, audit_rate=rate, key=f"item {rate}"
+            )
+    (view,) = Monitors(store).all()
+    assert (view.name, view.state.n, view.acknowledged) == ("risk", 2, False)
+    assert view.state.model_dump()["tallies"] == ((0.5, 1, 0), (1.0, 1, 1))
 
 
-def test_an_alarm_reaches_the_trail_every_process_and_the_next_start(store: ReviewStore) -> None:
+def test_an_alarm_is_stored_in_numbers_and_goes_with_its_acknowledgement(store: ReviewStore) -> None:
     monitors = Monitors(store)
-    heard: list[Alarm] = []
-    other_alarms: list[Alarm] = []
-    risk = monitors.risk("risk", 0.1, on_alarm=heard.append)
-    other = monitors.risk("risk", 0.1, on_alarm=other_alarms.append)
-    updates = 0
-    while not heard:
-        risk.update(True)
-        updates += 1
-    # a fifth of the money grows by 5.5 with each error: 33 after three, above the line at 20
-    assert updates <= 3
-    risk.update(True)
-    other.update(False)
-    assert (len(heard), len(other_alarms)) == (1, 1)
+    risk = alarmed(monitors)
+    assert risk.alarm is not None
+    assert risk.alarm == risk.update(False).alarm
+    assert monitors.risk("risk", ARTIFACT).alarm == risk.alarm
     (event,) = [event for event in store.trail() if event.what == "alarm"]
-    assert event.detail["name"] == "risk"
-    assert event.detail["at"] == updates
-    late: list[Alarm] = []
-    monitors.risk("risk", 0.1, on_alarm=late.append)
-    assert late == heard
+    assert event.detail == {"name": "risk", **risk.alarm.numbers}
     monitors.acknowledge("risk", who="ada")
     assert store.trail()[-1].who == "ada"
-    later: list[Alarm] = []
-    monitors.risk("risk", 0.1, on_alarm=later.append)
-    assert later == []
+    later = monitors.risk("risk", ARTIFACT)
+    assert later.alarm is None
+    assert later.state.alarm is not None, "the monitor stays alarmed"
 
 
-def alarmed(monitors: Monitors, name: str = "risk", artifact: str | None = None) -> RiskMonitor:
-    risk = monitors.risk(name, 0.1, artifact=artifact)
-    while not risk.state.alarmed:
+def alarmed(monitors: Monitors, name: str = "risk") -> RiskMonitor:
+    """A fifth of the money grows by 5.5 with each error: 33 after three, above the line at 20."""
+    risk = monitors.risk(name, ARTIFACT)
+    for _ in range(3):
         risk.update(True)
     return risk
 
 
 def test_a_switch_follows_the_database(store: ReviewStore) -> None:
     monitors = Monitors(store)
-    monitors.risk("other", 0.1)
+    monitors.risk("other", ARTIFACT)
     switch, deaf = monitors.switch(every=0.0), monitors.switch(names=["other"], every=0.0)
     guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), switch=switch)
     assert guard.invoke(SURE).content == "Paris"
     alarmed(monitors)
     assert guard.assess(SURE).reason is Reason.SUSPENDED
-    assert "promised 10%" in guard.assess(SURE).detail
-    assert deaf.allows(0.0)
+    assert "promised 10 %" in guard.assess(SURE).detail
+    assert deaf.objection(0.0) is None
     monitors.acknowledge("risk", who="ada")
     assert guard.assess(SURE).accepted
 
@@ -140,7 +125,7 @@ def test_a_switch_that_cannot_read_allows_nothing(store: ReviewStore) -> None:
     switch = Monitors(store).switch(every=0.0)
     with store.database.write() as connection:
         connection.exec_driver_sql("DROP TABLE review_monitors")
-    assert not switch.allows(0.0)
+    assert switch.objection(0.0)
     assert "cannot be read" in str(switch.objection(0.0))
 
 
@@ -178,7 +163,7 @@ class NotedLock:
 
 
 def asking(switch: Any, answers: list[bool]) -> threading.Thread:
-    thread = threading.Thread(target=lambda: answers.append(switch.allows(0.0)))
+    thread = threading.Thread(target=lambda: answers.append(switch.objection(0.0) is None))
     thread.start()
     return thread
 
@@ -191,12 +176,12 @@ def test_nothing_passes_while_a_switch_looks_for_the_first_time(
     switch, slow, first = monitors.switch(every=1.0), SlowStore(store, monkeypatch), list[bool]()
     thread = asking(switch, first)
     assert slow.began.wait(60)
-    assert not switch.allows(0.0)  # after a second
+    assert switch.objection(0.0)  # after a second
     assert "still being read" in str(switch.objection(0.0))
     slow.may_end.set()
     thread.join()
     assert first == [False]
-    assert "promised 10%" in str(switch.objection(0.0))
+    assert "promised 10 %" in str(switch.objection(0.0))
 
 
 def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
@@ -204,12 +189,12 @@ def test_nothing_passes_while_a_database_hangs_that_could_be_read_before(
 ) -> None:
     monitors = Monitors(store)
     switch = monitors.switch(every=0.0)
-    assert switch.allows(0.0)
+    assert switch.objection(0.0) is None
     alarmed(monitors)
     slow, first = SlowStore(store, monkeypatch), list[bool]()
     thread = asking(switch, first)
     assert slow.began.wait(60)
-    assert not switch.allows(0.0)
+    assert switch.objection(0.0)
     slow.may_end.set()
     thread.join()
     assert first == [False]
@@ -228,26 +213,20 @@ def test_permission_and_words_are_of_one_look(store: ReviewStore, monkeypatch: p
         return state
 
     monkeypatch.setattr(switch, "_read", busy_afterwards)
-    assert "promised 10%" in guard.assess(SURE).detail
+    assert "promised 10 %" in guard.assess(SURE).detail
 
 
 def test_a_known_alarm_is_told_while_nothing_new_can_be_seen(store: ReviewStore) -> None:
     monitors = Monitors(store)
     alarmed(monitors)
     switch = monitors.switch(every=0.0)
-    assert not switch.allows(0.0)
+    assert switch.objection(0.0)
     with store.database.write() as connection:
         connection.exec_driver_sql("DROP TABLE review_monitors")
     why = switch.objection(0.0)
     assert why is not None
-    assert "promised 10%" in why
+    assert "promised 10 %" in why
     assert "cannot be read" in why
-
-
-def test_an_alarm_without_words_holds_back(store: ReviewStore) -> None:
-    switch = Monitors(store).switch(every=0.0)
-    switch.alarm(Alarm(monitor="risk", at=1, wealth=20.0, delta=0.05, detail=""))
-    assert not switch.allows(0.0)
 
 
 def test_a_thread_waits_for_the_look_of_another(store: ReviewStore, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -268,47 +247,24 @@ def test_one_name_is_one_monitor_and_an_unknown_one_holds_back_until_it_is_there
     monitors = Monitors(store)
     switch = monitors.switch(names="desk-1 risk", every=0.0)
     both = monitors.switch(names=["desk-1 risk", "desk-1 drift"], every=0.0)
-    assert not switch.allows(0.0)
+    assert switch.objection(0.0)
     assert "follows 'desk-1 risk', but" in str(switch.objection(0.0))
     assert "Monitors.switch(names=...)" in str(switch.objection(0.0))
-    monitors.risk("desk-1 risk", 0.1)
-    assert switch.allows(0.0)
-    assert not both.allows(0.0)
+    monitors.risk("desk-1 risk", ARTIFACT)
+    assert switch.objection(0.0) is None
+    assert both.objection(0.0)
     assert "follows 'desk-1 drift', but" in str(both.objection(0.0))
     alarmed(monitors, "desk-1 risk")
-    assert not switch.allows(0.0)
-    assert "promised 10%" in str(switch.objection(0.0))
+    assert switch.objection(0.0)
+    assert "promised 10 %" in str(switch.objection(0.0))
     monitors.acknowledge("desk-1 risk", who="ada")
-    assert switch.allows(0.0)
+    assert switch.objection(0.0) is None
 
 
 def test_a_switch_that_would_follow_nothing_is_refused(store: ReviewStore) -> None:
     for names in ([], "", ["x" * 129]):
         with pytest.raises(UsageError, match=r"names? must|characters"):
             Monitors(store).switch(names=names)
-
-
-def test_a_stored_risk_monitor_stays_with_its_artifact(store: ReviewStore) -> None:
-    monitors = Monitors(store)
-    monitors.risk("risk", 0.1, artifact="sha256:a").update(False)
-    refused = r"audits artifact sha256:a, not sha256:b.*new name"
-    with pytest.raises(UsageError, match=refused):
-        monitors.risk("risk", 0.1, artifact="sha256:b")
-    with pytest.raises(UsageError, match=refused):
-        monitors.known_risk("risk", artifact="sha256:b")
-    assert monitors.risk("risk", 0.1).update(False).artifact == "sha256:a"
-
-
-def test_a_risk_monitor_stored_without_an_artifact_is_taken_over_by_the_first(store: ReviewStore) -> None:
-    monitors = Monitors(store)
-    monitors.risk("risk", 0.1).update(False)
-    first, other = (monitors.known_risk("risk", artifact=digest) for digest in ("sha256:a", "sha256:b"))
-    assert first is not None
-    assert other is not None
-    assert first.update(False).n == 2
-    with pytest.raises(UsageError, match="audits artifact sha256:a"):
-        other.update(False)
-    assert monitors.risk("risk", 0.1).state.n == 2
 
 
 def test_feeding_a_monitor_whose_alarm_was_acknowledged_is_said_loudly(
@@ -324,7 +280,7 @@ def test_feeding_a_monitor_whose_alarm_was_acknowledged_is_said_loudly(
         risk.update(True)
     (line,) = caplog.messages
     assert "'risk' was acknowledged, so it never alarms again" in line
-    assert monitors.switch().allows(0.0)
+    assert monitors.switch().objection(0.0) is None
 
 
 def test_a_stored_drift_monitor_takes_in_whole_scores_of_its_own_artifact_only(store: ReviewStore) -> None:
@@ -356,7 +312,7 @@ def test_an_update_that_fails_changes_nothing(store: ReviewStore) -> None:
 def _updates(path: str, worker: int, each: int) -> None:
     with ReviewStore(path) as store:
         monitors = Monitors(store)
-        risk, drift = monitors.risk("risk", 0.5), monitors.drift("drift", ARTIFACT)
+        risk, drift = monitors.risk("risk", ARTIFACT, alpha=0.5), monitors.drift("drift", ARTIFACT)
         for i in range(each):
             risk.update(i % 4 == 0)
             drift.update(worker + i / each)
@@ -366,28 +322,24 @@ def test_processes_and_threads_lose_nothing(store: ReviewStore, store_url: str) 
     """This process, in a thread, is one of the two."""
     each = 25
     monitors = Monitors(store)
-    shared = monitors.drift("drift", ARTIFACT)
+    drift, risk = monitors.drift("drift", ARTIFACT), monitors.risk("risk", ARTIFACT, alpha=0.5)
     context = multiprocessing.get_context("spawn")
     other = context.Process(target=_updates, args=(store_url, 0, each))
-    threads = [threading.Thread(target=shared.update, args=(5.0 + i,)) for i in range(5)]
+    threads = [threading.Thread(target=drift.update, args=(5.0 + i,)) for i in range(5)]
     workers: list[Any] = [other, threading.Thread(target=_updates, args=(store_url, 1, each)), *threads]
     other.start()
-    monitors.risk("risk", 0.5)
-    while not monitors.risk("risk", 0.5).state.tallies and other.is_alive():
+    while not risk.state.tallies and other.is_alive():
         threading.Event().wait(0.01)  # until the other process is at it
     for worker in workers[1:]:
         worker.start()
     for worker in workers:
         worker.join()
     assert other.exitcode == 0
-    assert monitors.risk("risk", 0.5).state.tallies == ((1.0, 2 * each, 2 * 7),)  # 0, 4, ..., 24
+    assert risk.state.tallies == ((1.0, 2 * each, 2 * 7),)  # 0, 4, ..., 24
     expected = sorted([worker + i / each for worker in range(2) for i in range(each)] + [5.0 + i for i in range(5)])
     stream = [step.value for step in monitors.history("drift")]
     assert sorted(stream) == expected
-    replayed = DriftMonitor(ARTIFACT)
-    for score in stream:
-        replayed.update(score)
-    assert replayed.state == shared.state
+    assert drift.state == replayed(stream)
 
 
 # -- guards that watch -----------------------------------------------------------------------------------------------
@@ -444,33 +396,12 @@ def test_what_cannot_be_written_is_held_back_or_passes(store: ReviewStore, caplo
     assert (holds.unwritten, lets.unwritten, audits.unwritten) == (0, 1, 1)
     assert "a score of monitor 'drift' is not written" in caplog.text
     assert "passes without its audit" in caplog.text
-    assert [view.n for view in monitors.all()] == [0]
+    assert [view.state.n for view in monitors.all()] == [0]
     word: Any = "no"
     with pytest.raises(UsageError, match="on_watch_failure must be"):
         monitors.drift("drift", artifact, on_watch_failure=word)
     with pytest.raises(UsageError, match="on_watch_failure must be"):
         audit_sample(store, 1.0, on_watch_failure=word)
-
-
-def test_a_process_that_watches_learns_of_the_alarm(store: ReviewStore) -> None:
-    """One object raises it, the other learns of it with its next score."""
-    heard, also_heard = list[Alarm](), list[Alarm]()
-    drift = Monitors(store).drift("drift", ARTIFACT, on_alarm=heard.append)
-    other = Monitors(store).drift("drift", ARTIFACT, on_alarm=also_heard.append)
-    verdict = Guardrail(model=MODEL, artifact=make_artifact(MODEL)).assess(UNSURE)
-    far = verdict.model_copy(
-        update={"artifact": ARTIFACT.digest, "uncertainty": verdict.uncertainty.model_copy(update={"value": 99.0})}
-    )
-    for _ in range(40):
-        drift.watch(far)
-    assert [alarm.monitor for alarm in heard] == ["drift"]
-    assert also_heard == []
-    other.watch(far)
-    assert also_heard == heard
-    (view,) = Monitors(store).all()
-    assert view.alarm is not None
-    assert view.alarm.at == drift.state.alarmed_at
-    assert 20 <= view.alarm.wealth < 100, "the wealth of the time of the alarm"
 
 
 @pytest.mark.slow
@@ -483,10 +414,7 @@ def test_a_process_killed_after_any_statement_loses_nothing_and_counts_nothing_t
     assert int(ran.stdout) >= 6, "killed after each statement and commit of an update"
     scores = [step.value for step in Monitors(store).history("drift")]
     assert scores == [0.0, 1.0, 2.0]
-    alone = DriftMonitor(ARTIFACT)
-    for score in scores:
-        alone.update(score)
-    assert drift.state == alone.state
+    assert drift.state == replayed(scores)
 
 
 # Each child makes three updates, and kills itself after one more statement than the child before it.
@@ -537,20 +465,29 @@ def test_the_command_shows_the_monitors_and_ends_with_1_while_an_alarm_is_open(
     assert "acknowledged alarm" in capsys.readouterr().out
 
 
-def test_other_settings_under_the_same_name_are_refused(store: ReviewStore) -> None:
+@pytest.mark.parametrize(
+    ("again", "refused"),
+    [
+        (lambda m: m.risk("risk", ARTIFACT, alpha=0.2), r"monitor 'risk' .* has alpha 0\.1, not 0\.2\."),
+        (lambda m: m.risk("risk", OTHER), rf"has artifact {ARTIFACT.digest}, not {OTHER.digest}.*under a new name"),
+        (lambda m: m.known_risk("risk", OTHER), "has artifact"),
+        (lambda m: m.drift("drift", ARTIFACT, seed=1), "has seed 0, not 1"),
+        (lambda m: m.drift("drift", OTHER), "has artifact"),
+        (lambda m: m.drift("risk", ARTIFACT), "is a risk monitor, not a drift monitor"),
+        (lambda m: m.canary("canary", 4), "has questions 3, not 4"),
+        (lambda m: m.acknowledge("risk", who="ada"), "no monitor 'risk' with an alarm"),
+    ],
+)
+def test_a_name_stays_with_its_artifact_and_settings(
+    store: ReviewStore, again: Callable[[Monitors], object], refused: str
+) -> None:
+    """Evidence against one artifact says nothing about another."""
     monitors = Monitors(store)
-    monitors.risk("risk", 0.1)
+    monitors.risk("risk", ARTIFACT)
     monitors.drift("drift", ARTIFACT)
-    with pytest.raises(UsageError, match=r"alpha 0\.1"):
-        monitors.risk("risk", 0.2)
-    with pytest.raises(UsageError, match="seed 0"):
-        monitors.drift("drift", ARTIFACT, seed=1)
-    with pytest.raises(UsageError, match="compares with artifact"):
-        monitors.drift("drift", artifact_with([0.0]))
-    with pytest.raises(UsageError, match="is a risk monitor"):
-        monitors.drift("risk", ARTIFACT)
-    with pytest.raises(UsageError, match="no monitor"):
-        monitors.acknowledge("risk", who="ada")
+    monitors.canary("canary", 3)
+    with pytest.raises(UsageError, match=refused):
+        again(monitors)
 
 
 def test_audits_take_a_known_share_of_accepted_answers_and_repeat(store: ReviewStore) -> None:

@@ -239,7 +239,7 @@ def test_steps_of_monitors_go_and_what_they_found_and_what_may_come_again_stays(
     store: ReviewStore, now: list[float]
 ) -> None:
     monitors, drawn = Monitors(store), make_artifact(ScriptedChat())
-    drift, risk = monitors.drift("drift", drawn), monitors.risk("risk", 0.1)
+    drift, risk = monitors.drift("drift", drawn), monitors.risk("risk", drawn)
     drift.update(0.5, key="old")
     audit, open_item = decided(store), queued(store)
     risk.update(True, key=audit.id)

@@ -942,7 +942,7 @@ def test_a_switch_holds_accepted_messages_back_and_observers_see_that() -> None:
 
 def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
     with pytest.raises(UsageError, match="not stricter than the artifact's"):
-        gate(fresh(SURE), switch=SafetySwitch("stricter", threshold=1e9))
+        gate(fresh(SURE), switch=SafetySwitch(threshold=1e9))
 
 
 class Untrusted(AgentChat):

@@ -125,8 +125,8 @@ def test_with_a_store_it_goes_on_after_a_restart_and_holds_answers_back(
     assert (reply["guardrail"]["reason"], reply["choices"][0]["finish_reason"]) == ("suspended", "content_filter")
     with ReviewStore(database) as store:
         monitors = Monitors(store)
-        drift, known = sorted(monitors.all(), key=lambda view: view.kind, reverse=True)
-        assert (drift.kind, drift.n <= 2, known.kind, known.n) == ("drift", True, "canary", 18)
+        drift, known = sorted(monitors.all(), key=lambda view: view.state.kind, reverse=True)
+        assert (drift.state.kind, drift.state.n <= 2, known.state.kind, known.state.n) == ("drift", True, "canary", 18)
         assert store.items() == []  # nothing for reviewers
         monitors.acknowledge(known.name, who="ann")
         assert canary.monitor.alarm is None

@@ -287,7 +287,7 @@ def test_gateways_share_a_drift_monitor(serve: Serve, tmp_path: Path) -> None:
         assert served.ask().json()["guardrail"]["accepted"]
     name = f"support-{artifact.digest[:12]}"
     with ReviewStore(reviews) as store:
-        assert [(view.name, view.n) for view in Monitors(store).all()] == [(name, 2)]
+        assert [(view.name, view.state.n) for view in Monitors(store).all()] == [(name, 2)]
 
 
 # -- stopping ----------------------------------------------------------------------------------------------------------
