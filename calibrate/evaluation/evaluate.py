@@ -159,7 +159,7 @@ class Evaluation(Frozen):
             f"{100 * self.base_error:.1f} % wrong without a gate, AUROC {area}"
         )
         rows = [(row.name, f"{row.alpha:g}", *cells(row)) for row in self.rows]
-        return as_html(title, [("in %", MEANING), ("*", FEW_NOTE)], ("rule", "alpha", *FIGURES), rows)
+        return as_html(title, [("in %", meaning()), ("*", FEW_NOTE)], ("rule", "alpha", *FIGURES), rows)
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every rule with its spread over splits (one standard deviation), against the target.
@@ -421,13 +421,22 @@ FIGURES = {
     "none": "infeasible_rate",
 }
 """Columns of a table of rules, in %, with the field that each shows."""
-MEANING = (
-    "wrong: share of the answers given, mean of splits; pooled: of all splits together; given: share of the questions "
-    "that are answered; right: share of the right answers that are given; above: splits above alpha on their test part "
-    "(reads high, as it errs in the opposite direction of the part fitted on); all: the same on all questions (reads "
-    "low, as those fitted on are among them); none: splits that answer nothing."
-)
-"""Their meaning."""
+_MEANINGS = {
+    "wrong": "share of the answers given, mean of splits",
+    "pooled": "the same, of all splits together",
+    "given": "share of the questions that are answered",
+    "right": "share of the right answers that are given",
+    "above": "splits above alpha on their test part (reads high: it errs in the opposite direction of the fitted part)",
+    "all": "splits above alpha on all questions (reads low: those fitted on are among them)",
+    "none": "splits that answer nothing",
+}
+
+
+def meaning(figures: Sequence[str] = tuple(FIGURES)) -> str:
+    """The meaning of the columns of a table of rules."""
+    return "; ".join(f"{name}: {_MEANINGS[name]}" for name in figures) + "."
+
+
 SHORT = ("wrong", "given", "right", "above", "none")
 """The columns of a table for `print`."""
 

@@ -21,13 +21,14 @@ from ..spec_syntax import estimator_flags
 from .evaluate import (
     FEW_NOTE,
     FIGURES,
-    MEANING,
     SHORT,
     Evaluation,
+    EvaluationRow,
     RuleSpec,
     cells,
     evaluate,
     flat,
+    meaning,
     rate_of,
 )
 
@@ -85,21 +86,47 @@ class EvaluationGrid(Frozen):
 
     def __str__(self) -> str:
         """A table, best AUROC first, for `print`: a line an estimator and rule."""
-        rows = [
-            (cell.estimator, _area(cell), row.name, f"{row.alpha:g}", *cells(row, SHORT[:3], errors=False))
-            for cell in self.ranked
-            for row in cell.evaluation.rows
-        ]
-        return text_table(("score", "AUROC", "rule", "alpha", *SHORT[:3]), rows)
+        return text_table(*EvaluationGrid(cells=self.ranked).printed(SHORT[:3], errors=False)[:2])
 
     def _repr_html_(self) -> str:
+        heads, rows, _ = EvaluationGrid(cells=self.ranked).printed()
+        return as_html("Scores by AUROC, rules on the same splits", [("in %", meaning()), ("*", FEW_NOTE)], heads, rows)
+
+    def printed(
+        self,
+        figures: Sequence[str] = tuple(FIGURES),
+        *,
+        errors: bool = True,
+        rule: Callable[[EvaluationRow], str] = lambda row: row.name,
+    ) -> tuple[tuple[str, ...], list[tuple[str, ...]], int]:
+        """Heads and rows of one table, and the number of leading columns with names: what differs, then the figures.
+
+        Args:
+            figures: Columns of `FIGURES`, in %.
+            errors: Whether standard errors stand behind the figures.
+            rule: The text of a rule.
+        """
+        named = {
+            "data set": [cell.dataset for cell in self.cells],
+            "model": [cell.model for cell in self.cells],
+            "score": [cell.estimator for cell in self.cells],
+        }
+        named = {head: texts for head, texts in named.items() if len(set(texts)) > 1}
+        counted = {"AUROC": [_area(cell) for cell in self.cells]} if named else {}
+        sizes = [str(cell.evaluation.n_calibration) for cell in self.cells]
+        counted |= {"n": sizes} if len(set(sizes)) > 1 else {}
         rows = [
-            (cell.estimator, _area(cell), row.name, f"{row.alpha:g}", *cells(row))
-            for cell in self.ranked
+            (
+                *(texts[place] for texts in named.values()),
+                rule(row),
+                *(texts[place] for texts in counted.values()),
+                f"{row.alpha:g}",
+                *cells(row, figures, errors=errors),
+            )
+            for place, cell in enumerate(self.cells)
             for row in cell.evaluation.rows
         ]
-        heads = ("score", "AUROC", "rule", "alpha", *FIGURES)
-        return as_html("Scores by AUROC, rules on the same splits", [("in %", MEANING), ("*", FEW_NOTE)], heads, rows)
+        return (*named, "rule", *counted, "alpha", *figures), rows, len(named) + 1
 
     def plot(self, ax: Any = None) -> Any:
         """Test error rate of every estimator and rule, best AUROC first, with its spread over splits.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -244,92 +244,71 @@ _STYLES: tuple[tuple[str, Any, str], ...] = (
 
 
 def across_alpha(
-    rows: Sequence[EvaluationRow], alpha: float, base_error: float | None = None, name: str = "alphas"
+    pools: Mapping[str, Sequence[EvaluationRow]],
+    fields: Sequence[str] = ("pooled", "acceptance"),
+    *,
+    alpha: float | None = None,
+    base_error: float | None = None,
+    name: str = "alphas",
 ) -> Figure:
-    """Error rate among answered questions, and share answered, against alpha: a line for each rule.
+    """Figures of rules against alpha: a panel for each pool and field, a line for each rule.
 
-    A point of the error rate that rests on fewer than ten splits is left out.
+    A point of an error rate that rests on fewer than ten splits is left out.
 
     Args:
-        rows: Rules at several alphas.
+        pools: Rules at several alphas, by the name of their pool ("" for a single one).
+        fields: Fields of the rows.
         alpha: The alpha in use: a vertical line.
-        base_error: Share of wrong answers without a rule: a level line, "none".
+        base_error: Share of wrong answers without a rule: a level line, "no rule".
         name: Prefix of the ids in the SVG; unique on a page.
     """
-    series = [list(group) for _, group in groupby(rows, key=lambda row: (row.rule, str(row.options)))]
+    jobs = [(pool, rows, field) for pool, rows in pools.items() for field in fields]
 
     def draw(axes: Any, colour: Palette) -> None:
-        left, right = axes
-        targets = sorted({100 * row.alpha for row in rows})
-        left.plot(targets, targets, color=colour.grid, lw=5, solid_capstyle="round", zorder=1)
-        base = [] if base_error is None else [(100 * base_error, "none")]
-        top = max([1.2 * targets[-1], *(1.15 * y for y, _ in base)])
-        _lines(left, series, colour, _known_error, top, base)
-        _lines(right, series, colour, lambda row: row.acceptance.value, 104, [(100.0, "none")] if base else [])
-        for panel in axes:
-            panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
-            panel.set(xlabel="target alpha, %", xlim=(0, targets[-1] * 1.42))
-            panel.set_xticks([value for value in panel.get_xticks() if value <= targets[-1]])
-        left.set_title("wrong among answered, %", loc="left", color=colour.ink, fontsize=11)
-        right.set_title("questions answered, %", loc="left", color=colour.ink, fontsize=11)
-
-    return render(draw, name, "Error rate and share answered against alpha, by rule", panels=(1, 2))
-
-
-def _known_error(row: EvaluationRow) -> float | None:
-    """The error rate over all splits; None where fewer than ten answer something, which says little about the rule."""
-    return None if row.pooled is None or row.n_feasible < FEW_SPLITS < row.splits else row.pooled.value
-
-
-def _lines(
-    axes: Any,
-    series: Sequence[Sequence[EvaluationRow]],
-    colour: Palette,
-    figure_of: Callable[[EvaluationRow], float | None],
-    top: float,
-    level: Sequence[tuple[float, str]] = (),
-) -> None:
-    """Draw a line for each rule, its name beside the last point, and level lines; the axis ends at ``top``."""
-    axes.set_ylim(0, top)
-    ends = []
-    for height, name in level:
-        last = 100 * max(row.alpha for rows in series for row in rows)
-        axes.plot([0, last], [height, height], color=colour.muted, lw=1.3, ls=(0, (6, 3)))
-        ends.append((height, last, name, colour.muted))
-    for index, rows in enumerate(series):
-        ink, dashes, marker = style(index, colour)
-        points = [(100 * row.alpha, value) for row in rows if (value := figure_of(row)) is not None]
-        if not points:
-            continue
-        x, y = [at for at, _ in points], [100 * value for _, value in points]
-        axes.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=1.9)
-        ends.append((y[-1], x[-1], rows[0].rule, ink))
-    _name(axes, ends, top)
-
-
-def _name(axes: Any, ends: Sequence[tuple[float, float, str, str]], top: float) -> None:
-    """Write names beside the ends of lines, moved apart until none covers another, inside the panel."""
-    # matplotlib draws no annotation of a point outside the panel: the name of a line that leaves it stands at the edge.
-    ranked = sorted((min(y, top), x, name, ink) for y, x, name, ink in ends)
-    if not ranked:
-        return
-    space = 0.068 * top
-    at = [y for y, *_ in ranked]
-    for i in range(1, len(at)):
-        at[i] = max(at[i], at[i - 1] + space)
-    middle = (at[-1] - ranked[-1][0]) / 2
-    shift = min(max(middle, at[-1] - 0.98 * top), at[0] - 0.03 * top)
-    right = max(x for _, x, *_ in ranked)
-    for (y, x, name, ink), placed in zip(ranked, at, strict=True):
-        axes.annotate(
-            name,
-            (x, y),
-            xytext=(right * 1.05, placed - shift),
-            color=ink,
-            va="center",
-            fontsize=9.5,
-            arrowprops={"arrowstyle": "-", "color": ink, "lw": 0.6, "shrinkA": 0, "shrinkB": 3, "relpos": (0, 0.5)},
+        for panel, (pool, rows, field) in zip(axes, jobs, strict=True):
+            targets = sorted({100 * row.alpha for row in rows})
+            if field in _ERRORS:
+                panel.plot(targets, targets, color=colour.grid, lw=5, solid_capstyle="round", zorder=1, label="target")
+            if base_error is not None:
+                level = 100 * base_error if field in _ERRORS else 100.0
+                ends = [targets[0], targets[-1]]
+                panel.plot(ends, [level, level], color=colour.muted, lw=1.3, ls=(0, (6, 3)), label="no rule")
+            for index, (rule, own) in enumerate(groupby(rows, key=lambda row: row.name)):
+                points = [(100 * row.alpha, 100 * value) for row in own if (value := _known(row, field)) is not None]
+                ink, dashes, marker = style(index, colour)
+                x, y = [at for at, _ in points], [value for _, value in points]
+                panel.plot(x, y, color=ink, ls=dashes, marker=marker, ms=4.5, lw=1.9, label=rule)
+            if alpha is not None:
+                panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
+            panel.set(xlabel="target alpha, %", ylim=(0, None))
+            title = ": ".join(filter(None, (pool, _FIELDS[field])))
+            panel.set_title(title, loc="left", color=colour.ink, fontsize=11)
+        columns = fitting(axes[0], 4, 2)
+        handles, labels = axes[0].get_legend_handles_labels()
+        axes[0].figure.legend(
+            handles, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=colour.ink
         )
+
+    down = len(jobs) // 2
+    size = (9.0, 4.3) if down == 1 else (10.0, 3.6 * down + 0.6)
+    return render(draw, name, "Error rate and share answered against alpha, by rule", size=size, panels=(down, 2))
+
+
+_ERRORS = ("pooled", "scer")
+_FIELDS = {
+    "pooled": "wrong among answered, %",
+    "scer": "wrong among answered, %",
+    "acceptance": "questions answered, %",
+    "power": "right answers given, %",
+    "violation_rate": "splits above alpha, %",
+}
+
+
+def _known(row: EvaluationRow, field: str) -> float | None:
+    """A figure; None for an error rate where fewer than ten splits answer something, which says little about it."""
+    value = getattr(row, field)
+    few = field in _ERRORS and row.n_feasible < FEW_SPLITS < row.splits
+    return None if value is None or few else value.value
 
 
 def style(index: int, colour: Palette) -> tuple[str, Any, str]:

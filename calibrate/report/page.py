@@ -299,7 +299,7 @@ def _other_targets(
             "calibration and test records nowhere. Give `compare_rules` the calibration records."
         )
     swept = sweep(artifact, fitted, estimator, evaluation)
-    return across_alpha(swept.rows, artifact.alpha, evaluation.base_error)
+    return across_alpha({"": swept.rows}, alpha=artifact.alpha, base_error=evaluation.base_error)
 
 
 def _rendered(context: dict[str, Any]) -> str:

@@ -18,12 +18,11 @@ from calibrate.cli.frame.verdicts import print_verdict
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from calibrate.evaluation.paper import METHODS
 from calibrate.evaluation.planning import Plan
 from calibrate.ledger import ledger_of
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.report.paper import PaperTables
 from calibrate.report.sentences import verdict_text
-from calibrate.rules import compared_rules
 from calibrate.scoring.apart import training_of
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import stops_nothing, summary, warning
@@ -332,7 +331,7 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         *("evaluate", records_path, "-a", "0.15", "-a", "0.2", "--rule", "acrc", "--rule", "certified"),
         *("-s", "semantic_entropy", "-s", "self_consistency", "--splits", "4", "--csv", table, "--json", whole),
     )
-    assert "semantic_entropy: 4 splits, fitted on 120 of 240" in shown
+    assert "Rules: 4 splits, fitted on 120 of 240" in shown
     assert shown.endswith("--score auto --alpha 0.15")  # not the best of these, which would be picked on the same
     with table.open(encoding="utf-8", newline="") as stream:
         rows = list(csv.DictReader(stream))
@@ -348,8 +347,7 @@ def test_evaluate_writes_its_tables(records_path: Path, tmp_path: Path) -> None:
         *("--rule", "acrc", "--n-calibration", "60", "--n-calibration", "120", "--splits", "3"),
     )
     assert shown.count("acrc:k_min=1") == 2
-    assert "fitted on 60 of 240" in shown
-    assert "fitted on 120 of 240" in shown
+    assert " n alpha wrong " in shown, "sizes are rows of one table"
     assert shown.endswith("--score semantic_entropy --alpha 0.15")
 
 
@@ -367,12 +365,13 @@ def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -
         *("evaluate", records_path, "-s", "semantic_entropy", "--splits", "2", "--table", "main", "--table", "sizes"),
         *("--figure", figure, "--csv", table, "--json", whole),
     )
-    assert "Main results, alpha = 0.15, n = 120" in shown
+    assert "Main results: 2 splits, fitted on 120 of 240, %" in shown
+    assert "clopper_pearson (UCB-CLP) 0.15" in shown
     assert "A-CRC by calibration size" in shown
     assert "Ablation" not in shown
     with table.open(encoding="utf-8", newline="") as stream:
-        assert [row["table"] for row in csv.DictReader(stream)] == ["main"] * 7 + ["sizes"] * 3
-    assert len(PaperTables.model_validate_json(whole.read_text(encoding="utf-8")).rows["main"]) == 7
+        assert [row["table"] for row in csv.DictReader(stream)] == ["main"] * 7 + ["sizes"] * 3 + ["figure"] * 35
+    assert len(json.loads(whole.read_text(encoding="utf-8"))["main"]["cells"][0]["evaluation"]["rows"]) == 7
     assert figure.read_bytes().startswith(b"\x89PNG")
     shown = run("evaluate", records_path, "--table", "main", "--rule", "acrc", code=2)
     assert "leave out --rule" in shown
@@ -554,12 +553,12 @@ def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch
         out = io.StringIO()
         monkeypatch.setattr(evaluate_command, "console", VisibleConsole(file=out, width=width, force_terminal=True))
         grid = evaluate_grid(
-            sources([labelled], apart=True), ["semantic_entropy"], rules=compared_rules(), alphas=[0.1], splits=30
+            sources([labelled], apart=True), ["semantic_entropy"], rules=METHODS, alphas=[0.1], splits=30
         )
-        evaluate_command._print_result(grid.cells[0], named=False)
+        evaluate_command._print_table(grid, "Rules", names=True)
         lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
-        rows = [line for line in lines if line.strip().startswith(tuple(f"{rule} " for rule in compared_rules()))]
-        assert len(rows) == len(compared_rules()), "no row is broken over two lines"
+        rows = [line for line in lines if line.strip().startswith(tuple(f"{rule} " for rule in METHODS))]
+        assert len(rows) == len(METHODS), "no row is broken over two lines"
         assert max(map(len, rows)) <= width
         assert ("\u00b1" in "".join(rows)) == errors
 

@@ -5,12 +5,16 @@ from __future__ import annotations
 import csv
 import io
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from calibrate.data.records import RecordFile
-from calibrate.evaluation.evaluate import csv_text, evaluate
+from calibrate.evaluation.evaluate import RuleSpec, csv_text, evaluate
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
+from calibrate.evaluation.paper import ALPHAS, experiment, rule_with_name
+from calibrate.evaluation.planning import Binormal
 from calibrate.scoring.metrics import aurc, auroc
 from calibrate.scoring.scores import arrays
 from calibrate.spec_syntax import parse_rule, rule_text
@@ -105,3 +109,48 @@ def test_pooling_refuses_what_does_not_belong_together(labelled: RecordFile) -> 
     lonely = sources([RecordFile(labelled.path, labelled.header, bare)], apart=False)
     with pytest.raises(UsageError, match="needs a group"):
         evaluate_grid(lonely, KEYS, rules=["lec"], alphas=[0.2], splits=1, cluster_by_group=True)
+
+
+def test_one_table_shows_what_differs(labelled: RecordFile) -> None:
+    """A reader compares rows; columns that say the same on each row, or differ with the input, hide that."""
+    settings: dict[str, Any] = {"rules": ["acrc"], "alphas": [0.2], "splits": 2}
+    one = evaluate_grid(sources([labelled], apart=False), KEYS[:1], **settings)
+    heads, rows, texts = one.printed(("wrong", "given"), errors=False)
+    assert (heads, texts, len(rows)) == (("rule", "alpha", "wrong", "given"), 1, 1)
+    several = evaluate_grid(sources([labelled, other_model(labelled)], apart=True), KEYS, sizes=[40, 80], **settings)
+    heads, rows, texts = several.printed(("wrong",))
+    assert (heads, texts) == (("model", "score", "rule", "AUROC", "n", "alpha", "wrong"), 3)
+    assert [row[:2] + row[4:5] for row in rows[-2:]] == [("another", KEYS[1], "40"), ("another", KEYS[1], "80")]
+
+
+def test_the_papers_experiments_fit_the_pool() -> None:
+    """4,000 questions take the paper's sizes; of 240 an eighth, a quarter and a half are fitted on."""
+    assert experiment("sizes", 4000).sizes == [100, 250, 500, 1000, 1500]
+    assert experiment("main", 4000).sizes == [1000]
+    assert (experiment("sizes", 240).sizes, experiment("main", 240).sizes) == ([30, 60, 120], [120])
+    assert experiment("risk-levels", 240).alphas == ALPHAS
+    own = experiment("main", 240, alphas=[0.2, 0.3], sizes=[50])
+    assert (own.alphas, own.sizes) == ([0.2], [50])
+    assert experiment("risk-levels", 240, alphas=[0.2, 0.3]).alphas == [0.2, 0.3]
+    assert experiment("scores", 240).every_score
+    assert not experiment("ablation", 240).every_score
+
+
+def test_the_papers_names_stand_beside_those_of_commands() -> None:
+    u, e = Binormal(0.75, 0.8).draw(np.random.default_rng(1), 400)
+    rules: list[RuleSpec] = [
+        "acrc",
+        "clopper_pearson",
+        ("acrc", {"monotone": False}),
+        ("acrc", {"envelope": True}),
+        "certified",
+    ]
+    rows = evaluate(u, e, rules=rules, alphas=[0.15], n_calibration=200, splits=4).rows
+    assert [rule_with_name(row) for row in rows] == [
+        "acrc (A-CRC-QA)",
+        "clopper_pearson (UCB-CLP)",
+        "acrc:monotone=false (Without monotonization)",
+        "acrc:envelope=true (Instance-wise envelope)",
+        "certified",
+    ]
+    assert (rows[3].scer, rows[3].acceptance.value, rows[3].infeasible_rate.value) == (None, 0.0, 1.0)

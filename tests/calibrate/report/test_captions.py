@@ -95,7 +95,7 @@ def test_names_of_rules(
 ) -> None:
     items = _items(*POOLS[pool])
     rows = evaluate(items.uncertainty, items.error, rules=rules, alphas=alphas, n_calibration=200, splits=4).rows
-    across_alpha(rows, alphas[1], float(items.error.mean()))
+    across_alpha({"": rows}, alpha=alphas[1], base_error=float(items.error.mean()))
     assert not faults()
 
 

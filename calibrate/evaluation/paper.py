@@ -1,0 +1,100 @@
+"""The paper's experiments as settings of `calibrate.evaluation.grid.evaluate_grid`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from .evaluate import EvaluationRow, RuleSpec
+
+__all__ = ["ALPHA", "ALPHAS", "DELTA", "FIGURE", "METHODS", "TABLES", "Experiment", "experiment", "rule_with_name"]
+
+ALPHA, ALPHAS = 0.15, (0.05, 0.1, 0.15, 0.2, 0.25)
+"""The paper's alpha, and those of its risk levels."""
+DELTA = 0.05
+"""The paper's delta."""
+N_CALIBRATION, SIZES = 1000, (100, 250, 500, 1000, 1500)
+"""The paper's calibration size, and those of its table of sizes; a quarter of a pool is left to test on."""
+METHODS: tuple[RuleSpec, ...] = (
+    *("fixed_quantile", "empirical", "hoeffding", "clopper_pearson", "lec", "acrc", "certified"),
+)
+"""The paper's methods, and the certificate at the same delta."""
+VARIANTS: tuple[RuleSpec, ...] = (
+    ("acrc", {"monotone": False}),
+    ("acrc", {"correction": False}),
+    ("acrc", {"envelope": True}),
+    "acrc",
+)
+"""The paper's ablations, and the method itself."""
+TABLES = {
+    "main": "Main results",
+    "risk-levels": "A-CRC across target risk levels",
+    "scores": "A-CRC by score",
+    "sizes": "A-CRC by calibration size",
+    "ablation": "Ablation",
+}
+"""The paper's tables with their titles, in its order."""
+FIGURE = "figure"
+"""The name of the paper's figure: every method at every target."""
+_NAMES = {
+    "fixed_quantile": "Fixed-50",
+    "empirical": "Empirical",
+    "hoeffding": "UCB-HFD",
+    "clopper_pearson": "UCB-CLP",
+    "lec": "LEC-Direct",
+    "acrc": "A-CRC-QA",
+    "acrc:monotone=false": "Without monotonization",
+    "acrc:correction=false": "Without correction",
+    "acrc:envelope=true": "Instance-wise envelope",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """What one of the paper's tables compares.
+
+    Attributes:
+        rules: Its rules.
+        alphas: Its targets.
+        sizes: Its calibration sizes.
+        every_score: Whether it compares scores; otherwise it takes the main one.
+    """
+
+    rules: Sequence[RuleSpec]
+    alphas: Sequence[float]
+    sizes: Sequence[int]
+    every_score: bool = False
+
+
+def experiment(name: str, n: int, *, alphas: Sequence[float] = (), sizes: Sequence[int] = ()) -> Experiment:
+    """The settings of a table.
+
+    Args:
+        name: One of `TABLES`, or `FIGURE`.
+        n: Questions of the smallest pool.
+        alphas: Targets across risk levels; the first one is also the target elsewhere. Default: the paper's.
+        sizes: Calibration sizes of that table; a single one is the size elsewhere. Default: the paper's that fit, or of
+            a small pool an eighth, a quarter and a half.
+    """
+    alpha, levels = alphas[:1] or [ALPHA], alphas if len(alphas) > 1 else ALPHAS
+    size = [sizes[0] if len(sizes) == 1 else N_CALIBRATION if 3 * n >= 4 * N_CALIBRATION else n // 2]
+    match name:
+        case "main":
+            return Experiment(METHODS, alpha, size)
+        case "risk-levels":
+            return Experiment(["acrc"], levels, size)
+        case "scores":
+            return Experiment(["acrc"], alpha, size, every_score=True)
+        case "sizes":
+            fit = [each for each in SIZES if 4 * each <= 3 * n]
+            small = sorted({max(1, n // part) for part in (8, 4, 2)})
+            return Experiment(["acrc"], alpha, sizes or (fit if len(fit) > 1 else small))
+        case "ablation":
+            return Experiment(VARIANTS, alpha, size)
+        case _:
+            return Experiment(METHODS, levels, size)
+
+
+def rule_with_name(row: EvaluationRow) -> str:
+    """A rule as a command takes it, with its name in the paper if it has one there."""
+    return f"{row.name} ({_NAMES[row.name]})" if row.name in _NAMES else row.name
