@@ -19,7 +19,7 @@ from guardrail.outcome import CERTIFIED
 from ..data.records import Record
 from ..data.table import table_of
 from ..evaluation.choice import Ranked
-from ..evaluation.evaluate import Evaluation, EvaluationRow, cells
+from ..evaluation.evaluate import FEW_NOTE, Evaluation, EvaluationRow, cells, few
 from ..evaluation.label_checks import Merged, Missed, Suspicious, lowest
 from ..pipeline import GateCounts, accepted_of
 from ..rules import RULES
@@ -43,12 +43,14 @@ class Table:
         rows: Cells of each row.
         texts: Columns that hold prose; the others hold names and figures.
         chosen: Place of the row in use, if one is marked.
+        note: What stands below it.
     """
 
     heads: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
     texts: tuple[str, ...] = ()
     chosen: int | None = None
+    note: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,7 +125,7 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
     above = "100" if base > artifact.alpha else "0"
     without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", "none: everything is answered")
     if all_rules:
-        listed = [without, *map(_rule, rows)]
+        shown, listed = rows, [without, *map(_rule, rows)]
     else:
         shown = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
         listed = [*map(_rule, shown), without]
@@ -136,6 +138,7 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
         rows=tuple(listed),
         texts=("promise",),
         chosen=next((place for place, (name, *_) in enumerate(listed) if name == own), None),
+        note=FEW_NOTE if any(few(row.n_feasible) for row in shown) else "",
     )
 
 
@@ -191,14 +194,14 @@ def contradictions(looked: Mapping[str, Suspicious], estimator: str, most: int =
             for label, some in (("wrong", suspicious.wrong), ("right", suspicious.right))
             for record in some[:most]
         ),
-        texts=("part", "labelled", *_ANSWER),
+        texts=_TEXTS,
     )
 
 
 def missed_labels(missed: Missed, estimator: str, most: int = 8) -> Table:
     """Answers labelled wrong although they contain a reference."""
     rows = tuple(_answer(record, estimator) for record in missed.records[:most])
-    return Table(_ANSWER, rows, texts=_ANSWER)
+    return Table(_ANSWER, rows, texts=_TEXTS)
 
 
 def merged_answers(merges: Merged, most: int = 8) -> Table:
@@ -208,7 +211,8 @@ def merged_answers(merges: Merged, most: int = 8) -> Table:
     return Table(heads, rows, texts=heads)
 
 
-_ANSWER = ("question", "answer", "reference", "score", "id")
+_TEXTS = ("question", "answer", "reference")
+_ANSWER = (*_TEXTS, "score", "id")
 _BEFORE = 30
 """Characters that are shown before the first difference of two long texts."""
 
@@ -285,7 +289,7 @@ def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
         id=record.id,
         group=record.group,
         question=record.to_question().in_words,
-        options=tuple((record.options or {}).items()),
+        options=tuple((label, text) for label, text in (record.options or {}).items() if label != text),
         answer="(imported without the answer)" if record.shown_answer is None else record.shown_answer,
         references=record.references,
         uncertainty=f"{value:.3g}{unit}",
@@ -297,7 +301,7 @@ def _shares(record: Record, most: int = 5) -> tuple[tuple[str, str], ...]:
     if record.drawn is None:
         return ()
     if not record.drawn.samples:
-        return tuple((label, percent(share, 0)) for label, share in _options(record))[:most]
+        return tuple((label, percent(share, 0)) for label, share in _options(record) if share >= 0.005)[:most]
     texts = [sample.comparable for sample in record.drawn.samples]
     return tuple((_cut(text), f"{count} of {len(texts)}") for text, count in distinct_answers(texts)[:most])
 

@@ -87,17 +87,8 @@ def risk_coverage(
                 axes.plot(
                     *ends, "s", ms=9, mfc=colour.paper, mec=colour.green, mew=2, label="in use, on test", zorder=6
                 )
-        axes.axhline(100 * outcome.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)))
-        axes.annotate(
-            f"target {100 * outcome.alpha:g} %",
-            (100, 100 * outcome.alpha),
-            xytext=(-4, 4),
-            textcoords="offset points",
-            ha="right",
-            color=colour.red,
-            bbox={"fc": colour.paper, "ec": "none", "alpha": 0.8, "pad": 1},
-            zorder=5,
-        )
+        target = f"target {100 * outcome.alpha:g} %"
+        axes.axhline(100 * outcome.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)), label=target)
         _mark(axes, colour, outcome, items.error.size)
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
@@ -133,22 +124,18 @@ def score_histogram(
         up, _ = np.histogram(right, bins=edges)
         down, _ = np.histogram(wrong, bins=edges)
         width, left = np.diff(edges), edges[:-1]
-        axes.bar(left, up, width, align="edge", color=colour.blue, edgecolor=colour.paper, lw=0.8)
-        axes.bar(left, -down, width, align="edge", color=colour.red, edgecolor=colour.paper, lw=0.8, hatch="///")
+        look = {"align": "edge", "edgecolor": colour.paper, "lw": 0.8}
+        axes.bar(left, up, width, color=colour.blue, label=f"right {nouns.many} (up)", **look)
+        axes.bar(left, -down, width, color=colour.red, hatch="///", label=f"wrong {nouns.many} (down)", **look)
         axes.axhline(0, color=colour.ink, lw=0.8)
-        biggest = max(int(up.max()), int(down.max()), 1)
-        bottom = -1.15 * max(int(down.max()), 0.25 * biggest)
-        axes.set(xlim=(edges[0], edges[-1]), ylim=(bottom, 1.2 * max(int(up.max()), 1)))
-        sides = ((0.97, "top", f"right {nouns.many}", colour.blue), (0.03, "bottom", f"wrong {nouns.many}", colour.red))
-        tall = max(up[3 * up.size // 4 :], default=0) > 0.6 * max(int(up.max()), 1)
-        x, ha = (0.01, "left") if tall else (0.99, "right")  # out of the way of the bars
-        for y, va, text, ink in sides:
-            axes.text(x, y, text, transform=axes.transAxes, ha=ha, va=va, color=ink, weight="bold")
+        axes.margins(x=0)
+        axes.set(xlim=(edges[0], edges[-1]))
         if threshold is not None:
             _cut(axes, colour, _line(threshold, edges, discrete=discrete))
         shown = "" if unit == "probability" else f", {unit}"
         axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel=nouns.asked)
         axes.tick_params(axis="x", pad=7)  # or the first may touch the lowest number of questions
+        _legend(axes, colour)
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
     return render(draw, name, f"Scores of right and of wrong {nouns.many}")
@@ -217,16 +204,10 @@ def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, n: int) ->
 
 
 def _legend(axes: Any, colour: Palette) -> None:
-    axes.legend(
-        loc="lower left",
-        bbox_to_anchor=(0, 1),
-        frameon=False,
-        ncols=fitting(axes, 6, 2),
-        handlelength=1.7,
-        handletextpad=0.5,
-        columnspacing=1,
-        labelcolor=colour.ink,
-    )
+    """Name the lines below the figure, where nothing is drawn."""
+    handles, labels = axes.get_legend_handles_labels()
+    looks = {"frameon": False, "labelcolor": colour.ink, "handlelength": 1.7, "columnspacing": 1.2}
+    axes.figure.legend(handles, labels, loc="outside lower center", ncols=fitting(axes, 6, 2), **looks)
 
 
 # -- Rules over random splits: errors and acceptance across alpha ------------------------------------------------------
@@ -283,11 +264,8 @@ def across_alpha(
             panel.set(xlabel="target alpha, %", ylim=(0, None))
             title = ": ".join(filter(None, (pool, _FIELDS[field])))
             panel.set_title(title, loc="left", color=colour.ink, fontsize=11)
-        columns = fitting(axes[0], 4, 2)
-        handles, labels = axes[0].get_legend_handles_labels()
-        axes[0].figure.legend(
-            handles, labels, loc="outside lower center", ncols=columns, frameon=False, labelcolor=colour.ink
-        )
+            panel.set_xticks(targets)
+        _legend(axes[0], colour)
 
     down = len(jobs) // 2
     size = (9.0, 4.3) if down == 1 else (10.0, 3.6 * down + 0.6)

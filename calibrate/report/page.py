@@ -22,7 +22,7 @@ from ..data.split import Groups
 from ..data.table import table_of
 from ..evaluation.audit import Audit, audit
 from ..evaluation.choice import Ranked, rank_estimators
-from ..evaluation.evaluate import FEW_NOTE, Evaluation, RuleSpec, evaluate, few
+from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import judge_to_look_at, merged, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
 from ..rules import RULES, compared_rules
@@ -172,7 +172,7 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),
         "test": test,
-        "audited": [] if test is None else sentences.audited(test, nouns_of(artifact)),
+        "audited": [] if test is None or not test.n else sentences.audited(test, nouns_of(artifact)),
         "facts": sentences.facts(artifact),
         "caveats": caveats(artifact),
         "steps": sentences.next_steps(artifact, test, alone),
@@ -200,7 +200,6 @@ def _tables(
         "evaluation": evaluation,
         "rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=False),
         "all_rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=True),
-        "few": FEW_NOTE if evaluation is not None and any(few(row.n_feasible) for row in evaluation.rows) else None,
         "categories": categories(artifact, parts, estimator),
         "scores": score_table(ranking, estimator) if ranking else None,
         "second_look": [

@@ -296,7 +296,7 @@ def test_a_comparison_and_an_evaluation_print_as_tables() -> None:
     records = columns(rows()).score(KEY, "num_sets").label("exact")
     compared = records.compare(alpha=0.1, splits=3)
     head, *lines = str(compared).splitlines()
-    assert head.split() == ["score", "AUROC", "rule", "alpha", "wrong", "given", "right"]
+    assert head.split() == ["score", "rule", "AUROC", "alpha", "wrong", "given", "right"]
     assert [line.split()[0] for line in lines] == [cell.estimator for cell in compared.ranked for _ in range(2)]
     assert {len(line) for line in (head, *lines)} == {len(head)}
     assert len(head) <= 80

@@ -104,7 +104,7 @@ def test_imported_scores_are_fitted_evaluated_and_reported(imported: Path, tmp_p
     assert loaded.data.n_unmeasured + loaded.data.n_used == 210
     assert 0 < loaded.data.n_unmeasured <= 6
     shown = run("evaluate", imported, "-a", "0.15", "--rule", "acrc", "--rule", "certified", "--splits", "3")
-    assert "imported:stated: 3 splits" in shown
+    assert "Rules: 3 splits" in shown
     page, test = tmp_path / "p.html", tmp_path / "a.test.jsonl"
     run("report", imported, "--artifact", artifact, "--test", test, "--out", page, "--splits", "2")
     html = page.read_text(encoding="utf-8")

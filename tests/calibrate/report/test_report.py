@@ -216,7 +216,7 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
     for heading in ("Wrong, and would be answered: the most certain first", "Right, but held back"):
         assert text.count(heading) == 2
     tested = {record.id for record in test}
-    where = {name: place for place, name in re.findall(r"<tr><td class=\"text\">(\w+)</td>.*?text\">(p\d+)</td>", html)}
+    where = {name: place for place, name in re.findall(r"<tr><td>(calibration|test)</td>.*?<td>(p\d+)</td>", html)}
     assert where
     assert all((place == "test") == (name in tested) for name, place in where.items())
 
