@@ -58,6 +58,11 @@ The plan records it, and a guard draws its answers in the same way.
 """
 
 
+_NOT_MEASURED = (
+    f"that were not measured (null, infinite, or below {LEAST_LOGPROB:g}, as -9999.0); what reads them is not measured."
+)
+
+
 @dataclass(frozen=True, slots=True)
 class _Drawn:
     """A sample, and what the file says beside it.
@@ -99,15 +104,11 @@ class Builder:
     expected: frozenset[str] = field(default_factory=frozenset)
     ready: bool = False
     _labels: tuple[str, ...] | None = None
-    _n_empty: int = 0
-    _n_lists: int = 0
-    _n_unread: Counter[str] = field(default_factory=Counter)
+    _n_rows: int = 0
+    _cautions: Counter[str] = field(default_factory=Counter)
+    """How often each of the sentences applied of values that were read otherwise than they are written."""
     _missing: Counter[str] = field(default_factory=Counter)
     _unread: set[str] = field(default_factory=set)
-    _n_rows: int = 0
-    _n_numbered: int = 0
-    _n_system: int = 0
-    _n_null: int = 0
 
     def expect(self, row: RawRow) -> None:
         """Fix the fields that every row must have: those that were mapped, and those this row has."""
@@ -185,28 +186,14 @@ class Builder:
 
     def notes(self) -> Iterator[str]:
         """Sentences about values that were read otherwise than they are written."""
-        if self._n_lists:
-            yield f'{self._n_lists} references are lists written as text (["a", "b"]) and were read as lists.'
+        for sentence, count in self._cautions.items():
+            yield f"{count} {sentence}"
         if self._missing:
             listed = ", ".join(f"{column} ({count})" for column, count in sorted(self._missing.items()))
             yield f"Cells that say null, None or NaN have no value: {listed}."
-        if self._n_empty:
-            yield f"{self._n_empty} rows have an empty accepted answer among others; it was left out."
         if self._unread:
             unread = ", ".join(sorted(self._unread))
             yield f"These fields of the answers were not read: {unread}. Log-probabilities are read from 'logprobs'."
-        for what, count in self._n_unread.items():
-            if count:
-                yield (
-                    f"{count} {what} that were not measured (null, infinite, or below {LEAST_LOGPROB:g}, as -9999.0); "
-                    "what reads them is not measured."
-                )
-        if self._n_numbered:
-            yield f"{self._n_numbered} rows have neither id nor question: the number of the row stands for both."
-        if self._n_null:
-            yield f"{self._n_null} samples are null; they are empty answers, as at run time."
-        if self._n_system:
-            yield f"{self._n_system} rows have a system message, which is not read; name it with --set system=TEXT."
         yield from self.labels.notes()
 
     @property
@@ -240,7 +227,7 @@ class Builder:
                 )
                 raise row.fail("question", None, rule)
             if name is None:  # graded scores without any text can be certified
-                self._n_numbered += 1
+                self._cautions["rows have neither id nor question: the number of the row stands for both."] += 1
                 name = f"row-{self._n_rows}"
             text = f"(question {name})"
         tools = self._tools(row)
@@ -268,7 +255,8 @@ class Builder:
         spoken = [turn for turn in turns if turn["role"] not in ("system", "developer")]
         if len(turns) < len(value) or not spoken or spoken[-1]["role"] != "user":
             raise row.fail(column, value, "a list must be messages with role and content, the last one of the user")
-        self._n_system += len(spoken) < len(turns)
+        if len(spoken) < len(turns):
+            self._cautions["rows have a system message, which is not read; name it with --set system=TEXT."] += 1
         text = get_text(RawRow(row.where, {column: _plain(spoken[-1].get("content"))}), column)
         return text, tuple(spoken) if len(spoken) > 1 else None
 
@@ -279,12 +267,13 @@ class Builder:
         if self.textual or not items or not all(isinstance(item, str) for item in items):
             items = get_list(row, column, textual=self.textual)
         else:
-            self._n_lists += 1
+            self._cautions['references are lists written as text (["a", "b"]) and were read as lists.'] += 1
         good = [item for item in items if item is not None and str(item).strip()]
         for item in good or items:
             if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
                 raise row.fail(column, items, f"every accepted answer must be a non-empty text; {item!r} is not")
-        self._n_empty += len(good) < len(items)
+        if len(good) < len(items):
+            self._cautions["rows have an empty accepted answer among others; it was left out."] += 1
         return tuple(str(item).strip() for item in good)
 
     def _tools(self, row: RawRow) -> tuple[dict[str, Any] | str, ...] | None:
@@ -320,7 +309,7 @@ class Builder:
         listed = [_loglikelihood(row, name, values[label], scale) for label in self._labels]
         measured = [value for value in listed if value is not None]
         if len(measured) < len(listed) or min(measured) - max(measured) < LEAST_LOGPROB:
-            self._n_unread["rows have scores of options"] += 1
+            self._cautions[f"rows have scores of options {_NOT_MEASURED}"] += 1
             return None
         return OptionScores(labels=self._labels, loglikelihoods=tuple(measured))
 
@@ -346,8 +335,9 @@ class Builder:
             items = get_list(row, columns[0], textual=self.textual)
         if not items:
             raise row.fail(columns[0], row.values.get(columns[0]), "every row must have its samples, a list of texts")
-        self._n_null += sum(item is None for item in items)
-        items = ["" if item is None else item for item in items]  # an empty answer, as at run time
+        if None in items:
+            self._cautions["samples are null; they are empty answers, as at run time."] += items.count(None)
+            items = ["" if item is None else item for item in items]
         for item in items:
             if isinstance(item, dict):
                 self._unread.update(name for name, value in item.items() if name not in _READ and value is not None)
@@ -357,7 +347,8 @@ class Builder:
     def _sample(self, row: RawRow, column: str, *fields: Any) -> _Drawn:
         """`_sample`, with a count of log-probabilities that were not measured."""
         drawn = _sample(row, column, *fields)
-        self._n_unread["answers have log-probabilities"] += drawn.unread
+        if drawn.unread:
+            self._cautions[f"answers have log-probabilities {_NOT_MEASURED}"] += 1
         return drawn
 
     def _beside(self, row: RawRow, name: str, n: int) -> Sequence[Any]:
@@ -425,11 +416,11 @@ class Builder:
         """An imported score; unmeasured if the answer is not whole, or if it is lower than any score can be."""
         if is_infinite(row, row.values.get(score.column)) and not score.confidence:
             row = replace(row, values={**row.values, score.column: None})
-            self._n_unread["scores have values"] += 1
+            self._cautions[f"scores have values {_NOT_MEASURED}"] += 1
         read = _score(row, score)
         least = None if read.value is None else -read.value if score.certain else read.value
         if missing is None and least is not None and least < LEAST_LOGPROB:
-            self._n_unread["scores have values"] += 1
+            self._cautions[f"scores have values {_NOT_MEASURED}"] += 1
             missing = Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
         if missing is None:
             return read
