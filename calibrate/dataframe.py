@@ -24,12 +24,12 @@ from guardrail.uncertainty import Estimator, Scorer
 
 from .correctness import CorrectnessRule, default_rule, label_records, labelled_by, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
-from .data.formats.field_map import read_list
 from .data.formats.graded import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.rows import RawRow
 from .data.split import Groups, dependence, split
 from .data.table import RecordTable, table_of
+from .data.values import read_list
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources

@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from pydantic import Field
 
-from guardrail.errors import RecordError, UsageError
+from guardrail.errors import UsageError
 from guardrail.judges import normalise
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.types import Frozen
 
-from .rows import RawRow, get_name, good_rows, open_rows, short
+from .rows import RawRow, get_name, good_rows, open_rows, parsed
+from .values import get_list, get_object
 
 if TYPE_CHECKING:
     from langchain_core.messages import BaseMessage
@@ -217,39 +218,13 @@ def reference_label(question: Question) -> str | None:
 
 
 def read_rows(path: Path) -> Iterator[RawRow]:
-    """Rows of a file, with the cells of a table in their JSON form.
+    """Rows of a file.
 
     Raises:
         RecordError: A row that cannot be read; file and line are named.
         UsageError: The file is missing, or of another kind.
     """
-    source = open_rows(path)
-    for row in good_rows(source):
-        yield RawRow(row.where, _unfold(row)) if source.textual else row
-
-
-def _unfold(row: RawRow) -> dict[str, Any]:
-    """Cells of a table to the JSON form: lists and objects parsed, option columns gathered."""
-    where, values = row.where, dict(row.values)
-    references = values.get("references") or ""
-    if references.strip().startswith("["):
-        values["references"] = _json_cell(where, "references", references)
-    elif references:
-        values["references"] = [part.strip() for part in references.split("|")]
-    if "slots" in values:
-        values["slots"] = _json_cell(where, "slots", values["slots"])
-    if "options" in values:
-        values["options"] = _json_cell(where, "options", values["options"])
-    elif any(letter in values for letter in _LETTERS):
-        values["options"] = {letter: values[letter] for letter in _LETTERS if letter in values}
-    return values
-
-
-def _json_cell(where: str, field: str, cell: str) -> Any:
-    try:
-        return json.loads(cell)
-    except json.JSONDecodeError as error:
-        raise RecordError(f"{where}: field {field!r}: got {short(cell)}; it is not JSON ({error.msg})") from error
+    return good_rows(open_rows(path))
 
 
 def question_of(row: RawRow, *, require_references: bool) -> Question:
@@ -299,40 +274,30 @@ def _refuse_near_names(row: RawRow) -> None:
 
 
 def _references(row: RawRow, *, required: bool) -> tuple[str, ...]:
-    value = row.values.get("references")
-    if isinstance(value, str | int | float) and not isinstance(value, bool):
-        value = [value]
-    if value is None or value == []:
-        if not required:
-            return ()
+    items = get_list(row, "references")
+    if not items and required:
         raise row.fail(
-            "references", value, "at least one accepted answer is needed to label the model's answer. "
-            "Add it, or let people judge the answers: calibrate collect, score, label --interactive."
+            "references", row.values.get("references"), "at least one accepted answer is needed to label the model's "
+            "answer. Add it, or let people judge the answers: calibrate collect, score, label --interactive."
         )  # fmt: skip
-    if not isinstance(value, list):
-        raise row.fail("references", value, 'it must be a list of accepted answers, e.g. ["Paris", "Paris, France"]')
-    for item in value:
+    for item in items:
         if isinstance(item, bool) or not isinstance(item, str | int | float) or not str(item).strip():
-            raise row.fail("references", value, f"every accepted answer must be a non-empty text; {item!r} is not")
-    return tuple(str(item).strip() for item in value)
+            raise row.fail("references", items, f"every accepted answer must be a non-empty text; {item!r} is not")
+    return tuple(str(item).strip() for item in items)
 
 
 def _options(row: RawRow) -> dict[str, str] | None:
-    value = row.values.get("options")
-    if value is None:
-        return None
-    if isinstance(value, list):
-        raise row.fail("options", value, 'it must be an object from label to text, e.g. {"A": "red", "B": "blue"}')
-    if not isinstance(value, dict) or len(value) < 2:
-        raise row.fail("options", value, "it must be an object with at least two options, label to text")
-    for label, text in value.items():
-        if not label.strip() or isinstance(text, bool) or not isinstance(text, str | int | float) or text == "":
-            raise row.fail("options", value, f"option {label!r} must be a non-empty text, got {text!r}")
-    return {label.strip(): str(text) for label, text in value.items()}
+    labelled = get_object(row, "options", keep=row.values.get("options") or ())  # null is refused below
+    if labelled is None and row.textual:  # a column for each
+        labelled = {letter: row.values[letter] for letter in _LETTERS if letter in row.values} or None
+    for label, text in (labelled or {}).items():
+        if not label or isinstance(text, bool) or not isinstance(text, str | int | float) or text == "":
+            raise row.fail("options", labelled, f"option {label!r} must be a non-empty text, got {text!r}")
+    return None if labelled is None else {label: str(text) for label, text in labelled.items()}
 
 
 def _slots(row: RawRow) -> dict[str, str] | None:
-    value = row.values.get("slots")
+    value = parsed(row.values.get("slots"))
     if value is None or value == {}:
         return None
     if not isinstance(value, dict) or not all(isinstance(text, str) for text in value.values()):

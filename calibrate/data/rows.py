@@ -49,11 +49,14 @@ class RawRow:
     Attributes:
         where: File and line, as shown to people.
         values: Fields by name.
+        textual: Whether every value is a text (of a table), so that lists and numbers have to be parsed; None for a
+            cell that says that it has no value.
         decimal_comma: Whether numbers are written with a decimal comma: "0,9".
     """
 
     where: str
     values: Mapping[str, Any]
+    textual: bool = False
     decimal_comma: bool = False
 
     def fail(self, field: str, got: object, rule: str) -> RecordError:
@@ -67,19 +70,9 @@ Found = RawRow | RecordError
 
 @dataclass(frozen=True, slots=True)
 class RowSource:
-    """Rows, and how to read their values.
+    """Rows, in file order, and cautions about how the file was read."""
 
-    Attributes:
-        path: File or folder.
-        rows: The rows, in file order.
-        textual: Whether every value is a text (CSV), so that lists and numbers have to be parsed; None for a cell that
-            says that it has no value.
-        notes: Cautions about how the file was read.
-    """
-
-    path: Path
     rows: Iterator[Found]
-    textual: bool = False
     notes: tuple[str, ...] = ()
 
 
@@ -97,28 +90,28 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
         RecordError: The file as a whole cannot be read.
     """
     if path.is_dir():
-        return RowSource(path, iter(folder_rows(path)))
+        return RowSource(folder_rows(path))
     if not path.is_file():
         raise UsageError(f"no file at {path}. Give a .jsonl, .json, .csv, .xlsx or .parquet file, or a data folder.")
     with path.open("rb") as file:
         begin = file.read(4)
     # The zip of .xlsx, and the older compound file of .xls, under any name: no text file begins so.
     if begin in (b"PK\x03\x04", b"\xd0\xcf\x11\xe0"):
-        return RowSource(path, _excel(path), textual=True)
+        return RowSource(_excel(path))
     kind = kind or _ENDINGS.get(path.suffix.lower().removeprefix("."))
     if kind == "json":
-        return RowSource(path, _json_rows(path, rows))
+        return RowSource(_json_rows(path, rows))
     opened = _one_a_line(path, kind)
     return opened if rows is None else replace(opened, rows=_chosen(opened.rows, rows))
 
 
 def _one_a_line(path: Path, kind: str | None) -> RowSource:
     if kind == "jsonl":
-        return RowSource(path, _jsonl(path))
+        return RowSource(_jsonl(path))
     if kind == "csv":
         return _table(path)
     if kind == "parquet":
-        return RowSource(path, iter(parquet_rows(path)))
+        return RowSource(parquet_rows(path))
     raise UsageError(
         f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format {'|'.join(KINDS)}."
     )
@@ -264,7 +257,7 @@ def _table(path: Path) -> RowSource:
     except csv.Error as error:
         raise RecordError(f"{path}:1: not readable as CSV: {error}. The first line must name the columns.") from error
     rows = _cells(path, reader, _checked(path, names), separator, int(skipped))
-    return RowSource(path, rows, textual=True, notes=(note,) if note else ())
+    return RowSource(rows, (note,) if note else ())
 
 
 def _decoded(path: Path) -> tuple[str, str]:
@@ -307,7 +300,7 @@ def _cells(path: Path, reader: Any, names: list[str], separator: str, skipped: i
             )
             continue
         values = {name: _value(cell) for name, cell in zip(names, cells, strict=True) if cell.strip()}
-        yield RawRow(f"{path}:{first}", values, decimal_comma=separator == ";")
+        yield RawRow(f"{path}:{first}", values, textual=True, decimal_comma=separator == ";")
 
 
 _MISSING = frozenset(("null", "NULL", "None", "nan", "NaN", "NAN", "<NA>"))
@@ -331,7 +324,7 @@ def _excel(path: Path) -> Iterator[Found]:
         texts = [_written(cell) for cell in cells]
         if any(texts):
             values = {name: _value(cell) for name, cell in zip(names, texts, strict=True) if cell.strip()}
-            yield RawRow(f"{path}:{number}", values)
+            yield RawRow(f"{path}:{number}", values, textual=True)
 
 
 def _written(cell: Any) -> str:

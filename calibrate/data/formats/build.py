@@ -28,18 +28,8 @@ from guardrail.types import (
 from ..questions import Question, content_id, reference_label
 from ..records import Record
 from ..rows import RawRow, get_name, parsed
-from .field_map import (
-    FIELDS,
-    ColumnMap,
-    ScoreColumn,
-    get_list,
-    get_logprob,
-    get_number,
-    get_object,
-    get_text,
-    is_infinite,
-    read_list,
-)
+from ..values import get_list, get_logprob, get_number, get_object, get_text, is_infinite, read_list
+from .field_map import FIELDS, ColumnMap, ScoreColumn
 from .truth import Labels
 
 __all__ = ["Builder", "OptionScale", "Primary"]
@@ -90,7 +80,6 @@ class Builder:
         option_scale: What option scores are; None reads it from the column "option_scale".
         labels: How labels are read.
         cut_off: Whether an answer that was cut off, or whose end the file states as unknown, is an answer like others.
-        textual: Whether lists and numbers come as texts (CSV).
         expected: Fields that every row must have; set by `expect`.
         ready: Whether `expect` was called.
     """
@@ -98,7 +87,6 @@ class Builder:
     columns: ColumnMap
     primary: Primary = "majority"
     option_scale: OptionScale | None = None
-    textual: bool = False
     labels: Labels = field(default_factory=Labels)
     cut_off: Literal["abstain", "measure"] = "abstain"
     expected: frozenset[str] = field(default_factory=frozenset)
@@ -129,7 +117,7 @@ class Builder:
         """
         values = {name: value for name, value in row.values.items() if not _is_nan(value)}
         row = replace(row, values=values)
-        if self.textual:
+        if row.textual:
             self._missing.update(name for name, value in values.items() if value is None and name in self._used)
         self._n_rows += 1
         question, messages = self._question(row)
@@ -212,7 +200,7 @@ class Builder:
         options = None
         if "options" in self.expected:
             column = self._column("options")
-            labelled = get_object(row, column, textual=self.textual)
+            labelled = get_object(row, column)
             if labelled is None:
                 raise row.fail(column, None, "every row must have its options, label to text")
             options = {label: str(text) for label, text in labelled.items()}
@@ -264,8 +252,8 @@ class Builder:
         column = self._column("references")
         listed = row.values.get(column)
         items = read_list(listed) if isinstance(listed, str) and listed.lstrip().startswith("[") else None
-        if self.textual or not items or not all(isinstance(item, str) for item in items):
-            items = get_list(row, column, textual=self.textual)
+        if row.textual or not items or not all(isinstance(item, str) for item in items):
+            items = get_list(row, column)
         else:
             self._cautions['references are lists written as text (["a", "b"]) and were read as lists.'] += 1
         good = [item for item in items if item is not None and str(item).strip()]
@@ -295,7 +283,7 @@ class Builder:
         if len(columns) > 1:
             values = {column: row.values.get(column) for column in columns}
         else:
-            labelled = get_object(row, name, textual=self.textual, keep=self._labels or ())
+            labelled = get_object(row, name, keep=self._labels or ())
             if labelled is None:
                 raise row.fail(name, None, "every row must have a score for each option")
             values = labelled
@@ -332,7 +320,7 @@ class Builder:
         if len(columns) > 1:
             items = [get_text(row, column, empty=True) for column in columns]
         else:
-            items = get_list(row, columns[0], textual=self.textual)
+            items = get_list(row, columns[0])
         if not items:
             raise row.fail(columns[0], row.values.get(columns[0]), "every row must have its samples, a list of texts")
         if None in items:
@@ -375,7 +363,7 @@ class Builder:
             column = self._column("answer")
             if column in row.values and row.values[column] is None:
                 return None, samples  # marked as missing: the record stays and abstains
-            value = row.values.get(column, "" if self.textual else None)
+            value = row.values.get(column, "" if row.textual else None)
             own = () if samples else (row.values.get(self._column("logprobs")), row.values.get(self._column("tokens")))
             drawn = self._sample(row, column, value, *own)
             end = self._column("finish_reason")

@@ -12,8 +12,9 @@ from guardrail.errors import RecordError, UsageError
 
 from ..records import LONGEST_HEADER
 from ..rows import RawRow, open_rows
+from ..values import is_above_one
 from .exports import export_like
-from .field_map import FIELDS, SCORES, ColumnMap, ScoreColumn, is_above_one, usual_field
+from .field_map import FIELDS, SCORES, ColumnMap, ScoreColumn, usual_field
 from .read import Imported, ImportSettings, import_found
 
 __all__ = ["column_names", "graded_file", "is_table", "read_as", "recognised"]
@@ -63,7 +64,7 @@ def graded_file(path: Path, settings: ImportSettings | None = None) -> tuple[Imp
     columns = recognised(good, settings.columns)
     _refuse_ungraded(path, good, names, columns)
     mapped = replace(settings, columns=columns)
-    imported = import_found(rows, mapped, path, "table", textual=source.textual, notes=source.notes)
+    imported = import_found(rows, mapped, path, "table", source.notes)
     return imported, read_as(columns, names)
 
 

@@ -70,7 +70,7 @@ def _mapped(source: RowSource, columns: ColumnMap) -> list[Question]:
     """Questions of rows by a map of their columns, or paths into nested ones."""
     plain = ("id", "question", "references", "options", "group")
     mapped = {name: columns.of(name) for name in plain if columns.mapped(name)}
-    builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}), textual=source.textual)
+    builder = Builder(ColumnMap({**mapped, "answer": (), "samples": (), "tools": ()}))
     paths = sorted({name for names in mapped.values() for name in names})
     questions = []
     for row in good_rows(source):

@@ -121,7 +121,7 @@ def import_file(path: str | Path, settings: ImportSettings | None = None) -> Imp
     kind, settings = _resolved(path, settings)
     source = open_rows(path, kind, settings.rows)
     name = settings.format or path.suffix.removeprefix(".") or "dataset folder"
-    return import_found(source.rows, settings, path, name, textual=source.textual, notes=source.notes)
+    return import_found(source.rows, settings, path, name, source.notes)
 
 
 def _resolved(path: Path, settings: ImportSettings) -> tuple[str | None, ImportSettings]:
@@ -153,7 +153,7 @@ def import_rows(rows: Iterable[Found], settings: ImportSettings | None = None, *
         RecordError: A malformed row (without ``skip_bad``).
         UsageError: As `import_file`.
     """
-    return import_found(rows, settings or ImportSettings(), Path(name), "rows", textual=False)
+    return import_found(rows, settings or ImportSettings(), Path(name), "rows")
 
 
 def import_found(
@@ -161,8 +161,6 @@ def import_found(
     settings: ImportSettings,
     path: Path,
     kind: str,
-    *,
-    textual: bool,
     notes: Sequence[str] = (),
 ) -> Imported:
     """As `import_file`, of rows that are open already.
@@ -172,7 +170,6 @@ def import_found(
         settings: What the rows hold.
         path: Where they are, for messages and the name of the questions.
         kind: `Imported.layout`.
-        textual: See `RowSource`.
         notes: Cautions about how the file was read.
     """
     columns = settings.columns
@@ -183,7 +180,6 @@ def import_found(
         columns,
         settings.primary,
         settings.option_scale,
-        textual=textual,
         labels=labels,
         cut_off=settings.cut_off,
     )

@@ -85,7 +85,7 @@ def test_id_is_a_hash_of_the_content(tmp_path: Path) -> None:
         ({**GOOD, "references": True}, "references", "must be a list"),
         ({**GOOD, "options": ["a", "b"]}, "options", "object from label to text"),
         ({**GOOD, "options": {"A": "Paris"}}, "options", "at least two"),
-        ({**GOOD, "options": {"A": "Paris", "B": None}}, "options", "'B'"),
+        ({**GOOD, "options": {"A": "Paris", "B": None, "C": "Rome"}}, "options", "option 'B' must be a non-empty text"),
         ({**GOOD, "references": ["E"], "options": {"A": "x", "B": "y"}}, "references", "A, B"),
         ({**GOOD, "group": ["g"]}, "group", "must be a text"),
         ({**GOOD, "id": 1.5}, "id", "must be a text"),
