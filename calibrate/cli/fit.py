@@ -49,6 +49,7 @@ from .frame.options import (
     RightOption,
     WithoutFailedOption,
     chosen_estimator,
+    share_or_smallest,
     table_settings,
 )
 from .frame.terminal import finish, print_line
@@ -294,7 +295,7 @@ def fit(
             "-a",
             help="Share of wrong answers accepted; smallest: what can be certified.",
             metavar="SHARE",
-            parser=lambda text: text if text == "smallest" else float(text),
+            parser=share_or_smallest,
         ),
     ],
     out: Annotated[Path, typer.Option("--out", "-o", help="Artifact to write.")] = Path("artifact.json"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.markup import escape
@@ -43,7 +43,7 @@ from ..reviews import learn as learn_from
 from .frame.app import command
 from .frame.calls import RECORDS, Drawing, Fitting, learn_calls
 from .frame.files import keep_inputs, opened_store
-from .frame.options import MissingOption, RespondOption
+from .frame.options import MissingOption, RespondOption, share_or_smallest
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_verdict
 
@@ -100,7 +100,15 @@ def learn(
     system: Annotated[str | None, typer.Option(help="With --model: system prompt.", rich_help_panel=CALLS)] = None,
     n: Annotated[int, typer.Option(help="With --model: samples.", rich_help_panel=CALLS)] = 10,
     alpha: Annotated[
-        float | None, typer.Option("--alpha", "-a", help="Default: of the artifact.", rich_help_panel=FIT)
+        Any,
+        typer.Option(
+            "--alpha",
+            "-a",
+            help="A share, or smallest. Default: of the artifact.",
+            rich_help_panel=FIT,
+            metavar="SHARE",
+            parser=share_or_smallest,
+        ),
     ] = None,
     rule: Annotated[str | None, typer.Option(help="Default: of the artifact.", rich_help_panel=FIT)] = None,
     delta: Annotated[float | None, typer.Option(help="Failure probability.", rich_help_panel=FIT)] = None,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
@@ -98,7 +98,7 @@ def learn(
     artifact: CalibrationArtifact,
     *,
     name: str,
-    alpha: float | None = None,
+    alpha: float | Literal["smallest"] | None = None,
     rule: str | None = None,
     delta: float | None = None,
     missing: Missing = "wait",
@@ -116,7 +116,7 @@ def learn(
         pool: The queue.
         artifact: The artifact in force. It is not changed.
         name: Name of the data, for the new artifact.
-        alpha: Target error rate; default: the old one's.
+        alpha: Target error rate, or "smallest" as in `calibrate.fit`; default: the old one's.
         rule: Threshold rule; default: the old one's.
         delta: Failure probability; default: the old one's, where the rule stays.
         missing: How items without a decision are used.
@@ -138,7 +138,7 @@ def learn(
     part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
     file = RecordFile(Path(name), part_header(header, part), tuple(part))
     own = artifact.outcome
-    if delta is None and rule in (None, own.rule) and own.delta is not None:
+    if delta is None and rule in (None, own.rule):
         delta = own.delta
     fitted = fit_artifact(
         file,

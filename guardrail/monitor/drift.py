@@ -27,8 +27,8 @@ __all__ = ["CELLS", "SLOPES", "Drift", "DriftState", "Grid", "Reference", "unifo
 log = logging.getLogger("guardrail")
 
 _STAKES = (*STAKES, 0.9)
-"""One larger stake than that of the risk monitor: a new topic moves most p-values far at once, and this finds it after
-25 questions where the others need 35 (docs/results.md)."""
+"""One larger stake than those of the risk monitor: a new topic moves most p-values far at once, and this finds it after
+25 questions where the others need 34, with as few false alarms (docs/results.md)."""
 SLOPES = (*(-2 * stake for stake in _STAKES[:0:-1]), *(2 * stake for stake in _STAKES))
 """Slopes of the betting function 1 + s (p - 1/2), which averages 1 over uniform p and is >= 0 for |s| <= 2."""
 CELLS = 256

@@ -395,6 +395,17 @@ def test_a_new_artifact_from_reviews(reviewed: Path, tmp_path: Path) -> None:
     assert CalibrationArtifact.load(again).outcome == new.outcome
 
 
+def test_what_the_advice_names_can_be_asked_for(reviewed: Path, tmp_path: Path) -> None:
+    """An infeasible refit says "--alpha smallest", and the promise is then what the decisions can certify."""
+    out, artifact = tmp_path / "smallest.json", reviewed.with_name("artifact.json")
+    command = ("learn", reviewed, "--artifact", artifact, "--rule", "certified", "--out")
+    assert "--alpha smallest" in run(*command, tmp_path / "new.json", "--alpha", "0.001")
+    run(*command, out, "--alpha", "smallest")
+    outcome = CalibrationArtifact.load(out).outcome
+    assert isinstance(outcome, Feasible)
+    assert (outcome.options["alpha"], 0.001 < outcome.alpha < 0.5) == ("smallest", True)
+
+
 def test_the_table_shows_both_on_the_same_questions(reviewed: Path) -> None:
     with ReviewStore(reviewed) as store:
         pool = read_reviews(store, [ARTIFACT])

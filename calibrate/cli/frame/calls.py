@@ -9,6 +9,7 @@ from collections.abc import Collection, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.bindings import read_bindings
@@ -65,7 +66,7 @@ class Drawing:
 class Fitting:
     """What is fitted and written; None stands for what the artifact in force, or rule certified, says."""
 
-    alpha: float | None
+    alpha: float | Literal["smallest"] | None
     out: Path | None
     rule: str | None
     delta: float | None

@@ -34,6 +34,7 @@ __all__ = [
     "SetOption",
     "WithoutFailedOption",
     "chosen_estimator",
+    "share_or_smallest",
     "table_flags",
     "table_settings",
 ]
@@ -106,6 +107,11 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
     if name is not None and key != name and not name.endswith(".json"):
         print_line(f"--score {name}: the scores of {key}.")
     return key
+
+
+def share_or_smallest(text: str) -> float | str:
+    """The value of `--alpha`."""
+    return text if text == "smallest" else float(text)
 
 
 RespondOption = Annotated[

@@ -117,7 +117,7 @@ class Api:
 
     def show(self, request: Request, _: Account, __: bytes) -> Reply:
         """One item with its content, state and version."""
-        return 200, _shown(self._store.item(request.path_params["item"]))
+        return 200, self._shown(self._store.item(request.path_params["item"]))
 
     def decide(self, request: Request, account: Account, body: bytes) -> Reply:
         """Decide an item.
@@ -139,14 +139,14 @@ class Api:
             raise PageError(422, "This decision cannot be read", text)
         signed = decision.model_copy(update={"reviewer": name})
         if item.decision is not None:
-            return _standing(item, signed)
+            return self._standing(item, signed)
         if match != "*" and f'"{_version(item)}"' not in [tag.strip() for tag in match.split(",")]:
             raise PageError(412, "Another version", "The item has changed since this version was read. Read it again.")
         lease = self._store.claim(name, seconds=RUNNING, item=item.id)
         if lease is None:
             return self._unclaimed(item.id, signed)
         try:
-            return 200, _shown(self._store.decide(lease, decision))
+            return 200, self._shown(self._store.decide(lease, decision))
         except AlreadyDecidedError:  # by another request of this reviewer, in between
             return self._unclaimed(item.id, signed)
         except (ReviewError, UsageError):
@@ -157,32 +157,31 @@ class Api:
     def _unclaimed(self, ticket: str, decision: Decision) -> Reply:
         item = self._store.item(ticket)
         if item.decision is not None:
-            return _standing(item, decision)
+            return self._standing(item, decision)
         if item.state == "claimed":
             raise PageError(409, "Held by a reviewer", f"{item.holder} is reviewing this item. Try again later.")
         raise ItemExpiredError(f"the deadline of item {ticket} has passed, so nobody waits for a decision any more.")
 
+    def _standing(self, item: Item, decision: Decision) -> Reply:
+        """The reply about a decided item: 200 if its decision is the same, else 409 with the recorded decision."""
+        assert item.decision is not None
+        if item.decision.same_as(decision):
+            return 200, self._shown(item)
+        text = f"Item {item.id} was already decided by {item.holder}; that decision stands."
+        return 409, {"error": "Already decided", "detail": text, **self._shown(item)}
+
+    def _shown(self, item: Item) -> dict[str, Any]:
+        shown = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
+        if item.content.blind and item.decision is None:
+            shown["content"] |= {"alternatives": [], "candidate_set": None, "verdict": None}
+            for each in shown["content"].get("items", ()):
+                each |= {"uncertainty": None, "detail": ""}
+        undone = self._store.left_undone([item.id]).get(item.id)
+        return {"ticket": item.id, "version": _version(item), **shown, "left_undone": undone}
+
 
 def _unauthorized(text: str) -> PageError:
     return PageError(401, "Not authorized", text, {"WWW-Authenticate": "Bearer"})
-
-
-def _standing(item: Item, decision: Decision) -> Reply:
-    """The reply about a decided item: 200 if its decision is the same, otherwise 409 with the recorded decision."""
-    assert item.decision is not None
-    if item.decision.same_as(decision):
-        return 200, _shown(item)
-    title, text = "Already decided", f"Item {item.id} was already decided by {item.holder}; that decision stands."
-    return 409, {"error": title, "detail": text, **_shown(item)}
-
-
-def _shown(item: Item) -> dict[str, Any]:
-    shown = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
-    if item.content.blind and item.decision is None:
-        shown["content"] |= {"alternatives": [], "candidate_set": None, "verdict": None}
-        for each in shown["content"].get("items", ()):
-            each |= {"uncertainty": None, "detail": ""}
-    return {"ticket": item.id, "version": _version(item), **shown}
 
 
 def _version(item: Item) -> str:

@@ -154,12 +154,14 @@ def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: Test
 
 def test_a_decision_is_final(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
-    assert decide(system, item.id).status_code == 200
-    again = decide(system, item.id)
-    assert (again.status_code, again.json()["decision"]["reviewer"]) == (200, "Dora via zendesk")
+    first, again = decide(system, item.id), decide(system, item.id)
+    assert (first.status_code, again.status_code, again.json()) == (200, 200, first.json())
+    assert (first.json()["decision"]["reviewer"], first.json()["left_undone"]) == ("Dora via zendesk", None)
     other = decide(system, item.id, {"action": "reject", "reviewer": "Dora"})
     assert (other.status_code, other.json()["decision"]["action"]) == (409, "approve")
     assert len([event for event in store.trail(item.id) if event.what == "decided"]) == 1
+    store.note_event("not_carried_out", {"reason": "The conversation went on."}, item=item.id)
+    assert system.get(f"/api/items/{item.id}").json()["left_undone"] == "The conversation went on."
 
 
 def test_an_item_nobody_waits_for_is_gone(store: ReviewStore, system: TestClient, now: list[float]) -> None:
