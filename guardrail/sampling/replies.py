@@ -174,8 +174,10 @@ def refuse_unreadable(message: AIMessage, text: str) -> None:
     """
     for bad in message.invalid_tool_calls:
         raise UnreadableReplyError(
-            f"a tool call has arguments that are not a JSON object ({len(str(bad.get('args')))} characters)"
+            f"a tool call is not one of a function with a JSON object ({len(str(bad.get('args')))} characters)"
         )
+    if message.additional_kwargs.get("function_call") and not message.tool_calls:
+        raise UnreadableReplyError("a function call is in OpenAI's older form, which is not read")
     _refuse(text, ((call["name"], call["args"]) for call in message.tool_calls))
 
 
@@ -519,9 +521,9 @@ def read_reply(message: AIMessage) -> Sample:
     logprobs = {"content": logprobs} if isinstance(logprobs, list) else logprobs
     fields: dict[str, Any] = {} if logprobs is None else _measured(_without_end(logprobs))
     # The tokens of a call spell the model's own notation, which no reply contains.
-    if not (message.tool_calls or message.additional_kwargs.get("function_call")):
+    if not message.tool_calls:
         fields = _of_text(text, fields)
-    if message.tool_calls:
+    else:
         fields["tool_calls"] = tuple(ToolCall(name=call["name"], arguments=call["args"]) for call in message.tool_calls)
     end, refusal = end_of(message), _refused(message)
     if not refusal and (fault := _end_fault(end, bool(message.tool_calls))) is not None:

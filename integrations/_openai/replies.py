@@ -111,7 +111,6 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
     """A choice as a LangChain message; its log-probabilities stay in OpenAI's form in the metadata."""
     message = choice["message"]
     calls, invalid = tool_calls_of(message.get("tool_calls"))
-    refusal = message.get("refusal")
     metadata: dict[str, Any] = {
         "finish_reason": _end(choice, reply),
         "model_name": reply.get("model"),
@@ -123,7 +122,7 @@ def message_of(choice: Mapping[str, Any], reply: Mapping[str, Any], usage: Usage
         metadata["logprobs"] = choice["logprobs"]
     return AIMessage(
         content=text_of(message.get("content")),
-        additional_kwargs={"refusal": refusal} if refusal else {},
+        additional_kwargs={name: message[name] for name in ("refusal", "function_call") if message.get(name)},
         tool_calls=calls,
         invalid_tool_calls=invalid,
         response_metadata=metadata,
@@ -172,12 +171,16 @@ def chat_result(content: bytes, model: str) -> ChatResult:
 
 
 def tool_calls_of(raw: Any) -> tuple[list[ToolCall], list[InvalidToolCall]]:
-    """Tool calls with parsed arguments, and invalid calls, whose arguments are not a JSON object."""
+    """Tool calls with parsed arguments, and invalid calls: of no function, or with arguments that are not an object."""
     calls: list[ToolCall] = []
     invalid: list[InvalidToolCall] = []
-    for place, call in enumerate(raw if isinstance(raw, list) else []):
+    for place, call in enumerate(raw if isinstance(raw, list) else [raw] if raw else []):
         function = call.get("function") if isinstance(call, dict) else None
-        if not isinstance(function, dict):
+        if not isinstance(function, dict):  # left out, the text beside it would pass for the whole answer
+            error = "not a call of a function"
+            invalid.append(
+                InvalidToolCall(name=None, args=str(call), id=f"call_{place}", error=error, type="invalid_tool_call")
+            )
             continue
         name, text = str(function.get("name")), function.get("arguments") or "{}"
         call_id = str(call.get("id") or f"call_{place}")

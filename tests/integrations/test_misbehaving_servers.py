@@ -36,6 +36,8 @@ HELD: dict[str, Unmeasured] = {
     "finish_unknown": U.UNREADABLE,
     "called_nothing": U.UNREADABLE,
     "unknown_part": U.UNREADABLE,
+    "call_of_no_function": U.UNREADABLE,
+    "older_call": U.UNREADABLE,
     "thought_without_end": U.EMPTY_ANSWER,
     "200_with_error": U.MODEL_FAILED,
     "200_with_error_uncoded": U.MODEL_FAILED,

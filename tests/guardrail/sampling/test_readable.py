@@ -51,8 +51,8 @@ def invalid(text: str) -> AIMessage:
         (calling({"list": [{"amount": -math.inf}]}), "the number -inf"),
         (calling({"to": nested(3000)}), "nested"),
         (calling({"to": {1, 2}}), "a set"),
-        (invalid("I sent it"), "not a JSON object .4 characters"),
-        (invalid(""), "not a JSON object"),
+        (invalid("I sent it"), "with a JSON object .4 characters"),
+        (invalid(""), "with a JSON object"),
     ],
 )
 def test_an_unreadable_reply_is_no_sample(message: AIMessage, says: str) -> None:

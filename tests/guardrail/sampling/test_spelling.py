@@ -154,16 +154,9 @@ def test_an_empty_answer_has_no_tokens() -> None:
     assert empty.reason is Unmeasured.EMPTY_ANSWER
 
 
-@pytest.mark.parametrize(
-    "message",
-    [
-        {"tool_calls": [{"name": "f", "args": {}, "id": "1"}]},
-        {"additional_kwargs": {"function_call": {"name": "f", "arguments": "{}"}}},
-    ],
-)
-def test_the_tokens_of_tool_calls_are_taken_as_they_are(message: dict[str, Any]) -> None:
+def test_the_tokens_of_tool_calls_are_taken_as_they_are() -> None:
     for text in ("", "Let me see."):
-        sample = reply(text, "<tool_call>", "f", "</tool_call>", **message)
+        sample = reply(text, "<tool_call>", "f", "</tool_call>", tool_calls=[{"name": "f", "args": {}, "id": "1"}])
         assert sample.tokens == ("<tool_call>", "f", "</tool_call>")
 
 

@@ -52,6 +52,11 @@ PARTS: dict[str, list[dict[str, Any]]] = {
     "unknown_part": [{"type": "audio", "id": "a"}],
 }
 """Parts of a content before its text."""
+BESIDE: dict[str, dict[str, Any]] = {
+    "call_of_no_function": {"tool_calls": [{"id": "c1", "type": "custom", "custom": {"name": "sh", "input": "ls"}}]},
+    "older_call": {"function_call": {"name": "add", "arguments": "{}"}},
+}
+"""Fields of a message beside its text."""
 BOMB = gzip.compress(b" " * 2**22)
 TOKEN = re.compile(r"\s*\S+")
 
@@ -250,6 +255,7 @@ class Endpoint:
             message["content"] = f"<think>\n{text}"
         if mode == "called_nothing":
             message, finish = {**message, "tool_calls": []}, "tool_calls"
+        message |= BESIDE.get(mode, {})
         if mode == "tool":
             call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1, "b": 2}'}}
             message, finish = {"role": "assistant", "content": None, "tool_calls": [call]}, "tool_calls"
