@@ -11,7 +11,7 @@ How it works, in the order of a step:
 2. A message that is held for a person is frozen in the state (`_agents.held`), packed, because
    streams show the state. The conversation shows a placeholder.
 3. ``after_model``, another node, interrupts with the frozen candidate. A resumed run draws nothing again.
-4. The decided message goes back through the model node, so that every other middleware sees it.
+4. The decided message goes out through ``wrap_model_call``, so that other middleware sees it like a model's.
 5. ``wrap_tool_call`` runs a gated call only if this very call was accepted or approved.
 """
 
@@ -23,6 +23,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, RemoveMessage, ToolMessage
@@ -31,7 +32,7 @@ from langchain_core.tools import BaseTool
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain, worded
-from guardrail.guard.router import on_route, route_by
+from guardrail.guard.router import on_route
 from guardrail.sampling.effects import Effect, Steps, arun, run
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
@@ -42,24 +43,17 @@ from ._agents.agent_model import (
     Offered,
     OfferRecorder,
     Outcome,
+    given_out,
     has_checkpointer,
     name_of,
-    replaying,
     step_of,
 )
-from ._agents.artifact_set import routes
+from ._agents.artifact_set import Given, Key
 from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS
-from ._agents.decisions import AGENT_DECISIONS, DecisionType, check_decision_types, edit_note, released
+from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
 from ._agents.gates import AgentGate, GateSettings
-from ._agents.held import (
-    GuardState,
-    ToolCallOrder,
-    last_question,
-    pack,
-    released_note,
-    unpack,
-)
+from ._agents.held import Note, ToolCallOrder, pack, unpack
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
 from .langgraph_review import ask
@@ -156,14 +150,14 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def __init__(
         self,
-        artifact: CalibrationArtifact | RouterArtifact | str | Path | None = None,
+        artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,  # a path, or "collect"
+        tools: Mapping[str, Given] | None = None,
         exempt: Sequence[str] = (),
-        key: Callable[[Any], str | None] | None = None,
+        key: Key | None = None,
         on_abstain: Literal["review"] | OnAbstain = "review",
         unjudged: Literal["hold", "pass"] = "hold",
-        allowed_decisions: Sequence[DecisionType] = AGENT_DECISIONS,
+        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         calibrated_settings: Mapping[str, Any] | None = None,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
@@ -171,23 +165,18 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     ) -> None:
         super().__init__()
         self.tools = []
-        own = GateSettings.of(settings)
-        self._key = key
-        self._gates = {
-            name: AgentGate(
-                part,
-                tools,
-                exempt,
-                on_abstain=on_abstain,
-                settings=own,
-                calibrated_settings=calibrated_settings,
-                records=records,
-                plan=plan,
-            )
-            for name, part in routes(artifact, key).items()
-        }
-        self._gate = next(iter(self._gates.values()))  # they differ in the artifact of answers alone
-        self._allowed = check_decision_types(allowed_decisions, AGENT_DECISIONS)
+        self._gate = AgentGate(
+            artifact,
+            tools,
+            exempt,
+            key=key,
+            on_abstain=on_abstain,
+            settings=GateSettings.of(settings),
+            calibrated_settings=calibrated_settings,
+            records=records,
+            plan=plan,
+        )
+        self._allowed = check_decision_types(allowed_decisions)
         self._unjudged = unjudged
 
     # -- the model call ----------------------------------------------------------------------------------------------
@@ -208,16 +197,16 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
     ) -> Steps[ModelResponse[Any] | ExtendedModelResponse[Any]]:
         """Either way of the model call; the handler is sync in one and async in the other."""
-        note = released_note(request.state)
+        note = _decided(request.state)
         if note is None:
             response, note = yield from self._judge(request, handler)
         else:
-            response, note = yield from self._give_out(request, handler, note)
+            response, note = self._give_out(request, note)
         return ExtendedModelResponse(model_response=response, command=Command(update={"guardrail": pack(note)}))
 
     def _judge(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
-    ) -> Steps[tuple[ModelResponse[Any], GuardState]]:
+    ) -> Steps[tuple[ModelResponse[Any], Note]]:
         """The response of a gated model in place of the agent's, and the note about it."""
         if self._gate.reviewed and not has_checkpointer():
             raise UsageError(
@@ -226,51 +215,44 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
                 'SqliteSaver to survive a restart. Without a person: on_abstain="message".'
             )
         step = step_of(request, collects=self._gate.artifacts.stand_ins is not None)
-        route = None if self._key is None else route_by(self._key, step.messages, self._gates)
-        gate = self._gate if route is None else self._gates[route]
-        gates = gate.admit(step, pass_others=self._unjudged == "pass")
+        gate = self._gate.admit(step, pass_others=self._unjudged == "pass")
         outcome = Outcome()
-        if gates is not None:
-            model = AgentModel(gates=gates, step=step, outcome=outcome, profile=step.model.profile)
+        if gate is not None:
+            model = AgentModel(gates=gate, step=step, outcome=outcome, profile=step.model.profile)
             request = request.override(model=model)
         call = partial(handler, request)
         response: ModelResponse[Any] = ModelResponse(result=[])
         try:
             response = yield Effect(call, call)
         except HeldBack:
-            assert outcome.held is not None, "it is raised for a held message"
+            assert outcome.held, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
-        if outcome.held is None and message is not None and not outcome.judged(message) and self._unjudged == "hold":
-            other = yield from gate.unjudged_steps(step, message)
+        if not outcome.held and message is not None and not outcome.judged(message) and self._unjudged == "hold":
+            other = yield from self._gate.unjudged_steps(step, message)
             if isinstance(other, AIMessage):
                 response = ModelResponse(result=[other])
             else:
                 outcome.hold(other)
-        if outcome.placeholder is not None:  # also where middleware below took the signal for a failure
-            response = ModelResponse(result=[outcome.placeholder])
-        note = outcome.note(response.result)
-        if route is not None:
-            response = replace(response, result=[on_route(message, route) for message in response.result])
+        if outcome.held and outcome.message is not None:  # also where middleware took the signal for a failure
+            response = ModelResponse(result=[outcome.message])
+        note = outcome.note_about(response.result)
+        if gate is not None and gate.route is not None:
+            response = replace(response, result=[on_route(message, gate.route) for message in response.result])
         return response, note
 
-    def _give_out(
-        self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any], note: GuardState
-    ) -> Steps[tuple[ModelResponse[Any], GuardState]]:
-        """The decided message as other middleware saw it; unchanged, where one of them asked another model instead."""
-        assert note.message is not None, "a released note has a message"
-        replay, message = replaying(request, note.message)
-        call = partial(handler, replay)
-        response: ModelResponse[Any] = yield Effect(call, call)
-        if not any(answer.id == message.id for answer in response.result):
-            response = ModelResponse(result=[message])
-        return response, GuardState(phase="done", orders=note.orders)
+    def _give_out(self, request: ModelRequest[Any], note: Note) -> tuple[ModelResponse[Any], Note]:
+        """The decided message, which other middleware sees like a model's; no model is called."""
+        assert note.held is not None, "a decision is about a held message"
+        message, orders = released(note.held, cast(Any, note.decisions), self._refusal)
+        decided = message.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
+        return given_out(request.response_format, decided), Note(orders=orders)
 
     # -- the person --------------------------------------------------------------------------------------------------
 
     def before_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """A new turn: drop a message of an earlier one that was held, or decided and not given out."""
         note = unpack(state.get("guardrail"))
-        return None if note is None or note.phase == "done" else {"guardrail": None}
+        return None if note is None or note.held is None else {"guardrail": None}
 
     async def abefore_agent(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """`before_agent` for async agents."""
@@ -280,11 +262,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
     def after_model(self, state: Any, runtime: Any) -> dict[str, Any] | None:
         """Ask about a held-back message; the decided message goes out through the model node."""
         note = unpack(state.get("guardrail"))
-        if note is None or note.phase != "held" or note.held is None:
+        if note is None or note.held is None or note.decisions:
             return None
-        decisions = ask(note.held, self._allowed)
-        message, orders = released(note.held, decisions, self._refusal)
-        decided = GuardState(phase="released", asked=last_question(state), message=message, orders=orders)
+        decisions: Any = tuple(ask(note.held, self._allowed))
+        decided = note.model_copy(update={"decisions": decisions, "asked": _last_question(state)})
         update: dict[str, Any] = {"guardrail": pack(decided), "guardrail_decided": True, "jump_to": "model"}
         if any(message.id == note.placeholder for message in state["messages"]):  # an application may have removed it
             update["messages"] = [RemoveMessage(id=str(note.placeholder))]
@@ -319,6 +300,23 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         return _with_edit_note(await handler(_edited(request, order)), order, request.tool_call["id"])
 
 
+def _decided(state: Mapping[str, Any]) -> Note | None:
+    """The note about a message that a person has decided in this turn and that did not go out yet, if any.
+
+    Usually a new turn drops the note of an earlier one; other middleware may jump over that hook. So in another run
+    than that of the decision (which went on after an error) the last question must be the same.
+    """
+    note = unpack(state.get("guardrail"))
+    if note is None or not note.decisions:
+        return None
+    return note if state.get("guardrail_decided") or note.asked == _last_question(state) else None
+
+
+def _last_question(state: Mapping[str, Any]) -> str | None:
+    """Id of the last human message."""
+    return next((message.id for message in reversed(state["messages"]) if message.type == "human"), None)
+
+
 # -- the tool node: whether this very call may run, with which arguments, and the text the model reads -----------------
 
 
@@ -329,7 +327,7 @@ def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrde
     if judged["name"] in exempt and call["name"] in exempt:
         return ToolCallOrder(digest="", decision="exempt")
     note = unpack(request.state.get("guardrail"))
-    order = None if note is None or note.phase != "done" else note.orders.get(str(call["id"]))
+    order = None if note is None or note.held is not None else note.orders.get(str(call["id"]))
     if order is None or not is_of_call(order.digest, judged["name"], judged["args"]):
         refusal = (
             f"The call of {call['name']} was not run: no gate has judged it. It was changed after it was judged, "
@@ -494,12 +492,12 @@ def unsure(
     check = CallCheck(model, artifact, verdicts, guard_options)
 
     def when(request: ToolCallRequest) -> bool:
-        call, messages = request.tool_call, list(request.state["messages"])
+        messages = list(request.state["messages"])
         while messages and not isinstance(messages[-1], AIMessage):
             messages.pop()
         if not messages:
             return True
         *before, message = messages
-        return run(check.steps(str(call["id"]), call["name"], call["args"], before, message))
+        return run(check.steps(cast("Mapping[str, Any]", request.tool_call), before, message))
 
     return when

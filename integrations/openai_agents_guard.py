@@ -26,6 +26,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import Field
 
 from guardrail import CalibrationArtifact
+from guardrail.artifact import RouterArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
 from guardrail.guard.base import may_be_retried
@@ -35,6 +36,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
+from ._agents.artifact_set import Given, Key
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
@@ -70,9 +72,6 @@ from agents import (  # noqa: E402
     RunResult,
     RunState,
     Tool,
-    ToolGuardrailFunctionOutput,
-    ToolInputGuardrail,
-    ToolInputGuardrailData,
     custom_span,
     function_tool,
     handoff,
@@ -84,8 +83,8 @@ from agents.tool_context import ToolContext  # noqa: E402
 from ._frameworks.openai_agents_items import (  # noqa: E402
     Format,
     as_tools,
-    decided_answer,
     from_items,
+    last_results,
     read_response,
     request_bindings,
     stream_events,
@@ -197,16 +196,18 @@ class GuardedModel(Model):
     Args:
         model: A model of the SDK, or any LangChain chat model (`OpenAICompatibleChat`, `TransformersChat`, ...).
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
-            or its file. None lets answers pass.
+            or its file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`).
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for
             a tool without an artifact: a person decides about every call, and its samples are recorded for
             `calibrate learn`.
         exempt: Tools whose calls pass: those that only read.
-        on_abstain: "review": a person decides. A held-back call of function tools is proposed nevertheless, and the
-            tool's ``needs_approval=guarded.needs_approval`` asks a person first (or its
-            ``tool_input_guardrails=[guarded.tool_guardrail]`` rejects the call). A tool with neither is refused, so
-            that nothing held back can run. In place of a held-back answer a call of `answer_tool` waits, which the
-            agent must have if answers are judged. Or "message", "raise", a Runnable or a handler as for `Guardrail`.
+        key: Of a router: a function of the conversation's messages that names its group, or None for "all others".
+        on_abstain: "review": a person decides. A held-back call is proposed nevertheless, and waits, so every tool that
+            is not exempt must be made by `tool`. In place of a held-back answer a call of `answer_tool` waits, which
+            the agent must have if answers are judged. Or "message", "raise", a Runnable or a handler as for
+            `Guardrail`.
+        held: Under "review": "approve" asks a person; "retry" tells the model that the call did not run, and held-back
+            answers become a message.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `AgentsModelChat`).
         allowed_decisions: Decisions that a person may take about a held-back call or answer, see `decide`.
         verdicts: Store of verdicts on tool calls, and of held-back answers. Pass `VerdictStore(path)` if runs are
@@ -218,18 +219,20 @@ class GuardedModel(Model):
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
             other tools, another output type, or other settings.
-        UsageError: While running: hosted tools, a conversation that the server keeps, or under "review" a tool that
-            cannot wait, or no `answer_tool`.
+        UsageError: While running: hosted tools, a conversation that the server keeps, or under "review" a tool that is
+            not made by `tool`, or no `answer_tool`.
     """
 
     def __init__(
         self,
         model: Model | BaseChatModel,
-        artifact: CalibrationArtifact | str | Path | None = None,
+        artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        tools: Mapping[str, Given] | None = None,
         exempt: Sequence[str] = (),
+        key: Key | None = None,
         on_abstain: OnAbstain | Literal["review"] = "review",
+        held: Literal["approve", "retry"] = "approve",
         calibrated_settings: ModelSettings | None = None,
         verdicts: VerdictStore | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
@@ -247,6 +250,7 @@ class GuardedModel(Model):
             artifact,
             tools=tools,
             exempt=exempt,
+            key=key,
             on_abstain=on_abstain,
             verdicts=verdicts,
             settings=guard_options,
@@ -254,6 +258,9 @@ class GuardedModel(Model):
             records=records,
             plan=plan,
         )
+        self._reviews = self._gate.reviews
+        self._holds = self._gate.gate.reviewed
+        self._asks = self._holds and held == "approve"
 
     # -- the SDK's interface -------------------------------------------------------------------------------------------
 
@@ -284,17 +291,18 @@ class GuardedModel(Model):
         refuse_settings(calibrated, sent, HARMLESS, "model_settings")
         bindings = request_bindings(tools, handoffs, output_schema, model_settings.tool_choice)
         waits = self._answers_wait(tools)
-        holdable = self._holdable(tools) if self._gate.holds else ()
-        decided, parsed = decided_answer(input), bindings.response_format is not None
+        holdable = self._holdable(tools) if self._holds else ()
+        (results, earlier), parsed = last_results(input), bindings.response_format is not None
         token = _request.set((model_settings, tracing))
         try:
             with custom_span("guardrail", disabled=tracing.is_disabled()) as span:
-                if decided is not None:
-                    before = from_items(None, decided[1])
-                    answer = await self._gate.released(
-                        decided[0], before, parsed=parsed, fits=lambda text: _object(output_schema, text) is not None
-                    )
-                else:
+                answer = await self._gate.released(
+                    results,
+                    from_items(None, earlier) if results else (),
+                    parsed=parsed,
+                    fits=lambda text: _object(output_schema, text) is not None,
+                )
+                if answer is None:
                     conversation = from_items(system_instructions, input)
                     answer = await self._gate.ask(conversation, bindings, holdable=holdable, parsed=parsed, waits=waits)
                 span.span_data.data.update(_flat(answer.verdict))
@@ -320,7 +328,7 @@ class GuardedModel(Model):
         Nor is an error of a Runnable or handler as ``on_abstain``, which may follow an abstention. Drawing again until
         the gate accepts would void the artifact's promise, so the advice is an abort, which no retry policy overrules.
         """
-        if not may_be_retried(request.error, self._gate.on_abstain):
+        if not may_be_retried(request.error, self._gate.gate.on_abstain):
             return ModelRetryAdvice(
                 suggested=False,
                 replay_safety="unsafe",
@@ -333,44 +341,24 @@ class GuardedModel(Model):
 
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed tool call, e.g. for its reviewer."""
-        return self._gate.verdicts.get(call_id)
+        return self._reviews.verdict(call_id)
 
-    async def needs_approval(self, _context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
-        """For ``FunctionTool.needs_approval``: False only for a call that was judged, accepted and not changed since.
-
-        It reads the stored verdict and draws nothing, so a resumed run gets the same result.
-        """
-        name = getattr(_context, "tool_name", None)  # the SDK tells a tool's own needs_approval the arguments only
-        return not await self._gate.may_run(call_id, name, params)
-
-    @property
-    def tool_guardrail(self) -> ToolInputGuardrail[Any]:
-        """For ``tool_input_guardrails``: rejects a call that was neither accepted nor approved."""
-        return ToolInputGuardrail(guardrail_function=self._check_call, name="guardrail")
-
-    async def _check_call(self, data: ToolInputGuardrailData) -> ToolGuardrailFunctionOutput:
-        context = data.context
-        verdict = await asyncio.to_thread(self._gate.verdicts.get, context.tool_call_id)
-        info = None if verdict is None else _flat(verdict)
-        try:
-            arguments = arguments_of(context.tool_arguments)
-            may_run = await self._gate.may_run(context.tool_call_id, context.tool_name, arguments)
-        except ValueError:
-            may_run = False
-        if may_run or context.is_tool_approved(context.tool_name, context.tool_call_id):
-            return ToolGuardrailFunctionOutput.allow(info)
-        return ToolGuardrailFunctionOutput.reject_content(NOT_RUN, info)
+    async def _needs_approval(self, context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
+        """Whether a call waits: True unless it was judged, accepted and not changed since. Draws nothing."""
+        name = getattr(context, "tool_name", None)  # the SDK tells a tool's own needs_approval the arguments only
+        return await self._reviews.ruling(call_id, name, params) != "run"
 
     # -- a person's decisions -----------------------------------------------------------------------------------------
 
     def tool(self, tool: FunctionTool | Callable[..., Any]) -> FunctionTool:
-        """A copy of a tool that runs only accepted, approved or edited calls.
+        """A copy of a tool that runs only accepted, approved or edited calls; the others wait for a person.
 
         Args:
             tool: A function tool, or a function to make one of. It is not changed.
         """
         guarded = copy.copy(tool if isinstance(tool, FunctionTool) else function_tool(tool))
-        guarded.needs_approval = False if guarded.name in self._gate.artifacts.exempt else self.needs_approval
+        asks = self._asks and guarded.name not in self._gate.artifacts.exempt
+        guarded.needs_approval = self._needs_approval if asks else False
         guarded.on_invoke_tool = _Checked(self._gate, guarded.name, guarded.on_invoke_tool)
         return guarded
 
@@ -402,30 +390,23 @@ class GuardedModel(Model):
         Args:
             result: A run's result, or its `RunState`.
             decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
-                {...}}}``, ``{"type": "reject"}`` or ``{"type": "respond", "message": ...}``, as for
-                `GuardrailMiddleware`. An edit needs a tool made by `tool`; that of an answer has the name "answer" and
-                the arguments ``{"text": ...}``.
+                {...}}}``, ``{"type": "reject"}``, ``{"type": "respond", "message": ...}`` (the agent gets it as the
+                result) or ``{"type": "answer", "message": ...}`` (the user gets it, and the turn ends), as for
+                `GuardrailMiddleware`. The edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
-            UsageError: A call that is not held back, or an edit of a tool that cannot run it.
+            UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
         requests = {call_id: await self._request(item) for call_id, item in waiting.items()}
-        orders = self._gate.reviews.orders(requests, decisions)
-        for call_id, order in orders.items():
-            if order.decision == "edit" and not _runs_edits(waiting[call_id]):
-                raise UsageError(
-                    f"the tool {waiting[call_id].tool_name!r} cannot run an edited call. Make it with guarded.tool()."
-                )
-        for call_id, order in orders.items():
+        for call_id, order in self._reviews.orders(requests, decisions).items():
             item, refused = waiting[call_id], order.decision not in ("approve", "edit")
-            if item.tool_name == ANSWER_TOOL:
-                await self._gate.reviews.note(call_id, decisions[call_id])
+            if item.tool_name == ANSWER_TOOL or order.decision == "answer":
+                await self._reviews.decide(call_id, decisions[call_id])
             elif not refused:  # a rejection does not undo the edit of another state
-                await self._gate.reviews.note(call_id, order.args)
-                _mark(state, item, edited=order.args is not None)
+                await self._reviews.decide(call_id, *([decisions[call_id]] if order.args is not None else []))
             if not refused:
                 state.approve(item)
             else:
@@ -443,7 +424,10 @@ class GuardedModel(Model):
             arguments = arguments_of(item.arguments)
         except ValueError:
             return None
-        return await self._gate.reviews.review_request(str(item.call_id), str(item.tool_name), arguments)
+        behavior = getattr(item.agent, "tool_use_behavior", None)
+        stops = behavior.get("stop_at_tool_names", ()) if isinstance(behavior, dict) else ()
+        ends = behavior == "run_llm_again" or (isinstance(behavior, dict) and item.tool_name not in stops)
+        return await self._reviews.review_request(str(item.call_id), str(item.tool_name), arguments, ends=ends)
 
     @property
     def output_guardrail(self) -> OutputGuardrail[Any]:
@@ -478,7 +462,7 @@ class GuardedModel(Model):
         """
         listed = [tool for tool in tools if tool.name == ANSWER_TOOL]
         mine = any(getattr(tool, "on_invoke_tool", None) == _Waiting(self._gate) for tool in listed)
-        if mine != bool(listed) or (self._gate.holds and self._gate.artifacts.answer is not None and not mine):
+        if mine != bool(listed) or (self._asks and self._gate.artifacts.answer is not None and not mine):
             raise UsageError(
                 'on_abstain="review", the default, needs guarded.answer_tool of this very model among the agent\'s '
                 f"tools ({ANSWER_TOOL!r}): its call waits for a person in place of an answer that is held back. "
@@ -487,22 +471,18 @@ class GuardedModel(Model):
         return mine
 
     def _holdable(self, tools: Sequence[Tool]) -> frozenset[str]:
-        """Function tools whose held-back calls cannot run without an approval.
+        """Function tools whose held-back calls cannot run.
 
         Raises:
             UsageError: A tool could run them.
         """
         for tool in tools:
             assert isinstance(tool, FunctionTool)  # request_bindings refused all others
-            if tool.name in (*self._gate.artifacts.exempt, ANSWER_TOOL) or isinstance(tool.on_invoke_tool, _Checked):
-                continue
-            checks = [guardrail.guardrail_function for guardrail in tool.tool_input_guardrails or ()]
-            if tool.needs_approval not in (True, self.needs_approval) and self._check_call not in checks:
+            passes = tool.name in (*self._gate.artifacts.exempt, ANSWER_TOOL)
+            if not passes and not isinstance(tool.on_invoke_tool, _Checked):
                 raise UsageError(
-                    f'tool {tool.name!r} would run held-back calls: on_abstain="review" needs '
-                    "function_tool(needs_approval=guarded.needs_approval) or "
-                    "function_tool(tool_input_guardrails=[guarded.tool_guardrail]) on every tool that is not exempt; "
-                    "guarded.tool(...) makes such a tool."
+                    f'tool {tool.name!r} would run held-back calls: under on_abstain="review" make every tool that is '
+                    "not exempt with guarded.tool(...)."
                 )
         return frozenset(tool.name for tool in tools if tool.name != ANSWER_TOOL)
 
@@ -516,46 +496,15 @@ class _Checked:
     async def __call__(self, context: ToolContext[Any], arguments: str) -> Any:
         if self._name in self._gate.artifacts.exempt:
             return await self._run(context, arguments)
-        call_id = context.tool_call_id
+        call_id, reviews = context.tool_call_id, self._gate.reviews
         approved = bool(context.is_tool_approved(self._name, call_id))
-        edit = await self._gate.reviews.noted(call_id) if approved else None
-        if edit is None and context.is_tool_approved(self._name, _edited_id(call_id)) is False:
-            _log.error(
-                "A person edited the call %s of %r, but this process does not know the edit, so the call does not run. "
-                "Its verdict expired, or another process keeps it: give both the same VerdictStore(path).",
-                call_id,
-                self._name,
-            )
+        if await reviews.ruling(call_id, self._name, arguments_of(arguments), approved=approved) != "run":
             return NOT_RUN
-        if edit is not None:
-            result = await self._run(context, json.dumps(edit, ensure_ascii=False))
-            return f"{edit_note(edit)}\n{result}"
-        ruling = await self._gate.reviews.ruling(call_id, self._name, arguments_of(arguments), approved=approved)
-        return await self._run(context, arguments) if ruling == "run" else NOT_RUN
-
-
-def _edited_id(call_id: str) -> str:
-    return f"{call_id}:as proposed"
-
-
-def _mark(state: RunState[Any], item: ToolApprovalItem, *, edited: bool) -> None:
-    """Note in a run's state that a call was edited: as the rejection of the call as it was proposed.
-
-    The state says of an edited call only that it is approved, and another process may resume it without the edit.
-    """
-    proposed = copy.copy(item)
-    proposed.raw_item = _with_id(item.raw_item, _edited_id(str(item.call_id)))
-    if edited:
-        state.reject(proposed)
-    elif (
-        state._context is not None
-        and state._context.is_tool_approved(str(item.tool_name), _edited_id(str(item.call_id))) is False
-    ):
-        state.approve(proposed)  # the last decision about a state counts
-
-
-def _with_id(raw: Any, call_id: str) -> Any:
-    return {**raw, "call_id": call_id} if isinstance(raw, dict) else raw.model_copy(update={"call_id": call_id})
+        edit = await reviews.edit(call_id) if approved else None
+        if edit is None:
+            return await self._run(context, arguments)
+        result = await self._run(context, json.dumps(edit, ensure_ascii=False))
+        return f"{edit_note(edit)}\n{result}"
 
 
 @dataclass(frozen=True)
@@ -582,12 +531,6 @@ def _goes_on(_context: RunContextWrapper[Any], agent: Any) -> bool:
             'tools: tool_use_behavior={"stop_at_tool_names": [...]}.'
         )
     return True
-
-
-def _runs_edits(item: ToolApprovalItem) -> bool:
-    """Whether the tool of a waiting call was made by `GuardedModel.tool`."""
-    tools = getattr(item.agent, "tools", None) or ()
-    return any(tool.name == item.tool_name and isinstance(tool.on_invoke_tool, _Checked) for tool in tools)
 
 
 def _object(schema: AgentOutputSchemaBase | None, text: str) -> Any:
@@ -703,8 +646,8 @@ class Approvals(AgentHooks[Any]):
 
         async def needs_approval(_context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
             before, message = self._proposed.get(call_id, ([], AIMessage("")))
-            name = next((call["name"] for call in message.tool_calls if call["id"] == call_id), None)
-            return name is None or await arun(check.steps(call_id, name, params, before, message))
+            call = next((call for call in message.tool_calls if call["id"] == call_id), None)
+            return call is None or await arun(check.steps({**call, "args": params}, before, message))
 
         return needs_approval
 

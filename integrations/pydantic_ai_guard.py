@@ -21,6 +21,7 @@ from pydantic import Field
 from pydantic_core import to_jsonable_python
 
 from guardrail import AbstainedError, CalibrationArtifact
+from guardrail.artifact import RouterArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
@@ -31,7 +32,7 @@ from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, SamplingPlan
 from guardrail.verdict import Verdict
 
-from ._agents.artifact_set import ArtifactSet
+from ._agents.artifact_set import ArtifactSet, Given, Key, routes
 from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
@@ -80,8 +81,8 @@ from pydantic_ai.toolsets import AbstractToolset, FunctionToolset, ToolsetTool, 
 
 from ._frameworks.pydantic_ai_messages import (  # noqa: E402
     as_parameters,
-    decided_answer,
     from_messages,
+    last_results,
     read_response,
     request_bindings,
     to_messages,
@@ -216,9 +217,10 @@ class GuardedModel(WrapperModel):
     Args:
         model: A model of pydantic-ai, or its name.
         artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
-            or its file. None lets answers pass.
+            or its file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`).
         tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
         exempt: Tools whose calls pass: those that only read.
+        key: Of a router: a function of the conversation's messages that names its group, or None for "all others".
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of the verdicts on tool calls.
@@ -233,10 +235,11 @@ class GuardedModel(WrapperModel):
     def __init__(
         self,
         model: Model | str,
-        artifact: CalibrationArtifact | str | Path | None = None,
+        artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, CalibrationArtifact | str | Path] | None = None,
+        tools: Mapping[str, Given] | None = None,
         exempt: Sequence[str] = (),
+        key: Key | None = None,
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
@@ -254,6 +257,7 @@ class GuardedModel(WrapperModel):
             artifact,
             tools=tools,
             exempt=exempt,
+            key=key,
             on_abstain=on_abstain,
             verdicts=verdicts,
             settings=guard_options,
@@ -281,30 +285,26 @@ class GuardedModel(WrapperModel):
         bindings = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
         token = _request.set(_Request(model_request_parameters, settings, bindings))
         conversation = from_messages(messages, model_request_parameters)
-        decided, parsed = (
-            decided_answer(messages),
-            bindings.response_format is not None or bindings.tool_choice is not None,
-        )
+        results, earlier = last_results(messages)
+        parsed = bindings.response_format is not None or bindings.tool_choice is not None
+        # A text of a format is pydantic-ai's to check; that it asks again is refused.
+        fits = bindings.tool_choice is None
         try:
-            if decided is not None:
-                before = from_messages(decided[1], model_request_parameters)
-                # A text of a format is pydantic-ai's to check; that it asks again is refused.
-                fits = bindings.tool_choice is None
-                answer = await self._gate.released(decided[0], before, parsed=parsed, fits=lambda text: fits)
-            else:
-                answer = await self._gate.ask(
-                    conversation,
-                    bindings,
-                    # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
-                    holdable={tool.name for tool in tools if tool.kind != "external"},
-                    answers={tool.name for tool in model_request_parameters.output_tools},
-                    parsed=parsed,
-                    waits=waits,
-                )
+            before = from_messages(earlier, model_request_parameters) if results else ()
+            given = await self._gate.released(results, before, parsed=parsed, fits=lambda text: fits)
+            answer = given or await self._gate.ask(
+                conversation,
+                bindings,
+                # Calls of external tools come out in `DeferredToolRequests.calls`, which the application runs.
+                holdable={tool.name for tool in tools if tool.kind != "external"},
+                answers={tool.name for tool in model_request_parameters.output_tools},
+                parsed=parsed,
+                waits=waits,
+            )
         finally:
             _request.reset(token)
         response = to_response(answer.message)
-        if decided is not None or not response.tool_calls:
+        if given is not None or not response.tool_calls:
             await self._gate.note_answer(conversation, _content(response), answer)
         return response
 
@@ -338,7 +338,7 @@ class GuardedModel(WrapperModel):
 
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed tool call."""
-        return self._gate.verdicts.get(call_id)
+        return self._gate.reviews.verdict(call_id)
 
     def output_validator(self, ctx: RunContext[Any], output: Any) -> Any:
         """For ``agent.output_validator``: an abstention becomes an `AbstainedError` instead of a text.
@@ -379,15 +379,17 @@ class GuardCapability(AbstractCapability[Any]):
     ``guardrail_answer`` in place of a held-back answer, which goes out after the decision: no history has it before.
     """
 
-    artifact: CalibrationArtifact | str | Path | None = None
+    artifact: Given | RouterArtifact | None = None
     """Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact or its
-    file. None lets answers pass."""
+    file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`)."""
     _: KW_ONLY
-    tools: Mapping[str, CalibrationArtifact | str | Path] | None = None
+    tools: Mapping[str, Given] | None = None
     """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for a tool
     without an artifact: a person decides about every call, and its samples are recorded for `calibrate learn`."""
     exempt: Sequence[str] = ()
     """Tools whose calls pass: those that only read."""
+    key: Key | None = None
+    """Of a router: a function of the conversation's messages that names its group, or None for "all others"."""
     judge: Any = None
     """As for `GuardedModel`."""
     on_abstain: Any = "review"
@@ -410,7 +412,8 @@ class GuardCapability(AbstractCapability[Any]):
     _wrapped: LRU[GuardedModel] = field(default_factory=lambda: LRU(MODELS), init=False, repr=False)
 
     def __post_init__(self) -> None:
-        ArtifactSet.of(self.artifact, self.tools, self.exempt, reviewed=self._asks, plan=self.plan)  # refuses early
+        for given in routes(self.artifact, self.key).values():
+            ArtifactSet.of(given, self.tools, self.exempt, reviewed=self._asks, plan=self.plan)  # refuses early
         self._reviews = CallReviews(self.verdicts, self.allowed_decisions)
 
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
@@ -442,6 +445,7 @@ class GuardCapability(AbstractCapability[Any]):
             self.artifact,
             tools=self.tools,
             exempt=self.exempt,
+            key=self.key,
             judge=self.judge,
             on_abstain=self.on_abstain,
             calibrated_settings=self.calibrated_settings,
@@ -527,7 +531,7 @@ class GuardCapability(AbstractCapability[Any]):
         if ruling in ("run", "run_edited"):
             return arguments if ruling == "run_edited" else None
         if ruling == "ask" and self._asks:
-            verdict = await asyncio.to_thread(self.verdicts.get, call_id)
+            verdict = await asyncio.to_thread(self.verdict, call_id)
             raise ApprovalRequired(metadata={"guardrail": None if verdict is None else verdict.to_metadata()})
         raise _not_run()
 
@@ -551,24 +555,25 @@ class GuardCapability(AbstractCapability[Any]):
         Args:
             result: A run's result, or its messages.
             decisions: By call id: ``{"type": "approve"}``, ``{"type": "edit", "edited_action": {"name": ..., "args":
-                {...}}}``, ``{"type": "reject"}`` or ``{"type": "respond", "message": ...}``, as for
-                `GuardrailMiddleware`; the edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
+                {...}}}``, ``{"type": "reject"}``, ``{"type": "respond", "message": ...}`` (the agent gets it as the
+                result) or ``{"type": "answer", "message": ...}`` (the user gets it, and the turn ends), as for
+                `GuardrailMiddleware`. The edit of an answer has the name "answer" and the arguments ``{"text": ...}``.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
-            UsageError: A call that is not held back.
+            UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
         waiting = {request["call_id"]: request for request in await self.review_requests(result)}
         results = DeferredToolResults()
         for call_id, order in self._reviews.orders(waiting, decisions).items():
             if order.decision == "respond":
                 results.calls[call_id] = order.message
-            elif order.decision == "reject":
+            elif order.decision in ("reject", "answer"):
                 results.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
             else:
                 results.approvals[call_id] = ToolApproved(override_args=order.args)
-            if waiting[call_id]["kind"] == "answer":
-                await self._reviews.note(call_id, decisions[call_id])
+            if waiting[call_id]["kind"] == "answer" or order.decision == "answer":
+                await self._reviews.decide(call_id, decisions[call_id])
         return results
 
     async def resume(
@@ -580,7 +585,7 @@ class GuardCapability(AbstractCapability[Any]):
 
     def verdict(self, call_id: str) -> Verdict | None:
         """The verdict on a proposed tool call, e.g. for its reviewer."""
-        return self.verdicts.get(call_id)
+        return self._reviews.verdict(call_id)
 
 
 def _defers(output_type: Any) -> bool:
@@ -737,7 +742,7 @@ class _UnsureToolset(WrapperToolset[Any]):
         expected = tool.args_validator.validate_python(call["args"], context=ctx.validation_context)
         if not _equal(expected, tool_args):
             return True
-        return await arun(self.check.steps(str(call["id"]), name, call["args"], before, message))
+        return await arun(self.check.steps({**call, "name": name}, before, message))
 
 
 async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Bindings:

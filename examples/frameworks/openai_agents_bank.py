@@ -42,23 +42,23 @@ inner = ScriptedChat(
 )
 
 
-def make_agent(model: Any, *tools: Tool, **tool: Any) -> Agent[Any]:
+def make_agent(model: Any, *tools: Tool) -> Agent[Any]:
     """Return the agent; its run ends with the transfer's result."""
     return Agent(
         name="bank",
         instructions=SYSTEM,
         model=model,
-        tools=[function_tool(transfer, **tool), *tools],
+        tools=list(tools),
         tool_use_behavior={"stop_at_tool_names": ["transfer"]},
     )
 
 
 async def main(folder: Path) -> list[str]:
     """Ask for a clear transfer and for a vague one; approve the vague one "days later", from the saved state."""
-    bindings = await agent_bindings(make_agent("any"))  # calibration needs the same tools
+    bindings = await agent_bindings(make_agent("any", function_tool(transfer)))  # calibration needs the same tools
     artifact = make_artifact(inner, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
     guarded = GuardedModel(inner, artifact, verdicts=VerdictStore(folder / "verdicts.sqlite"))
-    agent = make_agent(guarded, guarded.answer_tool, needs_approval=guarded.needs_approval)
+    agent = make_agent(guarded, guarded.tool(transfer), guarded.answer_tool)
     lines = []
 
     result = await Runner.run(agent, "Send 50 euros to Ada.")

@@ -1,7 +1,4 @@
-"""The models that a LangChain agent calls instead of the given model.
-
-`AgentModel` draws samples, judges the message, and lets out accepted ones only; `DecidedModel` gives out a message that
-a person decided about.
+"""The model that a LangChain agent calls in place of the given one: it draws samples, and lets out what is accepted.
 
 Each model call has its own `AgentModel`, so that calls share nothing. It runs where the agent's own model would: after
 all other middleware.
@@ -17,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
-from langchain_core.messages import AIMessage, BaseMessage
+from langchain_core.messages import AIMessage, BaseMessage, ToolMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, InstanceOf
@@ -38,10 +35,10 @@ from guardrail.verdict import Verdict
 
 from .artifact_set import ANSWER
 from .gates import AgentStep, Judgement, ModelGate
-from .held import Conversation, FrozenMessage, GuardState, HeldMessage, ToolCallOrder, held_message
+from .held import Conversation, HeldMessage, Note, ToolCallOrder, held_message
 
 if TYPE_CHECKING:
-    from langchain.agents.middleware.types import ModelRequest
+    from langchain.agents.middleware.types import ModelRequest, ModelResponse
     from langchain.agents.structured_output import (
         OutputToolBinding,
         ProviderStrategy,
@@ -54,6 +51,7 @@ else:
     get_config = require("langgraph.config", extra="agents").get_config
     from langgraph.errors import GraphBubbleUp
 
+    ModelResponse = require("langchain.agents.middleware.types", extra="agents").ModelResponse
     _module = require("langchain.agents.structured_output", extra="agents")
     OutputToolBinding, ProviderStrategy, ProviderStrategyBinding, ToolStrategy = (
         _module.OutputToolBinding,
@@ -64,14 +62,13 @@ else:
 
 __all__ = [
     "AgentModel",
-    "DecidedModel",
     "HeldBack",
     "OfferRecorder",
     "Offered",
     "Outcome",
+    "given_out",
     "has_checkpointer",
     "name_of",
-    "replaying",
     "step_of",
 ]
 
@@ -90,34 +87,33 @@ class HeldBack(GraphBubbleUp):
 
 @dataclass
 class Outcome:
-    """The message that a gated model let out last, or held back."""
+    """The message that a gated model let out last, or the placeholder of a held one, and the note about it."""
 
-    message_id: str | None = None
-    orders: dict[str, ToolCallOrder] = field(default_factory=dict)
-    """Orders about the calls of the message, by id."""
-    held: HeldMessage | None = None
-    placeholder: AIMessage | None = None
-    """Stands in the conversation while the message is held."""
+    message: AIMessage | None = None
+    note: Note = field(default_factory=Note)
+
+    @property
+    def held(self) -> bool:
+        """Whether the message waits for a person."""
+        return self.note.held is not None
 
     def hold(self, held: HeldMessage) -> AIMessage:
-        """Hold a message back; the placeholder that stands for it."""
-        self.held, self.placeholder = held, held_message(held)
-        return self.placeholder
+        """Hold a message back; the placeholder that stands for it in the conversation."""
+        self.message = held_message(held)
+        self.note = Note(held=held, placeholder=self.message.id)
+        return self.message
 
     def judged(self, message: AIMessage) -> bool:
         """Whether a message is the one that the gated model let out."""
-        return message.id is not None and message.id == self.message_id
+        return self.message is not None and message.id == self.message.id
 
-    def note(self, messages: Sequence[BaseMessage]) -> GuardState:
+    def note_about(self, messages: Sequence[BaseMessage]) -> Note:
         """The note about the messages that go out; calls of other models than the gated one were not judged."""
-        if self.held is not None and self.placeholder is not None:
-            return GuardState(phase="held", placeholder=self.placeholder.id, held=self.held)
         answers = [message for message in messages if isinstance(message, AIMessage)]
-        if not answers or self.judged(answers[0]):
-            return GuardState(phase="done", orders=self.orders)
+        if self.held or not answers or self.judged(answers[0]):
+            return self.note
         calls = [call for message in answers for call in message.tool_calls]
-        orders = {str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls}
-        return GuardState(phase="done", orders=orders)
+        return Note(orders={str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls})
 
 
 class AgentModel(SteppedChatModel):
@@ -146,12 +142,12 @@ class AgentModel(SteppedChatModel):
         self, messages: Sequence[BaseMessage], stop: Sequence[str] | None, run_manager: Any, given: Mapping[str, Any]
     ) -> Steps[ChatResult]:
         step, form = self._checked(messages, stop, given)
-        message = self.outcome.placeholder
+        message = self.outcome.message if self.outcome.held else None
         if message is None:  # else middleware took the hold for a failure and tries again
             judgement = yield from self.gates.judge_steps(
                 step, hold=partial(self._hold, messages), form=form, run_manager=run_manager, storable=True
             )
-            message = self.outcome.placeholder or self._released(judgement)
+            message = judgement.held or self._released(judgement)
         return ChatResult(generations=[ChatGeneration(message=message)])
 
     def invoke(self, *args: Any, **kwargs: Any) -> AIMessage:
@@ -167,7 +163,7 @@ class AgentModel(SteppedChatModel):
         return self._past_others(await super().ainvoke(*args, **kwargs))
 
     def _past_others(self, message: AIMessage) -> AIMessage:
-        if self.outcome.held is not None:
+        if self.outcome.held:
             raise HeldBack("held back for review")
         return message
 
@@ -234,12 +230,11 @@ class AgentModel(SteppedChatModel):
             assert candidate is not None, "the gate accepts candidates only"
             message = self._message(candidate, assessment)
         message = message.model_copy(update={"id": f"guardrail-{uuid4()}"})
-        outcome = self.outcome
-        outcome.message_id, outcome.held, outcome.placeholder = message.id, None, None
-        outcome.orders = {
+        orders = {
             str(call["id"]): ToolCallOrder.of(call, "accepted" if call["name"] in assessment.by_name else "exempt")
             for call in message.tool_calls
         }
+        self.outcome.message, self.outcome.note = message, Note(orders=orders)
         return message
 
     def _message(self, candidate: Sample, assessment: Assessment) -> AIMessage:
@@ -292,9 +287,6 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
 
 
 # -- LangChain's requests ----------------------------------------------------------------------------------------------
-# A decided message goes out through the model node, where every other middleware sees it: the node calls a model that
-# gives out the message. LangChain parses that model's answer in the agent's response format, so a message that a person
-# changed must still be readable in it.
 
 
 def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
@@ -308,9 +300,9 @@ def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
         model=request.model,
         messages=(*([] if request.system_message is None else [request.system_message]), *request.messages),
         tools=tuple(map(_tool_name, request.tools)),
-        answers=structured_names(request.response_format),
+        answers=tuple(_specs(request.response_format)),
         bindings=bindings_for(request.tools, tool_choice=request.tool_choice) if collects else Bindings(),
-        thread=this_thread(),
+        thread=_this_thread(),
     )
 
 
@@ -320,7 +312,7 @@ def _tool_name(tool: Any) -> str:
     return str(getattr(tool, "name", None) or getattr(tool, "__name__", type(tool).__name__))  # a class or function
 
 
-def this_thread() -> str | None:
+def _this_thread() -> str | None:
     """Id of the LangGraph thread that runs here; None outside a graph, and in one without a checkpointer."""
     try:
         name = get_config().get("configurable", {}).get("thread_id")
@@ -340,11 +332,6 @@ def has_checkpointer() -> bool:
         return True
 
 
-def structured_names(response_format: Any) -> tuple[str, ...]:
-    """Names of the tools whose call is the structured answer."""
-    return tuple(_specs(response_format))
-
-
 def _specs(response_format: Any) -> dict[str, Any]:
     """The schemas of a response format, by the name of the tool whose call is such an answer."""
     if response_format is None:
@@ -354,75 +341,43 @@ def _specs(response_format: Any) -> dict[str, Any]:
     return {spec.name: spec for spec in strategy.schema_specs}
 
 
-def _readable(response_format: Any, message: AIMessage) -> tuple[AIMessage, Any]:
-    """A decided message and the format to read it in, so that LangChain neither raises nor asks the model again.
+def given_out(response_format: Any, message: AIMessage) -> ModelResponse[Any]:
+    """A decided message as the model node gives it, except that LangChain neither raises nor asks the model again.
 
     A structured answer that no longer fits its schema after an edit becomes text. A person's own words, and a refusal,
     are not JSON of the schema: they go out as text without a structured response.
     """
     specs = _specs(response_format)
-    bad = [
-        call
-        for call in message.tool_calls
-        if call["name"] in specs and not _parses(OutputToolBinding, specs[call["name"]], call["args"])
-    ]
-    if bad:
-        texts = [str(message.text), *(json.dumps(call["args"], ensure_ascii=False) for call in bad)]
-        left = [call for call in message.tool_calls if call not in bad]
+    calls = [call for call in message.tool_calls if call["name"] in specs]
+    if len(calls) == 1:
+        (call,) = calls
+        answer = _parsed(OutputToolBinding, specs[call["name"]], call["args"])
+        if answer is not None:
+            said = getattr(response_format, "tool_message_content", None) or f"Returning structured response: {answer}"
+            result = ToolMessage(content=said, tool_call_id=str(call["id"]), name=call["name"])
+            return ModelResponse(result=[message, result], structured_response=answer)
+    if calls:
+        texts = [str(message.text), *(json.dumps(call["args"], ensure_ascii=False) for call in calls)]
+        left = [call for call in message.tool_calls if call not in calls]
         message = message.model_copy(update={"content": "\n".join(filter(None, texts)), "tool_calls": left})
-    if response_format is None or message.tool_calls or isinstance(response_format, ToolStrategy):
-        return message, response_format
-    spec = ProviderStrategy(schema=getattr(response_format, "schema", response_format)).schema_spec
-    return message, response_format if _parses(ProviderStrategyBinding, spec, message) else None
+    elif response_format is not None and not message.tool_calls and not isinstance(response_format, ToolStrategy):
+        spec = ProviderStrategy(schema=getattr(response_format, "schema", response_format)).schema_spec
+        return ModelResponse(result=[message], structured_response=_parsed(ProviderStrategyBinding, spec, message))
+    return ModelResponse(result=[message])
 
 
-def _parses(binding: Any, spec: Any, value: Any) -> bool:
+def _parsed(binding: Any, spec: Any, value: Any) -> Any:
+    """The structured answer; None if the value does not fit."""
     try:
-        binding.from_schema_spec(spec).parse(value)
+        return binding.from_schema_spec(spec).parse(value)
     except Exception:  # any error of the schema's own code
-        return False
-    return True
-
-
-def replaying(request: ModelRequest[Any], frozen: FrozenMessage) -> tuple[ModelRequest[Any], AIMessage]:
-    """The request to a model that gives out a decided message, and the message, under an id that marks it.
-
-    Args:
-        request: The request to the agent's model.
-        frozen: The decided message.
-    """
-    decided = frozen.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
-    message, response_format = _readable(request.response_format, decided)
-    # LangChain chooses by name and profile how it asks for a format, so the stand-in has those of the agent's model.
-    model = DecidedModel(message=message, model_name=name_of(request.model), profile=request.model.profile)
-    return request.override(model=model, response_format=response_format), message
+        return None
 
 
 def name_of(model: BaseChatModel) -> str:
     """The model's name where LangChain looks for it; never empty, or LangChain would look further."""
     names = [getattr(model, field, None) for field in ("model_name", "model", "model_id")]
     return next((name for name in names if name and isinstance(name, str)), "unnamed")
-
-
-class DecidedModel(BaseChatModel):
-    """Gives out one message that a person decided about; draws nothing."""
-
-    message: AIMessage
-    model_name: str = ""
-    """Name of the agent's model, see `name_of`."""
-    cache: Any = False
-    """No cache: it knows messages by the prompt, and people decide differently about the same prompt."""
-
-    def _generate(self, messages: list[BaseMessage], stop: Any = None, run_manager: Any = None, **_: Any) -> ChatResult:
-        return ChatResult(generations=[ChatGeneration(message=self.message)])
-
-    def bind_tools(self, tools: Sequence[Any], **_: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """Return the model unchanged: the message is decided, so bound tools change nothing."""
-        return self
-
-    @property
-    def _llm_type(self) -> str:
-        return "guardrail_frozen"
 
 
 class Offered(Exception):  # noqa: N818 - a signal, not an error

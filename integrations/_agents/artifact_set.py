@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from langchain_core.messages import BaseMessage
 
@@ -26,6 +26,7 @@ __all__ = [
     "COLLECT",
     "ArtifactSet",
     "Given",
+    "Key",
     "collecting",
     "is_collecting",
     "load",
@@ -38,6 +39,8 @@ COLLECT: Literal["collect"] = "collect"
 """Stands for an artifact: a person decides about each call or answer, and its samples are recorded."""
 Given: TypeAlias = CalibrationArtifact | str | Path
 """An artifact, its file, or `COLLECT`."""
+Key: TypeAlias = Callable[[Any], str | None]
+"""A function of a conversation's messages that names its group, or None for "all others"."""
 _NO_MODEL = ModelIdentity(provider="unknown", model="unknown")
 
 
@@ -56,7 +59,7 @@ def load(given: Given) -> CalibrationArtifact | None:
     return CalibrationArtifact.load(given)
 
 
-def routes(given: Given | RouterArtifact | None, key: object) -> Mapping[str, Given | None]:
+def routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str, Given | None]:
     """What judges the answers of each group of conversations; without groups, those of all others.
 
     Args:

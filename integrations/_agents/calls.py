@@ -16,7 +16,6 @@ from guardrail.types import ToolCall, canonical_calls
 
 __all__ = [
     "ANSWER_TOOL",
-    "CHOSEN",
     "answer_key",
     "arguments_of",
     "call_subject",
@@ -27,12 +26,10 @@ __all__ = [
 
 ANSWER_TOOL = "guardrail_answer"
 """Name of the call that stands for a held-back answer until a person decides. No model is offered it."""
-CHOSEN = "chosen:"
-"""Prefix of the subject of a call that a person or another model gave on the abstention path: it may run."""
 
 
 def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
-    """Identity of a judged call, stored with its verdict: a digest of the arguments, and the tool.
+    """Identity of a judged call, stored in its order: a digest of the arguments, and the tool.
 
     Empty, which is no call's, if they are not plain JSON.
     """
@@ -42,14 +39,8 @@ def call_subject(name: str, arguments: Mapping[str, Any]) -> str:
 
 
 def is_of_call(subject: str, name: str | None, arguments: Mapping[str, Any]) -> bool:
-    """Whether a stored verdict is about this very call.
-
-    Args:
-        subject: Subject of the verdict.
-        name: The tool; None where the framework does not say which.
-        arguments: Its arguments.
-    """
-    digest, _, tool = subject.removeprefix(CHOSEN).partition(":")
+    """Whether a subject is that of this very call; ``name`` is None where the framework does not say which tool."""
+    digest, _, tool = subject.partition(":")
     return bool(digest) and name in (None, tool) and call_subject(tool, arguments) == f"{digest}:{tool}"
 
 

@@ -16,6 +16,7 @@ from typing_extensions import TypedDict
 
 from guardrail.bindings import arguments_fault
 from guardrail.errors import UsageError
+from guardrail.guard.abstention import ABSTAINED
 from guardrail.plain_json import json_fault, text_fault
 from guardrail.verdict import Verdict
 
@@ -23,43 +24,37 @@ from .calls import arguments_of, same_call
 from .held import FrozenMessage, HeldMessage, ToolCallOrder
 
 __all__ = [
-    "AGENT_DECISIONS",
     "ALL_DECISIONS",
+    "ANSWERED",
+    "REFUSED",
     "REQUEST_FORMAT",
     "Action",
     "Decision",
     "DecisionType",
     "Lapse",
     "answer_schema",
-    "answered",
     "check_decision_types",
     "checked",
     "edit_note",
     "order_for",
-    "possible",
     "released",
     "review_request",
 ]
 
 DecisionType = Literal["approve", "edit", "reject", "respond", "answer"]
-ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond")
-AGENT_DECISIONS: tuple[DecisionType, ...] = (*ALL_DECISIONS, "answer")
-"""Those about an agent whose turn a person can end."""
+ALL_DECISIONS: tuple[DecisionType, ...] = ("approve", "edit", "reject", "respond", "answer")
 REQUEST_FORMAT = 1
 """Version of the request in an interrupt; a request without a version is of the first."""
 
 
-def check_decision_types(
-    allowed: Sequence[DecisionType], possible: Sequence[DecisionType] = ALL_DECISIONS
-) -> tuple[DecisionType, ...]:
-    """The decisions that a person may take, of those possible.
+def check_decision_types(allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+    """The decisions that a person may take.
 
     Raises:
         UsageError: An unknown decision, or none.
     """
-    unknown = sorted(set(allowed) - set(possible))
-    if unknown or not allowed:
-        raise UsageError(f"allowed_decisions are some of {tuple(possible)}, got {tuple(allowed)!r}")
+    if set(allowed) - set(ALL_DECISIONS) or not allowed:
+        raise UsageError(f"allowed_decisions are some of {ALL_DECISIONS}, got {tuple(allowed)!r}")
     return tuple(allowed)
 
 
@@ -216,6 +211,10 @@ def _check_arguments(action: Action, asked: Mapping[str, Any], schema: Mapping[s
 
 EDITED = "Note: a person changed this call before it ran; it ran with {args}. Do not repeat the original call."
 """Text put before the result of a tool call that a reviewer edited."""
+ANSWERED = "This call was not run: a person answered the user instead."
+"""Text that the model reads instead of a result, in frameworks that keep the call in the conversation."""
+REFUSED = ("reject", "lapse")
+"""Decisions after which a held-back answer does not go out."""
 
 
 # -- The request that a person sees ------------------------------------------------------------------------------------
@@ -250,12 +249,12 @@ def review_request(held: HeldMessage, allowed: Sequence[DecisionType] = ALL_DECI
             for detail in [verdict.detail if target.verdict.accepted else target.verdict.detail]
         ],
         "review_configs": [
-            {"action_name": target.name, "allowed_decisions": list(possible(held, allowed))} for target in held.judged
+            {"action_name": target.name, "allowed_decisions": list(_possible(held, allowed))} for target in held.judged
         ],
     }
 
 
-def possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
+def _possible(held: HeldMessage, allowed: Sequence[DecisionType]) -> tuple[DecisionType, ...]:
     """Decisions that make sense: an empty message can be neither approved nor edited. At least to reject it is one."""
     if held.kind == "answer":  # there "respond" is the answer to the user
         allowed = [name for name in allowed if name != "answer"]
@@ -279,6 +278,8 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
     message = decision.get("message")
     if decision["type"] == "respond":
         return ToolCallOrder.of(call, "respond", message=message)
+    if decision["type"] == "answer":
+        return ToolCallOrder.of(call, "answer", message=ANSWERED)
     if decision["type"] == "lapse":
         return ToolCallOrder.of(call, "reject", message=f"This call of {call['name']} was not run: {message}")
     # The person's words stand last: they may end without a full stop.
@@ -290,7 +291,7 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
     return ToolCallOrder.of(call, "reject", message=refusal)
 
 
-def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
+def _answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
     """The message that goes out in place of a held-back answer after a person's decision.
 
     Args:
@@ -304,9 +305,11 @@ def answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict],
         text = decision["edited_action"]["args"]["text"]
         calls = _structured_anew(held.message, text) if held.judged[0].is_answer else ()
         return held.message.model_copy(update={"text": "" if calls else text, "tool_calls": calls})
+    if decision["type"] == "respond":
+        return held.message.model_copy(update={"text": decision["message"], "tool_calls": ()})
     # The reason of a rejection is not for the user, who would take it for the answer.
-    text = decision["message"] if decision["type"] == "respond" else refusal(held.verdict)
-    return held.message.model_copy(update={"text": text, "tool_calls": ()})
+    refused = {"text": refusal(held.verdict), "tool_calls": (), "metadata": {**held.message.metadata, ABSTAINED: True}}
+    return held.message.model_copy(update=refused)
 
 
 def _structured_anew(message: FrozenMessage, text: str) -> tuple[dict[str, Any], ...]:
@@ -343,7 +346,7 @@ def released(
     guardrail = {**held.message.metadata.get("guardrail", {}), "review": review}
     message = held.message.model_copy(update={"metadata": {**held.message.metadata, "guardrail": guardrail}})
     if held.kind == "answer":
-        return answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
+        return _answered(held.model_copy(update={"message": message}), decisions[0], refusal), {}
     first = decisions[0]
     if first["type"] == "answer":
         return message.model_copy(update={"text": first["message"], "tool_calls": ()}), {}

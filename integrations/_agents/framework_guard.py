@@ -1,4 +1,4 @@
-"""The guard of one agent in frameworks that keep no state of their own for it: verdicts go to a `VerdictStore`.
+"""The guard of one agent in frameworks that keep no state of their own for it: notes go to a `VerdictStore`.
 
 `CallReviews` reads and writes the store: which calls may run, what people are asked, and what they decided.
 `FrameworkGuard` judges a model's requests, and gives decided answers out. An adapter converts its framework's messages
@@ -8,50 +8,46 @@ to LangChain's and back.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
 
+from guardrail.artifact import RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTAINED, worded
 from guardrail.guard.assess import Assessment
 from guardrail.guard.messages import candidate_message, total_usage, with_verdict
+from guardrail.guard.router import on_route
 from guardrail.guard.structured import form_of
-from guardrail.plain_json import canonical_json
 from guardrail.sampling.call_settings import check_settings
 from guardrail.sampling.effects import arun
 from guardrail.specs import identify
 from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.verdict import AbstainedError, Verdict
 
-from .artifact_set import ANY_TOOL, ArtifactSet, Given
-from .calls import (
-    ANSWER_TOOL,
-    CHOSEN,
-    answer_key,
-    arguments_of,
-    call_subject,
-    conversation_digest,
-    is_of_call,
-)
+from .artifact_set import ArtifactSet, Given, Key
+from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .collecting import RECORDS
 from .decisions import (
     ALL_DECISIONS,
+    ANSWERED,
+    REFUSED,
     DecisionType,
-    answered,
     check_decision_types,
     checked,
     order_for,
     review_request,
 )
+from .decisions import released as decided_message
 from .gates import AgentGate, AgentStep, GateSettings, Judgement
-from .held import Conversation, HeldMessage, ToolCallOrder
+from .held import Conversation, HeldMessage, Note, ToolCallOrder
 from .verdicts import VerdictStore
 
 __all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "Decided", "FrameworkGuard", "Ruling"]
@@ -60,25 +56,23 @@ NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask
 APPROVED = "A person let this answer go out."
 """Result of an approved call of `ANSWER_TOOL`."""
 APPROVE, REJECT = {"type": "approve"}, {"type": "reject"}
-REFUSED = ("reject", "lapse")
-"""Decisions after which a held-back answer does not go out."""
-GIVEN = "edit:"
-"""Prefix of the key of a person's arguments for a call, or of the decision about an answer; the call's id follows."""
 Ruling = Literal["run", "run_edited", "ask", "refuse"]
 """Whether a call runs, runs as a person edited it, waits for a person, or is refused."""
+_SAME_STORE = "its verdict expired, or another process keeps it: give both the same VerdictStore(path)."
+_log = logging.getLogger(__name__)
 
 
 # -- The store: calls that wait, and decisions about them --------------------------------------------------------------
 
 
 class CallReviews:
-    """Verdicts on the calls of a run, and people's decisions about those that are held back.
+    """The notes about a run's calls, and people's decisions about those that are held back.
 
-    A held-back answer is kept only in the store of verdicts, under the id of a call of `ANSWER_TOOL`, which stands for
-    it in the conversation. The argument of that call is a digest of the conversation that the answer belongs to.
+    A held-back answer is kept in the store only, under the id of a call of `ANSWER_TOOL`, which stands for it in the
+    conversation. The argument of that call is a digest of the conversation that the answer belongs to.
 
     Args:
-        verdicts: Store of the verdicts on the calls.
+        verdicts: Store of the notes.
         allowed: Decisions that a person may take.
 
     Raises:
@@ -87,6 +81,11 @@ class CallReviews:
 
     def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
         self.verdicts, self._allowed = verdicts, check_decision_types(allowed)
+
+    def verdict(self, call_id: str) -> Verdict | None:
+        """The verdict on a proposed call; None for an unknown or exempt one."""
+        note = self.verdicts.find(call_id)
+        return None if note is None else note.verdict
 
     async def ruling(
         self,
@@ -106,42 +105,46 @@ class CallReviews:
             approved: Whether the framework says that a person approved the call.
             proposed: Arguments of the call in the history, where a person may have edited an approved call.
         """
-        row = None if call_id is None else await asyncio.to_thread(self.verdicts.find, call_id)
-        if row is None:
-            # A store in memory may have forgotten the verdict, or another process had it. A complete store would know
-            # it, and a person's edit, which expires with it: without the edit the call would run as proposed.
-            return "run" if approved and not self.verdicts.is_complete else "refuse"
-        subject, verdict = row
-        same = is_of_call(subject, name, arguments)
-        if same and (verdict is None or verdict.passes or subject.startswith(CHOSEN)):
+        note = None if call_id is None else await asyncio.to_thread(self.verdicts.find, call_id)
+        order = None if note is None else note.orders.get(str(call_id))
+        if order is None:
+            if approved:  # a person's edit, which nobody else knows, would be lost with the note
+                _log.error("the approved call %s of %r does not run: %s", call_id, name, _SAME_STORE)
+            return "refuse"
+        same = is_of_call(order.digest, name, arguments)
+        if same and order.decision != "held":
             return "run"
         if approved:
-            edited = proposed is not None and is_of_call(subject, name, proposed)
+            edited = proposed is not None and is_of_call(order.digest, name, proposed)
             return "run" if same else "run_edited" if edited else "refuse"
         return "ask" if same else "refuse"
 
-    async def held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> HeldMessage | None:
-        """The held-back message of this very call; None for a call that this guard does not hold back."""
-        row = await asyncio.to_thread(self.verdicts.find, call_id)
-        if row is None or row[1] is None or row[1].passes or not is_of_call(row[0], name, arguments):
-            return None
-        verdict: Verdict = row[1]
-        conversation = await asyncio.to_thread(self.verdicts.conversation, call_id)
-        if name == ANSWER_TOOL:
-            message = candidate_message(verdict.candidate or Sample(text=""), "")
-            by_name = {call["name"]: verdict for call in message.tool_calls}
-            return HeldMessage.of(message, verdict, conversation=conversation, verdicts=by_name, answers=by_name)
-        call: Any = {"name": name, "args": dict(arguments), "id": call_id, "type": "tool_call"}
-        message = AIMessage(content="", tool_calls=[call])
-        return HeldMessage.of(message, verdict, conversation=conversation, verdicts={name: verdict})
-
-    async def review_request(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> dict[str, Any] | None:
+    async def review_request(
+        self, call_id: str, name: str, arguments: Mapping[str, Any], *, ends: bool = True
+    ) -> dict[str, Any] | None:
         """The request that a person sees about a held-back call or answer; None for a call that is not held back.
 
         Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
+
+        Args:
+            call_id: Id of the call.
+            name: The tool.
+            arguments: Its arguments.
+            ends: Whether the agent can end its turn with a person's text in place of the call.
         """
-        pending = await self.held(call_id, name, arguments)
-        return None if pending is None else {**review_request(pending, self._allowed), "call_id": call_id}
+        note = await self._held(call_id, name, arguments)
+        if note is None or note.held is None:
+            return None
+        allowed = [one for one in self._allowed if one != "answer" or (ends and note.ends)]
+        return {**review_request(note.held, allowed), "call_id": call_id}
+
+    async def _held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> Note | None:
+        """The note about a held-back call; None for a call that this guard does not hold back."""
+        note = await asyncio.to_thread(self.verdicts.find, call_id)
+        order = None if note is None else note.orders.get(call_id)
+        if note is None or note.held is None or order is None or not is_of_call(order.digest, name, arguments):
+            return None
+        return note
 
     def orders(
         self, waiting: Mapping[str, Mapping[str, Any] | None], decisions: Mapping[str, Mapping[str, Any]]
@@ -154,7 +157,7 @@ class CallReviews:
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
-            UsageError: A call that is not held back.
+            UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
         orders = {}
         for call_id, decision in decisions.items():
@@ -162,29 +165,36 @@ class CallReviews:
             if request is None:
                 raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
             orders[call_id] = _order(request, decision)
+        answers = [decision for decision in decisions.values() if decision["type"] == "answer"]
+        asked = [decisions.get(call_id, {}) for call_id, request in waiting.items() if request is not None]
+        if answers and any(one != answers[0] and one.get("type") not in REFUSED for one in asked):
+            raise UsageError(
+                '"answer" ends the turn, so nothing else of the run may go out: give the same answer, or "reject", as '
+                "the decision about everything that waits."
+            )
         return orders
 
-    async def note(self, call_id: str, content: Mapping[str, Any] | None) -> None:
-        """Store the arguments with which a person lets a call run (None: its own), or the decision on an answer."""
-        if content is None:
-            await asyncio.to_thread(self.verdicts.delete, f"{GIVEN}{call_id}")
-        else:
-            await asyncio.to_thread(self.verdicts.put, f"{GIVEN}{call_id}", canonical_json(dict(content)), None)
+    async def decide(self, call_id: str, *decisions: Mapping[str, Any]) -> None:
+        """Note the decision about a held-back call or answer; none to let the call run as it was proposed."""
+        await asyncio.to_thread(self.verdicts.decide, call_id, *decisions)
 
-    async def noted(self, call_id: str) -> dict[str, Any] | None:
-        """The arguments or the decision that `note` stored for a call, if any."""
-        row = await asyncio.to_thread(self.verdicts.find, f"{GIVEN}{call_id}")
-        return None if row is None else arguments_of(row[0])
+    async def edit(self, call_id: str) -> dict[str, Any] | None:
+        """The arguments with which a person lets a call run; None for its own."""
+        note = await asyncio.to_thread(self.verdicts.find, call_id)
+        decision = {} if note is None else next(iter(note.decisions), {})
+        return dict(decision["edited_action"]["args"]) if decision.get("type") == "edit" else None
 
     async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
         """Result of an approved call of `ANSWER_TOOL`: not the answer, which `FrameworkGuard.released` gives out."""
-        pending = await self.held(call_id, ANSWER_TOOL, arguments)
-        decision: Any = await self.noted(call_id) or APPROVE
+        note = await self._held(call_id, ANSWER_TOOL, arguments)
+        decision = APPROVE if note is None else next(iter(note.decisions), APPROVE)
         # A rejection stands although the framework says that the call is approved: of two people who decided at once
         # one may have edited the answer and the other rejected it, and neither approved the answer unchanged.
-        if pending is None or decision["type"] in REFUSED or (pending.empty and decision == APPROVE):
+        if note is None or note.held is None or decision["type"] in REFUSED:
             return NOT_RUN
-        await self.note(call_id, decision)
+        if note.held.empty and decision == APPROVE:
+            return NOT_RUN
+        await self.decide(call_id, decision)
         return APPROVED
 
 
@@ -221,14 +231,16 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The call that stands for a held-back answer, after a person's decision.
+    """The result of a tool call at the end of a conversation, which may come from a person's decision.
 
     Attributes:
         call_id: Id of the call.
-        output: Result of the call, as the framework's conversation has it.
+        name: Its tool.
+        output: The result, as the framework's conversation has it.
     """
 
     call_id: str
+    name: str
     output: str
 
 
@@ -247,10 +259,11 @@ class FrameworkGuard:
     def __init__(
         self,
         model: BaseChatModel,
-        artifact: Given | None,
+        artifact: Given | RouterArtifact | None,
         *,
         tools: Mapping[str, Given] | None = None,
         exempt: Sequence[str] = (),
+        key: Key | None = None,
         on_abstain: Any,
         verdicts: VerdictStore | None = None,
         settings: Mapping[str, Any] | None = None,
@@ -260,37 +273,29 @@ class FrameworkGuard:
     ) -> None:
         if ANSWER_TOOL in {*exempt, *(tools or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
-        if tools is None and artifact is not None:
-            tools = {ANY_TOOL: artifact}
         self._model, self._running = model, identify(model)
-        # An agent's conversation grows with every tool it calls, so it is marked where a plain guard would refuse it.
-        own = GateSettings.of({"turns": "mark", **(settings or {})})
-        self._gate = AgentGate(artifact, tools, exempt, on_abstain=on_abstain, settings=own, records=records, plan=plan)
+        self.gate = AgentGate(
+            artifact,
+            tools,
+            exempt,
+            key=key,
+            calls_too=True,
+            on_abstain=on_abstain,
+            # An agent's conversation grows with every tool it calls, so it is marked where a plain guard refuses it.
+            settings=GateSettings.of({"turns": "mark", **(settings or {})}),
+            records=records,
+            plan=plan,
+        )
         if self.artifacts.stand_ins is None:
             self.artifacts.check_model(self._running)
             check_settings(model, self.artifacts.plan)
-        self._gate.share(model)
+        self.gate.share(model)
         self.reviews = CallReviews(verdicts or VerdictStore(), allowed_decisions)
 
     @property
     def artifacts(self) -> ArtifactSet:
-        """The artifacts of the agent."""
-        return self._gate.artifacts
-
-    @property
-    def on_abstain(self) -> Any:
-        """The abstention path."""
-        return self._gate.on_abstain
-
-    @property
-    def holds(self) -> bool:
-        """Whether a person decides about held-back calls and answers."""
-        return self._gate.reviewed
-
-    @property
-    def verdicts(self) -> VerdictStore:
-        """The store of verdicts."""
-        return self.reviews.verdicts
+        """The artifacts of the agent; of a router those of its first group."""
+        return self.gate.artifacts
 
     @property
     def model_name(self) -> str:
@@ -324,92 +329,117 @@ class FrameworkGuard:
         """
         offered = tuple(name for name in asked.tool_names if name not in answers)
         step = AgentStep(self._model, tuple(messages), tools=offered, answers=tuple(answers), bindings=asked)
-        gate = self._gate.gate_for(step, self._running)
+        gate = self.gate.admit(step)
+        assert gate is not None, "no model passes"
         plan = gate.artifacts.plan
         _check_nothing_lacks(plan.bindings or Bindings(), asked)
         form = form_of(plan, None, asked.model_dump(exclude_defaults=True))
-        gate.artifacts.check_tools(step.tools)
-        hold = partial(_held, messages, {*holdable, *self.artifacts.exempt}, answers, waits)
+        hold = partial(_held, messages, {*holdable, *gate.artifacts.exempt}, answers, waits)
         judgement = await arun(gate.judge_steps(step, hold=hold, form="format" if parsed and form == "text" else form))
         message = judgement.held or judgement.fallback
         if message is None:
             assert judgement.accepted is not None, "the gate accepts candidates only"
             message = candidate_message(judgement.accepted.judged_part, self.model_name)
-        conversation = None if judgement.held is None else Conversation.of(messages, asked)
+        conversation = Conversation.of(messages, asked) if judgement.held is not None else Conversation()
         for call in message.tool_calls:
-            subject = call_subject(call["name"], call["args"])
-            if judgement.fallback is not None:
-                subject = CHOSEN + subject
-            own = self._verdict_on(call["name"], judgement, answers)
-            await asyncio.to_thread(self.verdicts.put, str(call["id"]), subject, own, conversation)
+            note = self._note(call, judgement, conversation, answers, ends=not parsed)
+            await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), note)
         verdict, cost = judgement.verdict, judgement.assessment.drawn.cost
         if verdict is None:
             metadata = {**message.response_metadata, "guardrail": None}
             update = {"response_metadata": metadata, "usage_metadata": total_usage(cost)}
             return Answer(message.model_copy(update=update), None, cost.calls)
-        return Answer(with_verdict(message, verdict), verdict, verdict.cost.calls)
+        message = with_verdict(message, verdict)
+        if gate.route is not None:
+            message = cast(AIMessage, on_route(message, gate.route))
+        return Answer(message, verdict, verdict.cost.calls)
 
-    def _verdict_on(self, name: str, judgement: Judgement, answers: Collection[str]) -> Verdict | None:
-        """The verdict to store with a call of a judged message; None for an exempt tool."""
-        assessment, whole = judgement.assessment, judgement.verdict
+    def _note(
+        self,
+        call: Mapping[str, Any],
+        judgement: Judgement,
+        conversation: Conversation,
+        answers: Collection[str],
+        *,
+        ends: bool,
+    ) -> Note:
+        """The note about a call of a judged message."""
+        name, assessment, whole = call["name"], judgement.assessment, judgement.verdict
         verdict = None if name in self.artifacts.exempt else assessment.by_name.get(name, whole)
         if not assessment.accepted and verdict is not None and verdict.passes:
             verdict = whole  # the strictest gate holds all calls of the message
-        if judgement.held is not None and verdict is not None and name == ANSWER_TOOL:
-            return verdict.model_copy(update={"candidate": _answer_of(assessment.drawn.primary, answers)})
-        return verdict
-
-    async def may_run(self, call_id: str | None, name: str | None, arguments: Mapping[str, Any]) -> bool:
-        """Whether a tool call was judged and accepted, or given by the abstention path, and not changed since.
-
-        An unknown call may not run.
-        """
-        return await self.reviews.ruling(call_id, name, arguments) == "run"
+        if judgement.held is None or verdict is None:
+            decision = "given" if judgement.fallback is not None else "exempt" if verdict is None else "accepted"
+            return Note(orders={str(call["id"]): ToolCallOrder.of(call, decision)}, verdict=verdict)  # type: ignore[arg-type]
+        if name == ANSWER_TOOL:
+            candidate = _answer_of(assessment.drawn.primary, answers)
+            verdict = verdict.model_copy(update={"candidate": candidate})
+            message = candidate_message(candidate or Sample(text=""), self.model_name)
+            judged = structured = {each["name"]: verdict for each in message.tool_calls}
+        else:
+            message = AIMessage(content="", tool_calls=[cast(Any, dict(call))])
+            judged, structured = {name: verdict}, {}
+        metadata = {**message.response_metadata, "model_name": self.model_name, "guardrail": verdict.to_metadata()}
+        message = message.model_copy(update={"response_metadata": metadata})
+        held = HeldMessage.of(message, verdict, conversation=conversation, verdicts=judged, answers=structured)
+        order = ToolCallOrder.of(call, "held")
+        return Note(held=held, orders={str(call["id"]): order}, verdict=verdict, ends=ends)
 
     async def released(
         self,
-        decided: Decided,
+        results: Sequence[Decided],
         messages: Sequence[BaseMessage],
         *,
         parsed: bool = False,
         fits: Callable[[str], bool] = lambda text: False,
-    ) -> Answer:
-        """A held-back answer after a person's decision. Nothing is drawn.
+    ) -> Answer | None:
+        """The answer after a person's decision, without a draw: a held-back answer, or a text that ends the turn.
 
         Args:
-            decided: The call that stands for the answer, and its result.
-            messages: The conversation before that call.
+            results: The results of calls at the end of the conversation.
+            messages: The conversation before these calls.
             parsed: As in `ask`.
             fits: Whether a text is an answer of the format, where the framework parses it.
 
+        Returns:
+            None if the results are those of tools, so that the model is asked.
+
         Raises:
-            UsageError: This call holds no answer back in this conversation.
+            UsageError: Nothing waits under such a call in this conversation.
             AbstainedError: The person gave no answer, and a text would be taken for one.
         """
-        arguments = {"conversation": conversation_digest(messages)}
-        pending = await self.reviews.held(decided.call_id, ANSWER_TOOL, arguments)
-        if pending is None:
+        decided = next((one for one in results if one.output == ANSWERED), None)
+        decided = decided or next((one for one in results if one.name == ANSWER_TOOL), None)
+        if decided is None:
+            return None
+        digest = conversation_digest(messages)
+        note = await asyncio.to_thread(self.reviews.verdicts.find, decided.call_id)
+        held, order = (None, None) if note is None else (note.held, note.orders.get(decided.call_id))
+        if decided.name == ANSWER_TOOL:
+            known = order is not None and is_of_call(order.digest, ANSWER_TOOL, {"conversation": digest})
+        else:
+            if note is not None and next(iter(note.decisions), {}).get("type") != "answer":
+                return None  # a tool that gives this very text
+            known = held is not None and held.conversation.digest == digest
+        if note is None or held is None or not known:
             raise UsageError(
                 f"no answer to this conversation waits under the call {decided.call_id!r}, so nothing is given out. "
-                "The conversation was changed, its verdict expired, or another process keeps it: give both the same "
-                "VerdictStore(path). Otherwise ask again without that call."
+                f"The conversation was changed, {_SAME_STORE} Otherwise ask again without that call."
             )
-        verdict = pending.verdict
-        decision: Any = await self.reviews.noted(decided.call_id) or REJECT
-        if decided.output != APPROVED and decision["type"] not in REFUSED:  # it was rejected after that decision
-            decision = REJECT
-        frozen = answered(pending, decision, lambda verdict: worded(self._gate.settings.abstain_message, verdict))
-        refused = decision["type"] in REFUSED
-        reviewed = {**verdict.to_metadata(), "review": [{"name": "answer", "decision": decision["type"]}]}
-        metadata = {**frozen.metadata, "model_name": self.model_name, "guardrail": reviewed}
-        metadata |= {ABSTAINED: True} if refused else {}
-        message = frozen.model_copy(update={"metadata": metadata}).to_message()
-        if parsed and not message.tool_calls and (refused or not fits(frozen.text)):
-            raise AbstainedError(verdict, frozen.text)
+        decision: Any = next(iter(note.decisions), REJECT)
+        if decided.output not in (APPROVED, ANSWERED) and decision["type"] not in REFUSED:
+            decision = REJECT  # it was rejected after that decision
+        frozen, _ = decided_message(
+            held, [decision], lambda verdict: worded(self.gate.settings.abstain_message, verdict)
+        )
+        message = frozen.to_message()
+        answer = Answer(message, held.verdict, 0)
+        if parsed and not message.tool_calls and (answer.abstained or not fits(frozen.text)):
+            raise AbstainedError(held.verdict, frozen.text)
         for call in message.tool_calls:
-            subject = CHOSEN + call_subject(call["name"], call["args"])
-            await asyncio.to_thread(self.verdicts.put, str(call["id"]), subject, verdict)
-        return Answer(message, verdict, 0)
+            given = Note(orders={str(call["id"]): ToolCallOrder.of(call, "given")}, verdict=held.verdict)
+            await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), given)
+        return answer
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
         """Remember an answer, or the text of an abstention, that went out in a conversation.
@@ -420,7 +450,7 @@ class FrameworkGuard:
             answer: Result of the request.
         """
         key = answer_key(asked, content, abstention=answer.abstained)
-        await asyncio.to_thread(self.verdicts.put, key, "", answer.verdict)
+        await asyncio.to_thread(self.reviews.verdicts.put, key, Note(verdict=answer.verdict))
 
     def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
         """Whether an answer with this content went out as an answer in this conversation, and the verdict on it.
@@ -428,10 +458,10 @@ class FrameworkGuard:
         True for accepted answers and for those of an abstention path (a person, another model). False for abstentions
         and for answers that this guard did not give in this conversation: the same words may be wrong here.
         """
-        abstention = self.verdicts.find(answer_key(asked, content, abstention=True))
-        answer = self.verdicts.find(answer_key(asked, content, abstention=False))
-        row = abstention or answer
-        return answer is not None and abstention is None, None if row is None else row[1]
+        abstention = self.reviews.verdicts.find(answer_key(asked, content, abstention=True))
+        answer = self.reviews.verdicts.find(answer_key(asked, content, abstention=False))
+        note = abstention or answer
+        return answer is not None and abstention is None, None if note is None else note.verdict
 
 
 def _held(

@@ -21,6 +21,7 @@ from langchain_core.messages import AIMessage, BaseMessage
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as validated
 
+from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UnreadableReplyError, UsageError, refuse_unknown
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, take_path
@@ -29,6 +30,7 @@ from guardrail.guard.base import known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observers, as_observers
+from guardrail.guard.router import route_by
 from guardrail.items.gate import gate_of, judges_among, undivided
 from guardrail.monitor import SafetySwitch
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
@@ -38,13 +40,13 @@ from guardrail.sampling.follow_ups import Scoring, scorer_of
 from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
 from guardrail.sampling.sampler import Sampler
-from guardrail.specs import ModelIdentity, identify
+from guardrail.specs import identify
 from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, SamplingPlan, Unmeasured
 from guardrail.uncertainty import Scorer
 from guardrail.verdict import Reason, Verdict
 
 from .._openai.lru import LRU
-from .artifact_set import ArtifactSet, Given, is_collecting
+from .artifact_set import ANY_TOOL, ArtifactSet, Given, Key, is_collecting, routes
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
 from .held import Conversation, HeldMessage
 
@@ -107,7 +109,7 @@ class GateSettings:
         listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
         return {each.follow_up: each for each in listed}
 
-    def gates_of(self, artifacts: ArtifactSet) -> dict[str, Gate]:
+    def gates_of(self, artifacts: Sequence[CalibrationArtifact]) -> dict[str, Gate]:
         """The gate of each artifact by its digest, with those of these objects that it needs."""
         return {
             artifact.digest: gate_of(
@@ -117,7 +119,7 @@ class GateSettings:
                 entailment=self.entailment,
                 scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
             )
-            for artifact in artifacts.artifacts
+            for artifact in artifacts
         }
 
 
@@ -180,9 +182,11 @@ class AgentGate:
     """The gate of one agent: its artifacts, its abstention path and its memory.
 
     Args:
-        artifact: Judges final answers, see `ArtifactSet.of`.
+        artifact: Judges final answers, see `ArtifactSet.of`; with ``key`` the artifact of a router.
         tools: Judges calls, by tool name.
         exempt: Tools whose calls pass.
+        key: Of a router: names the group of a conversation.
+        calls_too: Whether ``artifact`` judges calls, too, where ``tools`` is None.
         on_abstain: The abstention path, as for `Guardrail`; or "review": a person decides about what is held back.
         settings: Settings of the guard.
         calibrated_settings: Call settings that the artifacts' answers were collected with.
@@ -190,16 +194,18 @@ class AgentGate:
         plan: How samples are drawn for an agent without any artifact.
 
     Raises:
-        UsageError: See `ArtifactSet.of`; or there is no such path, or it asks the same model again.
+        UsageError: See `ArtifactSet.of` and `routes`; or there is no such path, or it asks the same model again.
         ArtifactMismatchError: The artifacts cannot judge one agent, or were made with another judge or score.
     """
 
     def __init__(
         self,
-        artifact: Given | None,
+        artifact: Given | RouterArtifact | None,
         tools: Mapping[str, Given] | None,
         exempt: Collection[str],
         *,
+        key: Key | None = None,
+        calls_too: bool = False,
         on_abstain: Any,
         settings: GateSettings,
         calibrated_settings: Mapping[str, Any] | None = None,
@@ -212,21 +218,30 @@ class AgentGate:
         except ValueError as error:
             raise UsageError(f'{error}. In an agent it may also be "review": a person decides.') from error
         same_call = settings.judges.get("tool_call")
-        self.artifacts = ArtifactSet.of(artifact, tools, exempt, reviewed=self.reviewed, plan=plan, judge=same_call)
+        self._key = key
+        self._routes = {}
+        for name, given in routes(artifact, key).items():
+            gated = {ANY_TOOL: given} if calls_too and tools is None and given is not None else tools
+            self._routes[name] = ArtifactSet.of(
+                given, gated, exempt, reviewed=self.reviewed, plan=plan, judge=same_call
+            )
+        # A router's sets differ in the artifact of answers alone (and of calls, if it judges them, too).
+        self.artifacts = next(iter(self._routes.values()))
+        listed = [each for artifacts in self._routes.values() for each in artifacts.artifacts]
         self.settings = settings
         self.calibrated_settings = dict(calibrated_settings or {})
         self.records = Path(records)
-        self.gates = settings.gates_of(self.artifacts)
+        self.gates = settings.gates_of(listed)
         self.observers = Observers(settings.switch, as_observers(settings.on_verdict))
-        for each in self.artifacts.artifacts:
+        for each in listed:
             # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
             if settings.switch is not None:
                 settings.switch.check(each.threshold)
             self.observers.admit(each)
-        refuse_same_guard(self.on_abstain, self.artifacts.artifacts)
+        refuse_same_guard(self.on_abstain, listed)
         remember = settings.remember
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
-        named = [name for each in self.artifacts.artifacts for name in each.prompt.slots]
+        named = [name for each in listed for name in each.prompt.slots]
         self.slots = check_slots(settings.remember_slots, named) if self.draws.seconds > 0 else ()
         self.trust: EndpointTrust | None = None
         self._models: LRU[ModelGate] = LRU(MODELS)
@@ -241,33 +256,24 @@ class AgentGate:
         _, self.draws, self.trust = _shared.get(key, lambda: mine)
 
     def admit(self, step: AgentStep, *, pass_others: bool = False) -> ModelGate | None:
-        """The gate for a step's model; None for another model than the calibrated one, if such models may pass.
+        """The gate for a step's model, after every check; None for another model, if such models may pass.
 
         Raises:
-            UsageError: The step offers a tool that is neither gated nor exempt.
-            ArtifactMismatchError: The model is not the calibrated one.
+            UsageError: The step offers a tool that is neither gated nor exempt; or the key function failed.
+            ArtifactMismatchError: The model is not the calibrated one, or the conversation's group has no artifact.
         """
         running = identify(step.model)
         # Before a model may pass: a tool that is neither gated nor exempt is refused for every model.
         self.artifacts.check_tools(step.tools)
         if pass_others and self.artifacts.is_other_model(running):
             return None
-        gate = self.gate_for(step, running)
-        # After the gate is made, since an agent without any artifact takes its stand-ins from the request.
-        gate.artifacts.check_model(running)
-        return gate
-
-    def gate_for(self, step: AgentStep, running: ModelIdentity) -> ModelGate:
-        """The gate for a step's model, without any check.
-
-        Args:
-            step: The step.
-            running: Identity of its model.
-        """
-        artifacts = self.artifacts.for_request(running, step.system, step.bindings)
+        route = None if self._key is None else route_by(self._key, step.messages, self._routes)
+        artifacts = self.artifacts if route is None else self._routes[route]
+        artifacts = artifacts.for_request(running, step.system, step.bindings)
+        artifacts.check_model(running)
         # The gate holds the model, so its id belongs to no other object while it is cached.
-        key = (id(step.model), *(artifact.digest for artifact in artifacts.artifacts))
-        return self._models.get(key, lambda: ModelGate.of(self, step.model, artifacts))
+        key = (id(step.model), route, *(artifact.digest for artifact in artifacts.artifacts))
+        return self._models.get(key, lambda: ModelGate.of(self, step.model, artifacts, route))
 
     def unjudged_steps(self, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
         """Hold a message of another model than the guarded one, or take the abstention path in its place."""
@@ -322,6 +328,7 @@ class ModelGate:
         model: The model.
         artifacts: The artifacts; of an agent without any, what stands for them in this request.
         gates: By the digest of their artifact.
+        route: Of a router: the group whose artifact judges answers.
         trust: Trust in the model's endpoint.
         records: Keeps samples of what has no artifact; None if everything has one.
     """
@@ -329,25 +336,27 @@ class ModelGate:
     agent: AgentGate
     model: BaseChatModel
     artifacts: ArtifactSet
+    route: str | None
     gates: Mapping[str, Gate]
     trust: EndpointTrust
     records: StepRecords | None
 
     @classmethod
-    def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet) -> ModelGate:
+    def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet, route: str | None) -> ModelGate:
         """Make the gate of an agent for one model.
 
         Raises:
             UsageError: The record file holds records of another model, plan or prompt.
         """
         trust = agent.trust or EndpointTrust(model, artifacts.plan, enabled=agent.settings.probe == "auto")
-        gates = agent.gates if artifacts is agent.artifacts else agent.settings.gates_of(artifacts)
+        made = artifacts.stand_ins is not None
+        gates = agent.settings.gates_of(artifacts.artifacts) if made else agent.gates
         records = None
         if any(map(is_collecting, artifacts.artifacts)):
             if not agent.records.exists():  # once: later processes go on with this file
                 ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
             records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
-        return cls(agent, model, artifacts, gates, trust, records)
+        return cls(agent, model, artifacts, route, gates, trust, records)
 
     def judge_steps(
         self,

@@ -1,4 +1,4 @@
-"""Frozen values about a judged message: the note in a graph's state, as one packed string.
+"""The one note about a judged message, and the held-back message in it; as one packed string for a graph's state.
 
 A graph shows its state in several streams, where a held-back candidate must not be readable. Packing is not encryption.
 """
@@ -29,15 +29,12 @@ __all__ = [
     "HOLDING",
     "Conversation",
     "FrozenMessage",
-    "GuardState",
     "HeldMessage",
+    "Note",
     "ReviewTarget",
     "ToolCallOrder",
     "held_message",
-    "last_question",
     "pack",
-    "released_note",
-    "targets_of",
     "unpack",
 ]
 
@@ -182,7 +179,7 @@ class HeldMessage(Frozen):
             verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
             answers: Tools whose call is the answer.
         """
-        judged = targets_of(message, verdicts or {}, answers, verdict)
+        judged = _targets_of(message, verdicts or {}, answers, verdict)
         called = {target.name for target in judged if not target.is_answer}
         schemas = {name: schema for name, schema in conversation.schemas.items() if name in called}
         conversation = conversation.model_copy(update={"schemas": schemas})
@@ -200,16 +197,16 @@ class HeldMessage(Frozen):
         return "answer" if self.judged[0].call_id is None else "tool_call"
 
 
-Ordered = Literal["accepted", "exempt", "not_gated", "approve", "edit", "reject", "respond"]
+Ordered = Literal["accepted", "exempt", "not_gated", "given", "held", "approve", "edit", "reject", "respond", "answer"]
 
 
 class ToolCallOrder(Frozen):
-    """Order to the tool node about one call."""
+    """Order to whoever runs tools, about one call."""
 
     digest: str
     """Digest of the call as it was judged: another call under the same id is not run."""
     decision: Ordered
-    """Decision of the gate or of the person."""
+    """Decision of the gate or of a person; "given" by a person or another model on the abstention path."""
     args: dict[str, Any] | None = None
     """Arguments that replace the call's, after an edit."""
     message: str | None = None
@@ -221,37 +218,34 @@ class ToolCallOrder(Frozen):
         return cls(digest=call_subject(call["name"], call["args"]), decision=decision, **more)
 
 
-class GuardState(Frozen):
-    """Note in the state about the agent's last message.
+class Note(Frozen):
+    """What is known about a judged message, for as long as a person may take to decide.
 
-    A node that writes the note again keeps only the fields this version knows.
+    A graph keeps the note about its last message in its state, packed. Frameworks without a state of their own keep
+    one for each call in a `VerdictStore`. A held message waits (no ``decisions``), or is decided and goes out next:
+    `decisions.released` makes the message and the orders of both. Afterwards the ``orders`` are left.
     """
 
-    phase: Literal["held", "released", "done"]
-    """Waiting for a person; decided, and due to go out through the model node; given out."""
-    placeholder: str | None = None
-    """Id of the message that stands in the conversation while held."""
-    asked: str | None = None
-    """Id of the last human message when it was decided."""
     held: HeldMessage | None = None
-    """The message and its verdicts, while held."""
-    message: FrozenMessage | None = None
-    """The message that the model node gives out, while released."""
+    """The message that waits for a person, or was decided."""
+    decisions: tuple[dict[str, Any], ...] = ()
+    """A person's decision about each target of ``held``."""
     orders: dict[str, ToolCallOrder] = Field(default_factory=dict)
     """Orders about tool calls, by id. A gated call without an order is not run."""
+    placeholder: str | None = None
+    """In a graph: id of the message that stands in the conversation while this one is held."""
+    asked: str | None = None
+    """In a graph: id of the last human message when it was decided."""
+    verdict: Verdict | None = None
+    """In a store: the verdict on the call or answer."""
+    ends: bool = True
+    """In a store: whether a person's text can end the turn in place of the call."""
 
 
-def targets_of(
+def _targets_of(
     message: AIMessage, verdicts: Mapping[str, Verdict], answers: Collection[str], whole: Verdict
 ) -> tuple[ReviewTarget, ...]:
-    """Targets of a person's decision: the judged calls and a structured answer beside them, or else the answer.
-
-    Args:
-        message: The candidate.
-        verdicts: Verdicts on calls, by tool name; a person does not decide about other calls.
-        answers: Tools whose call is the answer.
-        whole: The verdict on the message.
-    """
+    """Targets of a person's decision: the judged calls and a structured answer beside them, or else the answer."""
     calls = tuple(
         ReviewTarget(
             name=call["name"],
@@ -275,14 +269,14 @@ def held_message(held: HeldMessage) -> AIMessage:
     return AIMessage(content=HOLDING, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
 
 
-def pack(note: GuardState) -> str:
+def pack(note: Note) -> str:
     """A note as one string."""
     # ASCII: a server may send metadata with half of a surrogate pair, which UTF-8 refuses.
     text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
     return f"{LAYOUT}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
 
 
-def unpack(packed: object) -> GuardState | None:
+def unpack(packed: object) -> Note | None:
     """Read a note; None for any other value, which means that nothing was judged.
 
     Raises:
@@ -293,24 +287,7 @@ def unpack(packed: object) -> GuardState | None:
     layout, _, content = packed.partition(":")
     check_version(layout, LAYOUT, _NOTE, _WAY_OUT)
     try:
-        return GuardState.from_stored(json.loads(zlib.decompress(base64.b64decode(content))))
+        return Note.from_stored(json.loads(zlib.decompress(base64.b64decode(content))))
     except (ValueError, zlib.error) as error:
         problem = problem_of(error) if isinstance(error, ValidationError) else type(error).__name__
         raise UsageError(f"{_NOTE} is damaged ({problem}), so nothing is released: {_WAY_OUT}.") from error
-
-
-def released_note(state: Mapping[str, Any]) -> GuardState | None:
-    """The note about a message that a person has decided in this turn and that did not go out yet, if any.
-
-    Usually a new turn drops the note of an earlier one; other middleware may jump over that hook. So in another run
-    than that of the decision (which went on after an error) the last question must be the same.
-    """
-    note = unpack(state.get("guardrail"))
-    if note is None or note.phase != "released" or note.message is None:
-        return None
-    return note if state.get("guardrail_decided") or note.asked == last_question(state) else None
-
-
-def last_question(state: Mapping[str, Any]) -> str | None:
-    """Id of the last human message."""
-    return next((message.id for message in reversed(state["messages"]) if message.type == "human"), None)

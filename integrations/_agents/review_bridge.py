@@ -31,6 +31,8 @@ TOO_LATE = "Nobody decided in time."
 """Why an expired call does not run."""
 CHANGED = "What waits is not what was decided about: it was changed after the reviewer saw it."
 """Why a decision is not carried out although its interrupt is open."""
+TURN_ENDED = "Another decision about this run ended the turn: a person answered the user."
+"""Why a decision is not carried out beside another one."""
 ENDED = ("decided", "expired")
 """States of an item that needs no further decision."""
 DONE = ("carried_out", "lapsed")
@@ -74,14 +76,21 @@ class BaseBridge:
         verdict = Verdict.from_stored(_verdict(request))
         return next((answers for rule in rules if (answers := rule.select(verdict)) is not None), None)
 
-    def _answer(self, item: Item, request: Mapping[str, Any]) -> tuple[dict[str, Any], str | None]:
+    def _answer(
+        self, item: Item, request: Mapping[str, Any], why: str | None = None
+    ) -> tuple[dict[str, Any], str | None]:
         """The answer to a request whose item ended, and the reason if the answer is not the reviewer's.
 
         An answer that the agent would refuse becomes a lapse, so that no decision can stop it.
+
+        Args:
+            item: The item.
+            request: The request.
+            why: The reason, if the decision cannot be carried out beside another one.
         """
         if item.decision is None:
             return lapsed(request, TOO_LATE), TOO_LATE
-        why = _refusal_of(item, request)
+        why = why or _refusal_of(item, request)
         answer: dict[str, Any] = {}
         if why is None:
             answer = {"decisions": _response_of(item.decision, request)}
@@ -189,8 +198,11 @@ class RunBridge(BaseBridge):
         if not leases:
             return None
         decisions, outcomes = {}, {}
+        texts = [item.decision.text for item in items if item.decision is not None and item.decision.action == "answer"]
         for request, item in zip(requests, items, strict=True):
-            answer, why = self._answer(item, request)
+            decided = item.decision
+            other = texts and decided is not None and decided.action != "reject" and decided.text != texts[0]
+            answer, why = self._answer(item, request, TURN_ENDED if other else None)
             if why == TOO_LATE:
                 self.store.note_event("not_carried_out", {"reason": TOO_LATE}, item=item.id)
             decisions[request["call_id"]] = answer["decisions"][0]

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage, SystemMessage
@@ -24,8 +24,8 @@ from guardrail.sampling.sampler import refuse_majority
 from guardrail.verdict import Verdict
 
 from .artifact_set import load
-from .calls import call_subject, conversation_digest, same_call
-from .held import Conversation
+from .calls import conversation_digest, is_of_call, same_call
+from .held import Note, ToolCallOrder
 from .verdicts import VerdictStore
 
 __all__ = ["VERDICTS", "CallCheck"]
@@ -36,17 +36,7 @@ _log = logging.getLogger("guardrail")
 
 
 class CallCheck:
-    """Whether a person has to approve a call; see `integrations.langchain_agents.unsure`.
-
-    Args:
-        model: The agent's model.
-        artifact: Judges messages that call the tool: an artifact or its file.
-        verdicts: Keeps the verdicts: a file, or a store.
-        guard_options: Further settings of `Guardrail`.
-
-    Raises:
-        UsageError: The artifact answers with a vote, or its prompt has slots, which the framework does not show.
-    """
+    """Whether a person has to approve a call; arguments as of `integrations.langchain_agents.unsure`."""
 
     def __init__(
         self,
@@ -58,54 +48,49 @@ class CallCheck:
         self._guard = Guardrail(model=model, artifact=load(artifact), **guard_options)
         self._verdicts = verdicts if isinstance(verdicts, VerdictStore) else VerdictStore(verdicts)
         refuse_majority(self._guard.artifact.plan, "judge calls that a framework proposes")
-        if self._guard.artifact.prompt.slots:
+        if slots := list(self._guard.artifact.prompt.slots):
             raise UsageError(
-                f"the artifact's prompt has the slots {list(self._guard.artifact.prompt.slots)}, which approvals do "
-                "not see. Use the guard of this framework, or calibrate without slots."
+                f"the artifact's prompt has the slots {slots}, which approvals do not see. Use the guard of this "
+                "framework, or calibrate without slots."
             )
 
-    def steps(
-        self, call_id: str, name: str, arguments: Mapping[str, Any], before: Sequence[BaseMessage], message: AIMessage
-    ) -> Steps[bool]:
+    def steps(self, call: Mapping[str, Any], before: Sequence[BaseMessage], message: AIMessage) -> Steps[bool]:
         """Whether a person has to approve a call: True unless this very call was judged and accepted.
 
         Args:
-            call_id: Id of the call.
-            name: The tool that would run.
-            arguments: Arguments with which it would run.
+            call: The call that would run: id, name, args.
             before: The conversation that the message answers.
             message: The message with the call.
 
         Raises:
             ArtifactMismatchError: Another system prompt than the calibrated one.
         """
-        key = f"unsure:{conversation_digest(before)}:{call_id}"
-        row = yield computation(partial(self._verdicts.find, key), slow=True)
-        subject = call_subject(name, arguments)
-        if row is None:
-            this = {"name": name, "args": dict(arguments)}
-            proposed = any(call["id"] == call_id and same_call(call, this) for call in message.tool_calls)
+        key, call_id = f"unsure:{conversation_digest(before)}:{call['id']}", str(call["id"])
+        find = partial(self._verdicts.find, key)
+        note = yield computation(find, slow=True)
+        if note is None:
+            proposed = any(each["id"] == call["id"] and same_call(each, call) for each in message.tool_calls)
             verdict = (yield from self._verdict(before, message)) if proposed else None
-            put = partial(self._verdicts.put, key, subject, verdict, Conversation.of(before), first=True)
-            yield computation(put, slow=True)
-            row = yield computation(partial(self._verdicts.find, key), slow=True)  # another process may have been first
-        return row is None or row[0] != subject or row[1] is None or not row[1].passes
+            passes = verdict is not None and verdict.passes
+            judged = Note(orders={call_id: ToolCallOrder.of(call, "accepted" if passes else "held")}, verdict=verdict)
+            yield computation(partial(self._verdicts.put, key, judged, first=True), slow=True)
+            note = yield computation(find, slow=True)  # another process may have been first
+        order = None if note is None else note.orders.get(call_id)
+        same = order is not None and is_of_call(order.digest, call["name"], call["args"])
+        return not (same and order is not None and order.decision == "accepted")
 
     def _verdict(self, before: Sequence[BaseMessage], message: AIMessage) -> Steps[Verdict | None]:
         """The verdict on the message; None if it cannot be judged."""
         artifact, messages = self._guard.artifact, list(before)
         if artifact.prompt.system is not None and not any(one.type == "system" for one in messages[:1]):
             messages.insert(0, SystemMessage(artifact.prompt.system))
-        turns = artifact.unknown_turns(messages)
-        if turns is not None:
+        if (turns := artifact.unknown_turns(messages)) is not None:
             _log.warning("guardrail: a person is asked, because no calibration prompt had the turns %.200r", turns)
             return None
         try:
             sample = read_reply(message)
         except UnreadableReplyError:
             return None
-        assessment = yield Effect(
-            partial(self._guard.assess_served, messages, sample), partial(self._guard.aassess_served, messages, sample)
-        )
-        verdict: Verdict | None = assessment.verdict
-        return verdict
+        assess, aassess = self._guard.assess_served, self._guard.aassess_served
+        assessment = yield Effect(partial(assess, messages, sample), partial(aassess, messages, sample))
+        return cast("Verdict | None", assessment.verdict)

@@ -1,4 +1,4 @@
-"""Verdicts on tool calls and answers, kept for as long as a person may take to decide.
+"""Notes about tool calls and answers, kept for as long as a person may take to decide.
 
 The memory of draws (`guardrail.sampling.draws`) cannot give them: it forgets within minutes, and knows prompts, not
 calls.
@@ -11,17 +11,18 @@ import sqlite3
 import threading
 import time
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing, contextmanager
 from pathlib import Path
+from typing import Any
 
 from pydantic import ValidationError
 
 from guardrail.errors import UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
-from guardrail.verdict import Verdict
+from guardrail.plain_json import canonical_json
 
-from .held import Conversation
+from .held import Note
 
 __all__ = ["MOST_IN_MEMORY", "VerdictStore"]
 
@@ -32,7 +33,7 @@ MOST_IN_MEMORY = 10_000
 
 
 class VerdictStore:
-    """Verdicts on tool calls by call id, and on answers by conversation and content.
+    """Notes with verdicts and decisions: about tool calls by call id, about answers by conversation and content.
 
     A tool call may wait for a person for days and be resumed by another process: give a path then. The file is SQLite,
     written by any number of processes and threads; it holds the answers that were held back.
@@ -44,7 +45,7 @@ class VerdictStore:
 
     Raises:
         UsageError: The file cannot be used, or another version of this library wrote it. Every method raises it, too;
-            `get` also for a verdict that cannot be read: it must not count as "never judged".
+            `find` also for a note that cannot be read: it must not count as "never judged".
     """
 
     def __init__(
@@ -67,68 +68,43 @@ class VerdictStore:
         with self._connected() as db, db:
             self._prepare(db)
 
-    @property
-    def is_complete(self) -> bool:
-        """Whether a call without a verdict was never judged, or its verdict expired or was deleted.
-
-        False for a store in memory, which other processes do not share and which forgets the oldest verdicts.
-        """
-        return self._memory is None or self._expires_in is not None
-
-    def put(
-        self,
-        key: str,
-        subject: str,
-        verdict: Verdict | None,
-        conversation: Conversation | None = None,
-        *,
-        first: bool = False,
-    ) -> None:
-        """Remember a verdict.
+    def put(self, key: str, note: Note, *, first: bool = False) -> None:
+        """Store a note, and delete expired ones.
 
         Args:
-            key: Call id, or the key of an answer.
-            subject: Digest of the judged call, which `find` gives back.
-            verdict: The verdict; None if the call passes without one.
-            conversation: What the judged message answers, for a reviewer.
-            first: Whether a verdict that the key already has stays.
+            key: The call's id, or the key of an answer.
+            note: The note.
+            first: Whether a note that the key already has stays.
         """
         now = self._clock()
+        into = "INSERT OR IGNORE" if first else "REPLACE"
         with self._connected() as db, db:
-            shown = (conversation or Conversation()).model_dump_json()
-            row = (key, subject, "null" if verdict is None else verdict.model_dump_json(), now, shown)
-            into = "INSERT OR IGNORE" if first else "REPLACE"
-            db.execute(f"{into} INTO verdict (id, subject, verdict, stored, conversation) VALUES (?, ?, ?, ?, ?)", row)
+            db.execute(f"{into} INTO verdict (id, note, stored) VALUES (?, ?, ?)", (key, note.model_dump_json(), now))
             if self._expires_in is not None:
                 self._delete_before(db, now - self._expires_in)
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
-    def get(self, key: str) -> Verdict | None:
-        """The verdict under a key, or None."""
-        row = self.find(key)
-        return None if row is None else row[1]
-
-    def find(self, key: str) -> tuple[str, Verdict | None] | None:
-        """The subject stored under a key and the verdict on it, if any; None for an unknown or expired key."""
+    def find(self, key: str) -> Note | None:
+        """The note under a key; None for an unknown or expired key."""
         oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
         with self._connected() as db:
-            row = db.execute("SELECT subject, verdict, stored FROM verdict WHERE id = ?", (key,)).fetchone()
-        if row is None or row[2] < oldest:
+            row = db.execute("SELECT note, stored FROM verdict WHERE id = ?", (key,)).fetchone()
+        if row is None or row[1] < oldest:
             return None
         try:
-            return str(row[0]), None if row[1] == "null" else Verdict.from_stored(row[1])
+            return Note.from_stored(row[0])
         except ValidationError as error:
             raise UsageError(
                 f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
 
-    def conversation(self, key: str) -> Conversation:
-        """What the judged message answers; empty if it is unknown."""
-        with self._connected() as db:
-            row = db.execute("SELECT conversation FROM verdict WHERE id = ?", (key,)).fetchone()
-        return Conversation() if row is None else Conversation.from_stored(row[0])
+    def decide(self, key: str, *decisions: Mapping[str, Any]) -> None:
+        """Note a person's decision about what is held under a key; the last one counts. It expires with the note."""
+        with self._connected() as db, db:
+            into = "UPDATE verdict SET note = json_set(note, '$.decisions', json(?)) WHERE id = ?"
+            db.execute(into, (canonical_json([dict(decision) for decision in decisions]), key))
 
     def delete(self, key: str) -> bool:
         """Delete one verdict, so that its call is held from now on; return whether one was stored."""
@@ -159,10 +135,7 @@ class VerdictStore:
             if tables or version:
                 check_version(version, FORMAT, f"the verdict store {self._name}", "name another file")
             db.execute(f"PRAGMA user_version={FORMAT}")  # before the table: another process may open the file now
-        db.execute(
-            "CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, subject TEXT NOT NULL, verdict TEXT NOT NULL, "
-            "stored REAL NOT NULL, conversation TEXT NOT NULL)"
-        )
+        db.execute("CREATE TABLE IF NOT EXISTS verdict (id TEXT PRIMARY KEY, note TEXT NOT NULL, stored REAL NOT NULL)")
 
     @contextmanager
     def _connected(self) -> Iterator[sqlite3.Connection]:

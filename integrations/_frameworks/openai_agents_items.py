@@ -38,8 +38,8 @@ from .chat import content_of
 
 __all__ = [
     "Format",
-    "decided_answer",
     "from_items",
+    "last_results",
     "read_response",
     "request_bindings",
     "stream_events",
@@ -89,18 +89,17 @@ def _stands_for_answer(item: Mapping[str, Any]) -> bool:
     return item.get("type") == "function_call" and item.get("name") == ANSWER_TOOL
 
 
-def decided_answer(items: str | Sequence[TResponseInputItem]) -> tuple[Decided, list[TResponseInputItem]] | None:
-    """The call that stands for a held-back answer, its result and the items before; None if a request has none."""
-    input_items: list[Any] = [] if isinstance(items, str) else list(items)
-    if (
-        len(input_items) < 2
-        or not _stands_for_answer(input_items[-2])
-        or input_items[-1].get("type") != "function_call_output"
-    ):
-        return None
-    if input_items[-2]["call_id"] != input_items[-1]["call_id"]:
-        return None
-    return Decided(str(input_items[-1]["call_id"]), str(input_items[-1]["output"])), input_items[:-2]
+def last_results(items: str | Sequence[TResponseInputItem]) -> tuple[list[Decided], list[TResponseInputItem]]:
+    """The results of calls at the end of a request, and the items before these calls; no results in any other one."""
+    before: list[Any] = [] if isinstance(items, str) else list(items)
+    outputs, names = {}, {}
+    while before and before[-1].get("type") == "function_call_output":
+        item = before.pop()
+        outputs[item["call_id"]] = item["output"]
+    while outputs and before and before[-1].get("type") == "function_call":
+        item = before.pop()
+        names[item["call_id"]] = item["name"]
+    return [Decided(call_id, names.get(call_id, ""), str(output)) for call_id, output in outputs.items()], before
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:

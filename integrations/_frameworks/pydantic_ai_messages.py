@@ -32,8 +32,8 @@ from .chat import content_of
 
 __all__ = [
     "as_parameters",
-    "decided_answer",
     "from_messages",
+    "last_results",
     "read_response",
     "request_bindings",
     "to_messages",
@@ -81,23 +81,24 @@ def _stands(part: object) -> bool:
     return getattr(part, "tool_name", None) == ANSWER_TOOL
 
 
-def decided_answer(messages: Sequence[ModelMessage]) -> tuple[Decided, list[ModelMessage]] | None:
-    """The call that stands for a held-back answer, its result and the messages before; None without one.
+def last_results(messages: Sequence[ModelMessage]) -> tuple[list[Decided], list[ModelMessage]]:
+    """The results of calls since the last response, and the messages before that; no results in any other request.
 
     Raises:
-        UsageError: A prompt came with the approval.
+        UsageError: A prompt came with the approval of an answer.
     """
     last = max((place for place, message in enumerate(messages) if isinstance(message, ModelResponse)), default=0)
-    ended = [part for message in messages[last + 1 :] for part in message.parts]
-    result = next((part for part in ended if _stands(part)), None)
-    if result is None:
-        return None
-    decided = Decided(_call_id(result), str(getattr(result, "content", "")))
-    if not any(isinstance(part, its.UserPromptPart) for part in ended):
-        return decided, list(messages[:last])
-    if decided.output == APPROVED:
-        raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
-    return None  # rejected, or left behind, and asked anew
+    parts = [part for message in messages[last + 1 :] for part in message.parts]
+    results = [
+        Decided(_call_id(part), str(getattr(part, "tool_name", "")), str(getattr(part, "content", "")))
+        for part in parts
+        if getattr(part, "tool_call_id", None) is not None
+    ]
+    if any(isinstance(part, its.UserPromptPart) for part in parts):
+        if any(result.name == ANSWER_TOOL and result.output == APPROVED for result in results):
+            raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
+        return [], []  # rejected, or left behind, and asked anew
+    return results, list(messages[:last])
 
 
 def _content(text: str, parts: Iterable[Any]) -> Any:

@@ -37,7 +37,7 @@ from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Frozen, SampleSet, ToolCall
 from guardrail.verdict import Verdict
-from integrations._agents.held import Conversation, GuardState, pack
+from integrations._agents.held import Note, ToolCallOrder, pack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import review_request
 
@@ -100,13 +100,13 @@ def write_guard(_: Path, target: Path) -> None:
 
 
 def write_interrupt(_: Path, target: Path) -> None:
-    note = GuardState.from_stored(plain("note.json"))
+    note = Note.from_stored(plain("note.json"))
     assert note.held is not None
     _write(target, review_request(note.held))
 
 
 def write_note(source: Path, target: Path) -> None:
-    _write(target, GuardState.from_stored(json.loads(source.read_text(encoding="utf-8"))).model_dump(mode="json"))
+    _write(target, Note.from_stored(json.loads(source.read_text(encoding="utf-8"))).model_dump(mode="json"))
 
 
 def write_tokens(_: Path, target: Path) -> None:
@@ -190,11 +190,12 @@ def write_pairs(_: Path, target: Path) -> None:
 
 def write_verdicts(_: Path, target: Path) -> None:
     with database(target) as file, closing(VerdictStore(file, clock=lambda: 1000.0)) as store:
-        verdict = Verdict.from_stored(plain("review-items.json")["verdict"])
+        held = Note.from_stored(plain("note.json"))
         store.put(
-            "call_1", '{"to":"bob"}', verdict, Conversation.from_stored(plain("note.json")["held"]["conversation"])
+            "c2", held.model_copy(update={"orders": {"c2": ToolCallOrder(digest="0f:transfer", decision="held")}})
         )
-        store.put("chosen:call_2", "", None)
+        store.decide("c2", {"type": "approve"})
+        store.put("call_2", Note(orders={"call_2": ToolCallOrder(digest="0f:balance", decision="exempt")}))
 
 
 def write_reviews(_: Path, target: Path) -> None:
@@ -251,7 +252,7 @@ REWRITE: dict[str, Write] = {
     "draw.json": values({"piece": SampleSet, "verdict": Remembered}),
     "review-items.json": values({"verdict": Verdict, "content": Content, "decision": Decision}),
     "note.json": write_note,
-    "note-released.json": write_note,
+    "note-decided.json": write_note,
     "interrupt.json": write_interrupt,
     "tokens.json": write_tokens,
     "verdicts.sql": write_verdicts,
@@ -316,7 +317,7 @@ def main() -> None:
         for name, write in REWRITE.items():
             write(FOLDER / name, Path(folder) / name)
             (FOLDER / name).write_bytes((Path(folder) / name).read_bytes())
-    note = GuardState.from_stored(plain("note.json"))
+    note = Note.from_stored(plain("note.json"))
     (FOLDER / "note.packed").write_text(pack(note) + "\n", encoding="utf-8")
 
 

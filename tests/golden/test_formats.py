@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import pytest
 
@@ -38,8 +38,9 @@ from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.combine import Parts
-from guardrail.verdict import AbstainedError, Reason, Verdict
-from integrations._agents.held import GuardState, unpack
+from guardrail.verdict import AbstainedError, Reason
+from integrations._agents.decisions import released
+from integrations._agents.held import Note, unpack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import ReviewBridge
 
@@ -174,7 +175,7 @@ def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show() -> None:
     rule = CandidateRule.load(FOLDER / "candidates.json")
     assert (rule.artifact, rule.quantile, rule.population) == (OTHER, 0.5, "held_back")
-    note = GuardState.from_stored(plain("note.json"))
+    note = Note.from_stored(plain("note.json"))
     assert note.held is not None
     candidates = rule.select(note.held.verdict)
     assert candidates is not None
@@ -316,10 +317,10 @@ def test_results_for_programs_are_read() -> None:
 
 
 def test_a_held_note_keeps_what_is_to_be_approved() -> None:
-    note = GuardState.from_stored(plain("note.json"))
+    note = Note.from_stored(plain("note.json"))
     assert unpack((FOLDER / "note.packed").read_text(encoding="utf-8").strip()) == note
     assert note.held is not None
-    assert (note.phase, note.placeholder, note.asked) == ("held", "guardrail-held-1", "h1")
+    assert (note.decisions, note.placeholder) == ((), "guardrail-held-1")
     message = note.held.message.to_message()
     assert [call["name"] for call in message.tool_calls] == ["balance", "transfer"]
     assert message.usage_metadata is not None
@@ -329,12 +330,15 @@ def test_a_held_note_keeps_what_is_to_be_approved() -> None:
     assert (judged.verdict.reason, judged.verdict.artifact) == (Reason.ABOVE_THRESHOLD, OTHER)
 
 
-def test_a_released_note_keeps_the_orders() -> None:
-    note = GuardState.from_stored(plain("note-released.json"))
-    assert note.message is not None
-    assert (note.phase, note.held, note.message.text) == ("released", None, "I will send it.")
-    assert {name: order.decision for name, order in note.orders.items()} == {"c1": "reject", "c2": "edit"}
-    assert note.orders["c2"].args == {"to": "bob", "amount": 4}
+def test_a_decided_note_keeps_what_the_person_wrote() -> None:
+    note = Note.from_stored(plain("note-decided.json"))
+    assert note.held is not None
+    message, orders = released(note.held, cast("Any", note.decisions), lambda verdict: "")
+    assert (message.text, note.asked) == ("I will send it.", "h1")
+    assert {name: (order.decision, order.args) for name, order in orders.items()} == {
+        "c1": ("exempt", None),
+        "c2": ("edit", {"to": "bob", "amount": 4}),
+    }
 
 
 def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: ReviewStore) -> None:
@@ -352,11 +356,14 @@ def test_an_open_interrupt_becomes_an_item_that_shows_what_is_held(store: Review
     assert (shown.uncertainty.value, shown.artifact) == (1.5, OTHER)
 
 
-def test_verdicts_are_found_by_call_and_subject(tmp_path: Path) -> None:
+def test_notes_about_calls_are_found_by_id(tmp_path: Path) -> None:
     store = VerdictStore(restored("verdicts.sql", tmp_path))
-    assert store.find("call_1") == ('{"to":"bob"}', Verdict.from_stored(plain("review-items.json")["verdict"]))
-    assert store.conversation("call_1").question == "Send Bob 5."
-    assert store.find("chosen:call_2") == ("", None)
+    note, exempt = store.find("c2"), store.find("call_2")
+    assert note is not None
+    assert exempt is not None
+    assert note.held == Note.from_stored(plain("note.json")).held
+    assert note.decisions == ({"type": "approve"},)
+    assert (note.orders["c2"].decision, exempt.orders["call_2"].decision) == ("held", "exempt")
 
 
 def test_cached_verdicts_are_found_by_judge_question_and_pair(tmp_path: Path) -> None:

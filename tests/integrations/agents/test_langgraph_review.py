@@ -31,7 +31,7 @@ from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.types import ToolCall
-from integrations._agents.held import Conversation, GuardState, pack, unpack
+from integrations._agents.held import Conversation, Note, pack, unpack
 from integrations._agents.review_bridge import content_digest, content_of
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
@@ -388,7 +388,7 @@ def tampered(saver: Any, place: str) -> None:
             if key[2] == "guardrail":
                 note = unpack(saver.serde.loads_typed((kind, data)))
                 assert note is not None
-                other = GuardState.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
+                other = Note.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
                 saver.blobs[key] = saver.serde.dumps_typed(pack(other))
                 changed += other != note
     if place in ("interrupt", "both"):

@@ -28,8 +28,9 @@ from guardrail.prompting import PromptWrapping
 from guardrail.sampling.calls import SAMPLE_INDEX
 from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.uncertainty import make_estimator as make
-from integrations._agents.calls import arguments_of, call_subject
+from integrations._agents.calls import arguments_of
 from integrations._agents.framework_guard import Answer, FrameworkGuard
+from integrations._agents.held import Note, ToolCallOrder
 from integrations._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from integrations._frameworks.chat import refuse_settings
 from integrations._openai.lru import LRU
@@ -52,6 +53,10 @@ def gate(*amounts: int, on_abstain: Any = "review", **fields: Any) -> FrameworkG
     return FrameworkGuard(model, artifact(model, **fields), on_abstain=on_abstain)
 
 
+async def may_run(guard: FrameworkGuard, call_id: str | None, name: str | None, arguments: dict[str, Any]) -> bool:
+    return await guard.reviews.ruling(call_id, name, arguments) == "run"
+
+
 def judged_of(answer: Answer) -> Verdict:
     assert answer.verdict is not None
     return answer.verdict
@@ -63,43 +68,46 @@ def verdict() -> Verdict:
 
 
 def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
-    path = tmp_path / "verdicts.sqlite"
+    path, note = tmp_path / "verdicts.sqlite", Note(verdict=verdict)
     first = VerdictStore(path)
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda i: first.put(f"call_{i}", "s", verdict), range(50)))
+        list(pool.map(lambda i: first.put(f"call_{i}", note), range(50)))
     second = VerdictStore(path)
-    assert all(second.find(f"call_{i}") == ("s", verdict) for i in range(50))
+    assert all(second.find(f"call_{i}") == note for i in range(50))
     first.close()
     second.close()
 
 
-def test_memory_is_bounded_and_the_forgotten_is_unknown(verdict: Verdict) -> None:
+def test_memory_is_bounded_and_the_forgotten_is_unknown() -> None:
     store = VerdictStore()
     for i in range(MOST_IN_MEMORY + 1):
-        store.put(f"call_{i}", "", verdict)
-    assert store.get("call_0") is None
-    assert store.get("call_1") is not None
+        store.put(f"call_{i}", Note())
+    assert store.find("call_0") is None
+    assert store.find("call_1") == Note()
     store.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
-        store.get("call_1")
+        store.find("call_1")
 
 
 @pytest.mark.parametrize("in_file", [True, False])
-def test_verdicts_expire_and_can_be_deleted(tmp_path: Path, verdict: Verdict, in_file: bool) -> None:
-    now = [1000.0]
+def test_notes_expire_with_their_decisions_and_can_be_deleted(tmp_path: Path, in_file: bool) -> None:
+    now, note = [1000.0], Note(asked="me")
     path = tmp_path / "verdicts.sqlite" if in_file else None
     store = VerdictStore(path, expires_in=60, clock=lambda: now[0])
-    store.put("early", "s", verdict)
+    store.put("early", note)
     now[0] = 1050.0
-    store.put("late", "s", verdict)
-    assert store.get("early") == store.get("late") == verdict
+    store.put("late", note)
+    store.decide("early", {"type": "reject"})
+    assert (store.find("early"), store.find("late")) == (Note(asked="me", decisions=({"type": "reject"},)), note)
     now[0] = 1061.0
-    assert (store.get("early"), store.get("late")) == (None, verdict)
-    assert (store.delete("late"), store.delete("late"), store.get("late")) == (True, False, None)
-    store.put("new", "s", verdict)  # deletes what has expired
-    assert VerdictStore(path, clock=store._clock).get("early") is None if in_file else store.purge(0) == 0
+    assert (store.find("early"), store.find("late")) == (None, note)
+    assert (store.delete("late"), store.delete("late"), store.find("late")) == (True, False, None)
+    store.decide("late", {"type": "approve"})  # nothing waits under it
+    assert store.find("late") is None
+    store.put("new", note)  # deletes what has expired
+    assert VerdictStore(path, clock=store._clock).find("early") is None if in_file else store.purge(0) == 0
     now[0] = 1100.0
-    assert (store.purge(older_than=30), store.get("new")) == (1, None)
+    assert (store.purge(older_than=30), store.find("new")) == (1, None)
     with pytest.raises(UsageError, match="expires_in"):
         VerdictStore(expires_in=0)
 
@@ -114,9 +122,10 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
 
     guard = gate(5)
     guard.reviews.verdicts = store
-    store.put("x", call_subject("pay", {}), verdict)
+    order = ToolCallOrder.of({"name": "pay", "args": {}}, "accepted")
+    store.put("x", Note(orders={"x": order}, verdict=verdict))
     store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
-    assert await guard.may_run("x", "pay", {}) is True
+    assert await may_run(guard, "x", "pay", {}) is True
     put = store.put
     store.put = lambda *arguments: slowly("") or put(*arguments)  # type: ignore[func-returns-value,method-assign]
     ran.clear()
@@ -127,12 +136,13 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
 def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> None:
     """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
     store = VerdictStore(tmp_path / "verdicts.sqlite")
-    store.put("parent", "", verdict)
-    child = multiprocessing.get_context("fork").Process(target=store.put, args=("child", "", verdict))
+    note = Note(verdict=verdict)
+    store.put("parent", note)
+    child = multiprocessing.get_context("fork").Process(target=store.put, args=("child", note))
     child.start()
     child.join()
     assert child.exitcode == 0
-    assert store.get("child") == store.get("parent") == verdict
+    assert store.find("child") == store.find("parent") == note
 
 
 async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> None:
@@ -160,13 +170,13 @@ async def test_only_the_judged_call_may_run() -> None:
     answer = await guard.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
     assert judged_of(answer).accepted
-    assert await guard.may_run(call["id"], "pay", {"amount": 5})
-    assert await guard.may_run(call["id"], "pay", {"amount": 5.0})
-    assert not await guard.may_run(call["id"], "pay", {"amount": 6})
-    assert not await guard.may_run("another id", "pay", {"amount": 5})
-    assert not await guard.may_run(call["id"], "quote", {"amount": 5})
-    assert await guard.may_run(call["id"], None, {"amount": 5})  # the framework does not say which tool
-    assert not await guard.may_run(None, "pay", {"amount": 5})
+    assert await may_run(guard, call["id"], "pay", {"amount": 5})
+    assert await may_run(guard, call["id"], "pay", {"amount": 5.0})
+    assert not await may_run(guard, call["id"], "pay", {"amount": 6})
+    assert not await may_run(guard, "another id", "pay", {"amount": 5})
+    assert not await may_run(guard, call["id"], "quote", {"amount": 5})
+    assert await may_run(guard, call["id"], None, {"amount": 5})  # the framework does not say which tool
+    assert not await may_run(guard, None, "pay", {"amount": 5})
 
 
 async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
@@ -174,7 +184,7 @@ async def test_a_held_call_is_the_candidate_and_may_not_run() -> None:
     answer = await guard.ask(ASKED, TOOLS, holdable={"pay"})
     (call,) = answer.message.tool_calls
     assert (call["args"], judged_of(answer).accepted) == ({"amount": 5}, False)
-    assert not await guard.may_run(call["id"], "pay", {"amount": 5})
+    assert not await may_run(guard, call["id"], "pay", {"amount": 5})
 
 
 async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
@@ -185,15 +195,15 @@ async def test_a_call_of_a_tool_that_cannot_wait_is_not_proposed() -> None:
 async def test_a_call_a_person_gave_may_run() -> None:
     guard = gate(5, 50, 500, 55, 505, on_abstain=lambda verdict: paying(7))
     (call,) = (await guard.ask(ASKED, TOOLS)).message.tool_calls
-    assert await guard.may_run(call["id"], "pay", {"amount": 7})
-    assert not await guard.may_run(call["id"], "pay", {"amount": 5})
+    assert await may_run(guard, call["id"], "pay", {"amount": 7})
+    assert not await may_run(guard, call["id"], "pay", {"amount": 5})
 
 
 async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.verdicts, settings={})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.reviews.verdicts, settings={})
     sure_question, unsure_question = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for messages in (sure_question, unsure_question):
         answer = await guard.ask(messages, Bindings())
@@ -359,7 +369,7 @@ async def test_each_tool_has_its_artifact_and_exempt_ones_pass() -> None:
     assert (look.verdict, look.calls) == (None, 1)  # no samples were drawn for it
     for answer in (sure, look):
         (call,) = answer.message.tool_calls
-        assert await guard.may_run(call["id"], call["name"], call["args"])
+        assert await may_run(guard, call["id"], call["name"], call["args"])
 
 
 async def test_without_an_artifact_answers_pass_and_with_one_they_are_judged() -> None:
@@ -374,8 +384,8 @@ async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accep
     answer = await ask_guard(guard, "both", holdable={"pay"})
     quote, pay = answer.message.tool_calls
     assert not answer.verdict.accepted
-    assert await guard.may_run(quote["id"], "quote", quote["args"])  # it only reads
-    assert not await guard.may_run(pay["id"], "pay", pay["args"])
+    assert await may_run(guard, quote["id"], "quote", quote["args"])  # it only reads
+    assert not await may_run(guard, pay["id"], "pay", pay["args"])
 
 
 async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:

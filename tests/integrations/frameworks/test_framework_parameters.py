@@ -46,7 +46,7 @@ def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_set
     chat = openai_agents_guard.AgentsModelChat(model=model, calibrated_settings=settings)
     artifact = make_artifact(chat)
     guarded = openai_agents_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off")
-    assert (guarded._gate._gate.settings.probe, guarded._gate._model) == ("off", chat)
+    assert (guarded._gate.gate.settings.probe, guarded._gate._model) == ("off", chat)
 
 
 def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
@@ -60,7 +60,7 @@ def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settin
         ).get_wrapper_model(model),
     ):
         assert isinstance(wrapped, pydantic_ai_guard.GuardedModel)
-        assert wrapped._gate._gate.settings.probe == "off"
+        assert wrapped._gate.gate.settings.probe == "off"
         assert wrapped._gate._model == chat
 
 
@@ -87,7 +87,7 @@ def test_a_person_decides_under_review() -> None:
     model = ScriptedChat(default=["Paris"])
     artifact = make_artifact(model)
     path: Any = "review"
-    assert openai_agents_guard.GuardedModel(model, artifact, on_abstain=path)._gate.holds
+    assert openai_agents_guard.GuardedModel(model, artifact, on_abstain=path)._holds
     with pytest.raises(UsageError, match='on_abstain="review" needs GuardCapability'):
         pydantic_ai_guard.GuardedModel(TestModel(), artifact, on_abstain=path)
 
@@ -99,7 +99,7 @@ def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
     for judges in (judge, {"ours": judge, "another": ExactJudge()}):
         for artifact in (calibrated, tmp_path / "artifact.json"):
             guarded = openai_agents_guard.GuardedModel(model, artifact, judge=judges)
-            (gate,) = guarded._gate._gate.gates.values()
+            (gate,) = guarded._gate.gate.gates.values()
             assert gate.estimator.judge is judge
     with pytest.raises(GuardrailError, match="judge"):
         openai_agents_guard.GuardedModel(model, calibrated, judge={"another": judge})

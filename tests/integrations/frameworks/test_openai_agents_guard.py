@@ -6,6 +6,7 @@ import asyncio
 import copy
 import json
 from collections.abc import AsyncIterator, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -39,12 +40,14 @@ from openai import AsyncOpenAI  # noqa: E402
 from calibrate.data.records import read_records  # noqa: E402
 from calibrate.reviews.steps import reviews_of_store  # noqa: E402
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan, UnmeasuredError  # noqa: E402
-from guardrail.artifact import CalibrationArtifact  # noqa: E402
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact  # noqa: E402
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import Sampler, draw  # noqa: E402
 from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
+from integrations._agents.decisions import ANSWERED  # noqa: E402
 from integrations._agents.framework_guard import APPROVED  # noqa: E402
+from integrations._agents.held import Note, ToolCallOrder  # noqa: E402
 from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
@@ -334,21 +337,20 @@ class Bank:
     def __init__(self, inner: Scripted, **options: Any) -> None:
         self.inner = inner
         self.paid: list[int] = []
-        blank = self._tool(needs_approval=False)
+        blank = self._tool()
         self.bindings = asyncio.run(agent_bindings(agent(inner, tools=[blank])))
         self.model = guarded(inner, bindings=self.bindings, **options)
 
-    def _tool(self, **options: Any) -> Any:
+    def _tool(self) -> Any:
         def pay(amount: int) -> str:
             """Pay an amount."""
             self.paid.append(amount)
             return f"paid {amount}"
 
-        return function_tool(pay, **options)
+        return function_tool(pay)
 
-    def agent(self, **options: Any) -> Agent[Any]:
-        options = options or {"needs_approval": self.model.needs_approval}
-        return agent(self.model, tools=[self._tool(**options), self.model.answer_tool])
+    def agent(self) -> Agent[Any]:
+        return agent(self.model, tools=[self.model.tool(self._tool()), self.model.answer_tool])
 
 
 SURE: list[Reply] = [("pay", {"amount": 5})]
@@ -409,7 +411,7 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
 
 def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.model._gate.verdicts.find = lambda _: None
+    bank.model._reviews.verdicts.find = lambda _: None
     result = run(bank.agent(), "Pay 5")
     assert (bank.paid, len(result.interruptions)) == ([], 1)
 
@@ -417,27 +419,18 @@ def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
 def test_a_held_call_needs_a_tool_that_waits() -> None:
     bank = Bank(Scripted(UNSURE), on_abstain="review")
     with pytest.raises(UsageError, match="would run held-back calls"):
-        run(bank.agent(needs_approval=False), "Pay 5")
+        run(agent(bank.model, tools=[bank._tool(), bank.model.answer_tool]), "Pay 5")
     assert bank.paid == []
 
 
-def test_the_tool_guardrail_rejects_a_held_call_and_the_model_goes_on() -> None:
-    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review")
-    result = run(bank.agent(tool_input_guardrails=[bank.model.tool_guardrail]), "Pay 5")
-    assert (result.final_output, bank.paid) == ("I did not pay", [])
+def test_a_held_call_can_be_given_back_to_the_model() -> None:
+    bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review", held="retry")
+    result = run(bank.agent(), "Pay 5")
+    assert (result.final_output, bank.paid, result.interruptions) == ("I did not pay", [], [])
     (tool_output,) = [
         item["output"] for item in bank.inner.calls[-1]["input"] if item.get("type") == "function_call_output"
     ]
     assert tool_output.startswith("This call was not run")
-
-
-def test_the_tool_guardrail_lets_accepted_and_approved_calls_run() -> None:
-    bank = Bank(Scripted(SURE, ["Done"]))
-    guarded_agent = bank.agent(tool_input_guardrails=[bank.model.tool_guardrail])
-    # The guardrail knows the answer, though the run called a tool before it.
-    guarded_agent.output_guardrails = [bank.model.output_guardrail]
-    assert run(guarded_agent, "Pay 5").final_output == "Done"
-    assert bank.paid == [5]
 
 
 def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass() -> None:
@@ -446,12 +439,12 @@ def test_exempt_tools_run_without_a_check_and_answers_without_an_artifact_pass()
     calibrated = artifact(bank.inner, bindings=bank.bindings, prompt=PromptWrapping(system="Be brief."))
     options: Any = {"probe": "off", "on_abstain": "review"}
     bank.model = GuardedModel(bank.inner, tools={"*": calibrated}, exempt=["pay"], **options)
-    guarded_agent = bank.agent(needs_approval=False)
+    guarded_agent = bank.agent()
     guarded_agent.output_guardrails = [bank.model.output_guardrail]
     assert (run(guarded_agent, "Pay 5").final_output, bank.paid) == ("a", [5])
     assert len(bank.inner.calls) == 2
     bank.model = GuardedModel(bank.inner, calibrated, tools={}, exempt=["pay"], **options)
-    assert run(bank.agent(needs_approval=False), "Pay 5").final_output != "a"  # now answers are judged
+    assert run(bank.agent(), "Pay 5").final_output != "a"  # now answers are judged
 
 
 def test_handoffs_are_tools_and_are_judged() -> None:
@@ -481,22 +474,18 @@ OUTCOMES: dict[str, tuple[dict[str, Any], list[int], str]] = {
 }
 
 
-def reviewing(bank: Bank) -> Agent[Any]:
-    return agent(bank.model, tools=[bank.model.tool(bank._tool()), bank.model.answer_tool])
-
-
 @pytest.mark.parametrize("saved", [True, False])
 @pytest.mark.parametrize("kind", OUTCOMES)
 def test_a_person_approves_edits_rejects_or_responds(kind: str, saved: bool, tmp_path: Path) -> None:
     decision, paid, expected_start = OUTCOMES[kind]
     store = tmp_path / "verdicts.sqlite"
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
-    guarded_agent = reviewing(bank)
+    guarded_agent = bank.agent()
     result: Any = run(guarded_agent, "Pay what I owe")
     if saved:  # days later, in another process
         written = result.to_state().to_string()
         bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
-        guarded_agent = reviewing(bank)
+        guarded_agent = bank.agent()
         result = asyncio.run(RunState.from_string(guarded_agent, written))
     (value,) = asyncio.run(bank.model.review_requests(result))
     assert (value["question"], value["candidate"]["tool_calls"]) == (
@@ -523,7 +512,7 @@ def test_a_person_approves_edits_rejects_or_responds(kind: str, saved: bool, tmp
 )
 def test_a_decision_that_cannot_be_carried_out_is_refused_and_the_call_still_waits(decision: dict[str, Any]) -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", allowed_decisions=["approve", "edit"])
-    guarded_agent = reviewing(bank)
+    guarded_agent = bank.agent()
     result = run(guarded_agent, "Pay 5")
     (value,) = asyncio.run(bank.model.review_requests(result))
     with pytest.raises(ValidationError):
@@ -536,7 +525,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused_and_the_call_still_wai
 
 def test_the_last_decision_about_a_call_counts() -> None:
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    guarded_agent = reviewing(bank)
+    guarded_agent = bank.agent()
     written = run(guarded_agent, "Pay 5").to_state().to_string()
 
     async def decided(decision: dict[str, Any]) -> Any:
@@ -549,21 +538,11 @@ def test_the_last_decision_about_a_call_counts() -> None:
     assert bank.paid == [5]
 
 
-def test_an_edit_needs_a_tool_that_can_run_it_and_decisions_have_names() -> None:
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    result = run(bank.agent(), "Pay 5")
-    (value,) = asyncio.run(bank.model.review_requests(result))
-    with pytest.raises(UsageError, match=r"guarded\.tool"):
-        asyncio.run(bank.model.decide(result, {value["call_id"]: EDIT}))
-    with pytest.raises(UsageError, match="allowed_decisions"):
-        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["answer"])
-
-
 def test_a_checked_tool_runs_accepted_calls_and_no_others() -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
     tool = bank.model.tool(bank._tool())
     assert run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5").final_output == "Done"
-    bank.model._gate.verdicts.find = lambda _: None
+    bank.model._reviews.verdicts.find = lambda _: None
     tool.needs_approval = False  # as a tool that lost its approval would be
     result = run(agent(bank.model, tools=[tool, bank.model.answer_tool]), "Pay 5")
     assert "was not run" in str(result.new_items[1].output)
@@ -576,7 +555,7 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     now = [1000.0]
     store = review.ReviewStore(tmp_path / "reviews.db", clock=lambda: now[0])
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    guarded_agent, bridge = reviewing(bank), ReviewBridge(store, expires_in=60)
+    guarded_agent, bridge = bank.agent(), ReviewBridge(store, expires_in=60)
     result = run(guarded_agent, "Pay what I owe")
     for _ in range(2):
         (item,) = asyncio.run(bridge.enqueue(bank.model, result))  # the second time nothing is added
@@ -630,7 +609,7 @@ def test_an_approval_of_another_call_than_the_one_that_waits_lapses(tmp_path: Pa
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = review.ReviewStore(tmp_path / "reviews.db")
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    guarded_agent, bridge = reviewing(bank), ReviewBridge(store)
+    guarded_agent, bridge = bank.agent(), ReviewBridge(store)
     result = run(guarded_agent, "Pay what I owe")
     (item,) = asyncio.run(bridge.enqueue(bank.model, result))
     with store.database.write() as connection:  # the reviewer saw one amount, another one waits
@@ -646,10 +625,118 @@ def test_an_approval_of_another_call_than_the_one_that_waits_lapses(tmp_path: Pa
     store.close()
 
 
+# -- the person answers the user, and the turn ends --------------------------------------------------------------------
+
+TO_THE_USER = {"type": "answer", "message": "Please call us."}
+
+
+class Twice(Scripted):
+    """Proposes two payments in one message."""
+
+    async def get_response(self, *args: Any, **named: Any) -> ModelResponse:
+        response = await super().get_response(*args, **named)
+        if getattr(response.output[0], "name", "") == "pay":
+            response.output.append(function_call("pay", {"amount": place_of()}, call_id=f"second{place_of()}"))
+        return response
+
+
+@pytest.mark.parametrize("inner", [Scripted, Twice])
+@pytest.mark.parametrize("way", ["direct", "queue", "saved"])
+async def test_the_user_gets_the_persons_text_and_no_call_runs(inner: Any, way: str, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    store = tmp_path / "verdicts.sqlite"
+    made = partial(Bank, inner(UNSURE, ["Done"]), on_abstain="review", verdicts=VerdictStore(store))
+    bank = await asyncio.to_thread(made)
+    bank_agent = bank.agent()
+    bank_agent.output_guardrails = [bank.model.output_guardrail]
+    result: Any = await Runner.run(bank_agent, "Pay what I owe")
+    drawn = len(bank.inner.calls)
+    if way == "queue":
+        queue = review.ReviewStore(tmp_path / "reviews.db")
+        bridge = ReviewBridge(queue)
+        for number, item in enumerate(await bridge.enqueue(bank.model, result)):
+            assert "answer" in item.content.allowed
+            text = {"action": "answer", "text": "Please call us."} if number == 0 else {"action": "approve"}
+            queue.decide(queue.claim("ann", item=item.id), review.Decision.from_stored(text))
+        done = await bridge.resume(bank.model, bank_agent, result)
+        fates = [[event.what for event in queue.trail(item.id)][-1] for item in queue.items()]
+        assert fates == ["carried_out", "lapsed"][: len(fates)]  # an approval beside it is not carried out
+        queue.close()
+    else:
+        waiting = [one["call_id"] for one in await bank.model.review_requests(result)]
+        state = await bank.model.decide(result, dict.fromkeys(waiting, TO_THE_USER))
+        done = await Runner.run(bank_agent, await RunState.from_string(bank_agent, state.to_string()))
+    assert (done.final_output, bank.paid, len(bank.inner.calls)) == ("Please call us.", [], drawn)
+    later: Any = [*done.to_input_list(), {"role": "user", "content": "Hello?"}]
+    assert (await Runner.run(bank_agent, later)).final_output == "Done"  # the next turn is the model's again
+    read = [item["output"] for item in bank.inner.calls[-1]["input"] if item.get("type") == "function_call_output"]
+    assert read[0] == ANSWERED
+    assert all("a person answered the user" in output for output in read)
+
+
+@pytest.mark.parametrize("how", ["structured", "stops", "beside an approval", "partly"])
+async def test_where_no_text_can_end_the_turn_it_is_refused_before_the_decision_counts(how: str) -> None:
+    bank = await asyncio.to_thread(partial(Bank, Twice(UNSURE, ["Done"]), on_abstain="review"))
+    bank_agent = bank.agent()
+    if how == "stops":  # the run would end with the text that the model reads
+        bank_agent.tool_use_behavior = {"stop_at_tool_names": ["pay"]}
+    if how == "structured":
+        bindings = await agent_bindings(agent(bank.inner, tools=[bank._tool()], output_type=City))
+        bank.model = guarded(bank.inner, bindings=bindings, on_abstain="review")
+        bank_agent = bank.agent()
+        bank_agent.output_type = City
+    result = await Runner.run(bank_agent, "Pay what I owe")
+    first, second = await bank.model.review_requests(result)
+    allowed = first["review_configs"][0]["allowed_decisions"]
+    assert ("answer" in allowed) is (how not in ("structured", "stops"))
+    decisions = {first["call_id"]: TO_THE_USER, second["call_id"]: {"type": "approve"}}
+    if how == "partly":
+        del decisions[second["call_id"]]
+    with pytest.raises((ValidationError, UsageError), match=r"'answer' about 'pay' is not allowed|ends the turn"):
+        await bank.model.decide(result, decisions)
+    rejected = {one["call_id"]: {"type": "reject"} for one in (first, second)}
+    await bank.model.decide(result, rejected)  # everything still waits
+    assert bank.paid == []
+
+
+@pytest.mark.parametrize("forged", ["another conversation", "an unknown call", "an exempt tool"])
+async def test_a_text_for_the_user_is_given_out_in_its_conversation_only(forged: str) -> None:
+    bank = await asyncio.to_thread(partial(Bank, Scripted(UNSURE, ["Done"]), on_abstain="review"))
+    result = await Runner.run(bank.agent(), "Pay what I owe")
+    (value,) = await bank.model.review_requests(result)
+    await bank.model.resume(bank.agent(), result, {value["call_id"]: TO_THE_USER})
+    call_id = "x" if forged == "an unknown call" else value["call_id"]
+    call: Any = {"type": "function_call", "name": "pay", "call_id": call_id, "arguments": '{"amount":5}'}
+    output: Any = {"type": "function_call_output", "call_id": call_id, "output": ANSWERED}
+    if forged == "an exempt tool":  # whose result happens to be this very text
+        order = ToolCallOrder.of({"name": "pay", "args": {"amount": 5}}, "exempt")
+        bank.model._reviews.verdicts.put(call_id, Note(orders={call_id: order}))
+        done = await Runner.run(bank.agent(), [{"role": "user", "content": "Pay what I owe"}, call, output])
+        assert done.final_output == "Done"
+        return
+    question = "Pay Eve" if forged == "another conversation" else "Pay what I owe"
+    with pytest.raises(UsageError, match="no answer to this conversation"):
+        await Runner.run(bank.agent(), [{"role": "user", "content": question}, call, output])
+
+
+async def test_a_router_judges_each_conversation_by_its_group() -> None:
+    """German conversations have a lax threshold, all others accept nothing."""
+    inner = Scripted(["Rome", "Oslo", "Rome", "Rome", "Rome"])
+    prompt = PromptWrapping(system="Be brief.")
+    lax, strict = artifact(inner, threshold=1.0, prompt=prompt), artifact(inner, threshold=0.0, prompt=prompt)
+    router = RouterArtifact(created="2026-11-29T00:00:00Z", artifacts={"de": lax, ALL_OTHERS: strict}, packages={})
+    options: Any = {"probe": "off", "on_abstain": "message", "abstain_message": "Not sure."}
+    model = GuardedModel(inner, router, key=lambda messages: "de" if "Haupt" in messages[-1].text else None, **options)
+    assert (await Runner.run(agent(model), "Hauptstadt von Italien?")).final_output == "Rome"
+    assert (await Runner.run(agent(model), "Capital of Italy?")).final_output == "Not sure."
+    with pytest.raises(UsageError, match="Give key="):
+        GuardedModel(inner, router, **options)
+
+
 # -- a held-back answer ------------------------------------------------------------------------------------------------
 
 ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
-ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
+REVIEWED: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({"type": "approve"}, "Rome"),
     "edit": (ANSWER_EDIT, "Poseidonis"),
     "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
@@ -725,9 +812,9 @@ async def test_another_picture_is_another_question() -> None:
 
 
 @pytest.mark.parametrize("way", ["streamed", "saved", "in a session"])
-@pytest.mark.parametrize("kind", ANSWERED)
+@pytest.mark.parametrize("kind", REVIEWED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, way: str, tmp_path: Path) -> None:
-    decision, expected = ANSWERED[kind]
+    decision, expected = REVIEWED[kind]
     store, session = tmp_path / "verdicts.sqlite", SQLiteSession("one") if way == "in a session" else None
     model, guarded_agent = answering(APART, verdicts=VerdictStore(store))
     result, shown = await ask_agent(guarded_agent, "Capital of Atlantis?", way == "streamed", session=session)
@@ -872,7 +959,7 @@ def test_of_an_edit_and_a_rejection_neither_lets_out_what_was_proposed(first: bo
         "Not sure.",
     }
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    asyncio.run(decided(bank.model, reviewing(bank), "Pay what I owe", EDIT))
+    asyncio.run(decided(bank.model, bank.agent(), "Pay what I owe", EDIT))
     assert bank.paid == [7]
 
 
@@ -881,7 +968,7 @@ def test_an_edited_call_whose_edit_is_lost_does_not_run_as_it_was_proposed(lost:
     now = [0.0]
     store = VerdictStore(tmp_path / "verdicts.sqlite", expires_in=60, clock=lambda: now[0])
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review", verdicts=store)
-    guarded_agent = reviewing(bank)
+    guarded_agent = bank.agent()
     result = run(guarded_agent, "Pay what I owe")
     state = asyncio.run(bank.model.decide(result, {result.interruptions[0].call_id: EDIT}))
     if lost == "expired":
@@ -892,24 +979,15 @@ def test_an_edited_call_whose_edit_is_lost_does_not_run_as_it_was_proposed(lost:
     assert bank.paid == []  # neither 7 nor 5
 
 
-@pytest.mark.parametrize("kind", ["edit", "approve", "edit, then approve"])
-def test_another_process_without_the_store_runs_an_approved_call_but_not_one_whose_edit_it_lacks(
-    kind: str, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Both have a store in memory. The state says of an edited call only that it is approved."""
+def test_another_process_without_the_store_runs_no_approved_call(caplog: pytest.LogCaptureFixture) -> None:
+    """The state says that the call is approved, not how a person edited it: only the store knows that."""
     bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
-    guarded_agent = reviewing(bank)
-    result: Any = run(guarded_agent, "Pay what I owe")
-    (item,) = result.interruptions
-    for decision in [{"edit": EDIT}.get(name, {"type": "approve"}) for name in kind.split(", then ")]:
-        result = asyncio.run(bank.model.decide(result, {item.call_id: decision}))
-    written = result.to_string()
+    result: Any = run(bank.agent(), "Pay what I owe")
+    written = asyncio.run(bank.model.decide(result, {result.interruptions[0].call_id: EDIT})).to_string()
     other = Bank(Scripted(["Done"]), on_abstain="review")
-    other_agent = reviewing(other)
-    state = asyncio.run(RunState.from_string(other_agent, written))
-    assert run(other_agent, state).final_output == "Done"
-    assert other.paid == ([] if kind == "edit" else [5])
-    assert ("give both the same VerdictStore(path)" in caplog.text) is (kind == "edit")
+    state = asyncio.run(RunState.from_string(other.agent(), written))
+    assert (run(other.agent(), state).final_output, other.paid) == ("Done", [])
+    assert "give both the same VerdictStore(path)" in caplog.text
 
 
 @pytest.mark.parametrize("arguments", ['{"amount": 5', "[5]"])
@@ -1022,7 +1100,7 @@ async def test_the_answer_of_an_agent_that_was_handed_over_to_waits() -> None:
     assert len(inner.calls) == len(expert._gate._model.model.calls) == N + 1
 
 
-@pytest.mark.parametrize("kind", [*ANSWERED, "expired"])
+@pytest.mark.parametrize("kind", [*REVIEWED, "expired"])
 def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     now = [1000.0]
@@ -1036,7 +1114,7 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
         now[0] = 1061.0
         expected = "Not sure."
     else:
-        decision, expected = ANSWERED[kind]
+        decision, expected = REVIEWED[kind]
         action = decision["type"]
         edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
         more = {"text": expected} if action == "respond" else {}

@@ -57,10 +57,12 @@ from pydantic_ai.usage import RequestUsage
 from calibrate.data.records import read_records
 from calibrate.reviews.steps import reviews_of_store
 from guardrail import AbstainedError, Bindings, PromptWrapping, SamplingPlan
+from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.verdict import Reason
+from integrations._agents.decisions import ANSWERED
 from integrations._agents.framework_guard import APPROVED
 from integrations.pydantic_ai_guard import (
     MODELS,
@@ -610,7 +612,7 @@ def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
     with pytest.raises(UsageError, match="no held-back call"):
         asyncio.run(bank.guard.decide(result, {"another": {"type": "approve"}}))
     with pytest.raises(UsageError, match="allowed_decisions"):
-        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["answer"])
+        Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["lapse"])
 
 
 @pytest.mark.parametrize("kind", OUTCOMES)
@@ -763,8 +765,68 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
 
 # -- a held-back answer ------------------------------------------------------------------------------------------------
 
+TO_THE_USER = {"type": "answer", "message": "Please call us."}
+
+
+@pytest.mark.parametrize("queue", [True, False])
+def test_the_user_gets_the_persons_text_and_the_call_does_not_run(queue: bool, tmp_path: Path) -> None:
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review")
+    result = bank.run("Pay what I owe")
+    if queue:
+        store = review.ReviewStore(tmp_path / "reviews.db")
+        bridge = ReviewBridge(store)
+        (item,) = asyncio.run(bridge.enqueue(bank.guard, result))
+        decision = review.Decision(action="answer", text="Please call us.")
+        store.decide(store.claim("ann", item=item.id), decision)
+        done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
+    else:
+        (value,) = asyncio.run(bank.guard.review_requests(result))
+        done = asyncio.run(bank.guard.resume(bank.agent, result, {value["call_id"]: TO_THE_USER}))
+    assert (done.output, bank.paid, len(bank.inner.calls)) == ("Please call us.", [], N + 1)
+    again = bank.run("Hello?", message_history=done.all_messages())
+    assert (again.output, tool_return(bank)) == ("Done", ANSWERED)  # the next turn is the model's again
+
+
+def test_where_the_output_is_no_text_a_person_cannot_answer_the_user() -> None:
+    def pay(amount: int) -> str:
+        raise AssertionError("nothing runs")
+
+    inner = Scripted(UNSURE)
+    options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
+    bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **options)))
+    guard = GuardCapability(artifact_for(inner, bindings=bindings), guard_options=OPTIONS)
+    result = asyncio.run(agent(inner, capabilities=[guard], **options).run("?"))
+    (value,) = asyncio.run(guard.review_requests(result))
+    assert value["review_configs"][0]["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
+    with pytest.raises(ValidationError, match="'answer' about 'pay' is not allowed"):
+        asyncio.run(guard.decide(result, {value["call_id"]: TO_THE_USER}))
+
+
+async def test_a_router_judges_each_conversation_by_its_group() -> None:
+    """German conversations have a lax threshold, all others accept nothing."""
+    inner = Scripted(["Rome", "Oslo", "Rome", "Rome", "Rome"])
+    lax, strict = artifact_for(inner, threshold=1.0), artifact_for(inner, threshold=0.0)
+    router = RouterArtifact(created="2026-11-29T00:00:00Z", artifacts={"de": lax, ALL_OTHERS: strict}, packages={})
+
+    def group(messages: Any) -> str | None:
+        return "de" if "Haupt" in messages[-1].text else None
+
+    capability = GuardCapability(router, key=group, on_abstain="message", guard_options=OPTIONS)
+    guards: list[Any] = [
+        {"model": GuardedModel(inner, router, key=group, **OPTIONS)},
+        {"model": inner, "capabilities": [capability]},
+    ]
+    for guard in guards:
+        guarded_agent = agent(**guard)
+        assert (await guarded_agent.run("Hauptstadt von Italien?")).output == "Rome"
+        assert (await guarded_agent.run("Capital of Italy?")).output == "Not sure."
+    with pytest.raises(UsageError, match="Give key="):
+        GuardCapability(router)
+
+
 ANSWER_EDIT = {"type": "edit", "edited_action": {"name": "answer", "args": {"text": "Poseidonis"}}}
-ANSWERED: dict[str, tuple[dict[str, Any], str]] = {
+REVIEWED: dict[str, tuple[dict[str, Any], str]] = {
     "approve": ({"type": "approve"}, "Rome"),
     "edit": (ANSWER_EDIT, "Poseidonis"),
     "respond": ({"type": "respond", "message": "It sank."}, "It sank."),
@@ -842,9 +904,9 @@ async def test_another_picture_is_another_question() -> None:
 
 
 @pytest.mark.parametrize("streamed", [True, False])
-@pytest.mark.parametrize("kind", ANSWERED)
+@pytest.mark.parametrize("kind", REVIEWED)
 async def test_a_person_decides_about_a_held_back_answer(kind: str, streamed: bool, tmp_path: Path) -> None:
-    decision, expected = ANSWERED[kind]
+    decision, expected = REVIEWED[kind]
     store, picture = tmp_path / "verdicts.sqlite", BinaryContent(b"png", media_type="image/png")
     guard, guarded_agent = answering(inner := Scripted(UNSURE_TEXT), verdicts=VerdictStore(store))
     output, messages, shown = await ask_agent(guarded_agent, ["Capital of Atlantis?", picture], streamed=streamed)
@@ -1023,7 +1085,7 @@ def test_answers_that_no_person_is_asked_about_become_a_message() -> None:
         assert asyncio.run(guarded_agent.run("?")).output == "Not sure."
 
 
-@pytest.mark.parametrize("kind", ANSWERED)
+@pytest.mark.parametrize("kind", REVIEWED)
 def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     store = review.ReviewStore(tmp_path / "reviews.db")
@@ -1032,7 +1094,7 @@ def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Pa
     (item,) = asyncio.run(bridge.enqueue(guard, result))
     assert item.content.candidate is not None
     assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
-    decision, expected = ANSWERED[kind]
+    decision, expected = REVIEWED[kind]
     action = decision["type"]
     edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
     more = {"respond": {"text": expected}, "reject": {"note": decision.get("message", "")}}.get(action, {})
