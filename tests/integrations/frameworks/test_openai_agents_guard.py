@@ -724,7 +724,7 @@ async def test_a_router_judges_each_conversation_by_its_group() -> None:
     inner = Scripted(["Rome", "Oslo", "Rome", "Rome", "Rome"])
     prompt = PromptWrapping(system="Be brief.")
     lax, strict = artifact(inner, threshold=1.0, prompt=prompt), artifact(inner, threshold=0.0, prompt=prompt)
-    router = RouterArtifact(created="2026-11-29T00:00:00Z", artifacts={"de": lax, ALL_OTHERS: strict}, packages={})
+    router = RouterArtifact(artifacts={"de": lax, ALL_OTHERS: strict})
     options: Any = {"probe": "off", "on_abstain": "message", "abstain_message": "Not sure."}
     model = GuardedModel(inner, router, key=lambda messages: "de" if "Haupt" in messages[-1].text else None, **options)
     assert (await Runner.run(agent(model), "Hauptstadt von Italien?")).final_output == "Rome"

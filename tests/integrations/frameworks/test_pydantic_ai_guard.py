@@ -807,7 +807,7 @@ async def test_a_router_judges_each_conversation_by_its_group() -> None:
     """German conversations have a lax threshold, all others accept nothing."""
     inner = Scripted(["Rome", "Oslo", "Rome", "Rome", "Rome"])
     lax, strict = artifact_for(inner, threshold=1.0), artifact_for(inner, threshold=0.0)
-    router = RouterArtifact(created="2026-11-29T00:00:00Z", artifacts={"de": lax, ALL_OTHERS: strict}, packages={})
+    router = RouterArtifact(artifacts={"de": lax, ALL_OTHERS: strict})
 
     def group(messages: Any) -> str | None:
         return "de" if "Haupt" in messages[-1].text else None
