@@ -28,15 +28,7 @@ from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 
 from ..correctness import available_rules
-from ..data.labels import (
-    KEYS,
-    LabelSession,
-    Pressed,
-    apply_labels,
-    open_session,
-    queue_of,
-    read_labels,
-)
+from ..data.labels import LabelSession, apply_labels, open_session, queue_of, read_labels
 from ..data.progress import bar, silent
 from ..data.questions import read_rows
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, read_records
@@ -379,7 +371,7 @@ def _ask(
             stopped = label_by_hand(session, console, sys.stdin, enough)
         else:
             assert options.review_store is not None, "people are asked here or on the page"
-            waiting = _from_page(file, session, queue, options.review_store)
+            waiting = _from_page(file, session, options.review_store)
             stopped = bool(waiting) and enough is not None and enough()
         done, total = session.done, session.total
     if stopped or done == total:
@@ -419,11 +411,10 @@ def _queue(file: RecordFile, options: _Options, key: str | None) -> list[Record]
     return queue_of(file.records, limit=options.limit)
 
 
-def _from_page(file: RecordFile, session: LabelSession, queue: Sequence[Record], url: str) -> int:
+def _from_page(file: RecordFile, session: LabelSession, url: str) -> int:
     """Send answers without a label to a review store and fetch decisions; how many wait."""
-    left = [record for record in queue if (record.id, record.answer or "") not in session.labels]
     return _fetched(
-        left,
+        session.left,
         url,
         lambda record: _shown(record, file.header),
         lambda record, item: session.give(record, item is not None and item.decision.action == "approve"),
@@ -491,6 +482,12 @@ def _shown(record: Record, header: RecordHeader) -> Content:
 # -- A labelling session: one record as a card, then a key -------------------------------------------------------------
 
 
+KEYS = {"y": "right", "n": "wrong", "s": "skip", "u": "undo", "q": "quit"}
+"""What each key means; upper case counts as lower case."""
+DECISIONS = {"y": True, "n": False, "s": None}
+"""The labels that keys give."""
+
+
 def label_by_hand(
     session: LabelSession, console: Console, stream: TextIO, enough: Callable[[], bool] | None = None
 ) -> bool:
@@ -499,18 +496,22 @@ def label_by_hand(
     ``enough`` is asked after each right answer, because no other label moves a certificate; returns whether it was.
     """
     pressed = keys(stream)
-    while (record := session.current) is not None:
+    while left := session.left:
         if console.is_terminal:
             console.clear()
-        console.print(card(record, done=session.done, total=session.total))
-        key = next(pressed, None)
-        if key is None:
+        console.print(card(left[0], done=session.done, total=session.total))
+        key = next(pressed, "q").lower()
+        if key == "q":
             return False
-        answer = session.press(key)
-        if answer is Pressed.QUIT:
-            return False
-        console.print(f"[dim]{escape(key)}: {answer.value}[/dim]")
-        if answer is Pressed.RIGHT and enough is not None and enough():
+        if key == "u":
+            said = "taken back" if session.undo() else "there is nothing to take back"
+        elif key in DECISIONS:
+            session.give(left[0], DECISIONS[key])
+            said = KEYS[key]
+        else:
+            said = "no such key"
+        console.print(f"[dim]{escape(key)}: {said}[/dim]")
+        if key == "y" and enough is not None and enough():
             return True
     return False
 
@@ -637,13 +638,13 @@ def _judged_items(
             console.clear()
         console.print(card(record, done=done, total=total))
         print_line(f"item {at + 1} of {len(items)}, {items[at].path}: {items[at].text or '(left out)'}", "bold")
-        letter = next(pressed, None)
-        if letter is None or letter.lower() == "q":
+        key = next(pressed, "q").lower()
+        if key == "q":
             return None
-        if letter.lower() == "u" and given:
+        if key == "u" and given:
             given.pop()
-        elif letter.lower() in ("y", "n", "s"):
-            given.append({"y": True, "n": False, "s": None}[letter.lower()])
+        elif key in DECISIONS:
+            given.append(DECISIONS[key])
     right = dict(zip(asked, given, strict=True))
     return {item.path: right.get(at) for at, item in enumerate(items)}
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import Enum
 from pathlib import Path
 from typing import IO, Literal
 
@@ -21,14 +20,12 @@ from .formats.truth import WORDS
 from .questions import read_rows
 from .records import GIVEN, Record, exclusive
 from .rows import get_name
-from .table import RecordTable, table_of
+from .table import table_of
 
 __all__ = [
-    "KEYS",
     "GivenLabels",
     "LabelSession",
     "Order",
-    "Pressed",
     "apply_labels",
     "contradictions",
     "open_session",
@@ -65,9 +62,10 @@ class GivenLabels:
         return next((key for key in keys if key in self.given), None)
 
 
-def read_labels(path: str | Path) -> GivenLabels:
-    """Read labels: JSONL or CSV with ``id`` and ``correct`` (true/false, 1/0, yes/no, pass/fail and other usual words).
+def read_labels(path: str | Path, kind: str | None = None) -> GivenLabels:
+    """Read labels: JSONL or CSV (by its name, or of this kind) with ``id`` and ``correct``.
 
+    A label is true/false, 1/0, yes/no, pass/fail or another usual word.
     A field ``judged`` is the answer that was judged. With it ``correct`` may be null: looked at, and not decided.
 
     Raises:
@@ -76,7 +74,7 @@ def read_labels(path: str | Path) -> GivenLabels:
     """
     path = Path(path)
     given: dict[tuple[str, str | None], bool | None] = {}
-    for row in read_rows(path):
+    for row in read_rows(path, kind):
         name = get_name(row, "id")
         if not name:
             raise row.fail("id", row.values.get("id"), "every label needs the id of its record")
@@ -129,25 +127,19 @@ def _labelled(record: Record, labels: GivenLabels, key: tuple[str, str | None] |
     return record.model_copy(update={"correct": correct, "label_detail": detail})
 
 
-def contradictions(records: Iterable[Record]) -> list[tuple[Record, Record]]:
-    """Pairs of records that label one answer to one question both ways, in file order.
+def contradictions(records: Sequence[Record]) -> tuple[tuple[Record, Record] | None, int]:
+    """Pairs of records that label one answer to one question both ways: the first pair in file order, and their number.
 
     Questions are the same if their text, options and offered tools are; answers are if their text (surrounding white
     space apart) and tool calls are, even with different references, as where a data set holds a question twice with two
     golds. Records that were imported without answers are compared by their question alone. Each record is in one pair
     at most, with the first record of the other label.
     """
-    first: dict[tuple[str, bool], Record] = {}
-    pairs = []
-    for record in records:
-        if record.correct is None:
-            continue
-        key = _asked_and_answered(record)
-        other = first.get((key, not record.correct))
-        if other is not None:
-            pairs.append((other, record))
-        first.setdefault((key, record.correct), record)
-    return pairs
+    table = table_of(records)
+    places, n = table.both_ways()
+    pairs = ((table[earlier], table[later]) for earlier, later in places.tolist())
+    # Places are found by short hashes, so the records themselves have the last word.
+    return next((pair for pair in pairs if len(set(map(_asked_and_answered, pair))) == 1), None), n
 
 
 def refuse_contradictions(records: Sequence[Record]) -> None:
@@ -156,7 +148,7 @@ def refuse_contradictions(records: Sequence[Record]) -> None:
     Raises:
         UsageError: Naming both records of the first pair and the number of pairs.
     """
-    pair, n = _first_contradiction(table_of(records))
+    pair, n = contradictions(records)
     if pair is None:
         return
     right, wrong = sorted(pair, key=lambda record: not record.correct)
@@ -170,14 +162,6 @@ def refuse_contradictions(records: Sequence[Record]) -> None:
     )
 
 
-def _first_contradiction(records: RecordTable) -> tuple[tuple[Record, Record] | None, int]:
-    """The first of `contradictions`, and their number."""
-    places, n = records.both_ways()
-    pairs = ((records[earlier], records[later]) for earlier, later in places.tolist())
-    # Places are found by short hashes, so the records themselves have the last word.
-    return next((pair for pair in pairs if len(set(map(_asked_and_answered, pair))) == 1), None), n
-
-
 def _asked_and_answered(record: Record) -> str:
     primary = record.drawn.primary if record.drawn is not None else None
     calls = [call.model_dump() for call in primary.tool_calls] if primary is not None else []
@@ -185,30 +169,14 @@ def _asked_and_answered(record: Record) -> str:
     return canonical_json([record.to_question().asked, answer, calls])
 
 
-# -- A labelling session without a terminal: which record is next, and what a key does ---------------------------------
+# -- A labelling session: which record is next, and labels on disk -----------------------------------------------------
 
 Order = Literal["random", "file"]
 """Order of the questions. Random order makes the first n a random sample, so that stopping early biases nothing."""
 
 
-class Pressed(Enum):
-    """Effect of a key."""
-
-    RIGHT = "right"
-    WRONG = "wrong"
-    SKIPPED = "skipped"
-    UNDONE = "taken back"
-    NOTHING_TO_UNDO = "there is nothing to take back"
-    QUIT = "quit"
-    UNKNOWN = "no such key"
-
-
-KEYS = {"y": "right", "n": "wrong", "s": "skip", "u": "undo", "q": "quit"}
-"""What each key means."""
-
-
 class LabelSession:
-    """Goes through records one by one; each decision is on disk before the next record is shown. See `open_session`.
+    """Goes through records one by one; each label is on disk before the next record is shown. See `open_session`.
 
     The file has one JSON object a line, ``{"id": ..., "correct": true, "judged": ...}``, null for a question that was
     skipped. A label counts for the answer that was judged, so after a new collection only new answers are asked about.
@@ -216,35 +184,19 @@ class LabelSession:
     Args:
         queue: Records to label, in order; all have an answer.
         stream: The file, open for reading and writing.
+        labels: The labels in it.
 
     Attributes:
         labels: Label by record id and judged answer, oldest first; None where the question was skipped.
     """
 
-    def __init__(self, queue: Sequence[Record], stream: IO[bytes]) -> None:
-        self._queue = {(record.id, record.answer or ""): record for record in queue}
-        self.labels: dict[tuple[str, str], bool | None] = {}
+    def __init__(
+        self, queue: Sequence[Record], stream: IO[bytes], labels: Mapping[tuple[str, str | None], bool | None]
+    ) -> None:
+        self._queue = {_key(record): record for record in queue}
+        self.labels = dict(labels)
         self._stream = stream
-        self._starts: list[int] = []
         self._again: Record | None = None
-
-    def load(self, path: Path) -> None:
-        """Read what is there; a torn last line (the writer was killed) is cut off.
-
-        Raises:
-            RecordError: Any other line is not a label.
-        """
-        start = 0
-        for number, line in enumerate(self._stream.readlines(), start=1):
-            if not line.endswith(b"\n"):
-                break
-            if line.strip():
-                key, correct = _parse(path, number, line)
-                self._starts.append(start)
-                self.labels[key] = correct
-            start += len(line)
-        self._stream.truncate(start)
-        self._stream.seek(start)
 
     @property
     def total(self) -> int:
@@ -263,83 +215,61 @@ class LabelSession:
         return sum(key not in self.labels and key[0] in names for key in self._queue)
 
     @property
-    def current(self) -> Record | None:
-        """The record to judge now, or None when all are done."""
-        if self._again is not None:
-            return self._again
-        return next((record for key, record in self._queue.items() if key not in self.labels), None)
-
-    def press(self, key: str) -> Pressed:
-        """Act on a key (see `KEYS`); upper case counts as lower case."""
-        key = key.lower()
-        if key == "q":
-            return Pressed.QUIT
-        if key == "u":
-            return self._undo()
-        record = self.current
-        if record is None or key not in ("y", "n", "s"):
-            return Pressed.UNKNOWN
-        correct = {"y": True, "n": False}.get(key)
-        self.give(record, correct)
-        self._again = None
-        return {True: Pressed.RIGHT, False: Pressed.WRONG, None: Pressed.SKIPPED}[correct]
+    def left(self) -> list[Record]:
+        """The records that have neither a label nor were skipped; one that was taken back comes first."""
+        left = [record for key, record in self._queue.items() if key not in self.labels]
+        return sorted(left, key=lambda record: record is not self._again)
 
     def give(self, record: Record, correct: bool | None) -> None:
-        """Save a label; it is on disk when this returns."""
+        """Save a label, or None for a question that is skipped; it is on disk when this returns."""
         row = {"id": record.id, "correct": correct, "judged": record.answer or ""}
-        self._starts.append(self._stream.tell())
+        self._stream.seek(0, os.SEEK_END)
         self._stream.write(json.dumps(row, ensure_ascii=False).encode() + b"\n")
         self._sync()
-        self.labels[record.id, record.answer or ""] = correct
+        self.labels[_key(record)] = correct
 
-    def _undo(self) -> Pressed:
-        """Take the last label back, on disk too."""
-        if not self._starts:
-            return Pressed.NOTHING_TO_UNDO
+    def undo(self) -> bool:
+        """Take the last label back, on disk too; False if there is none."""
+        if not self.labels:
+            return False
         key, _ = self.labels.popitem()
-        self._stream.seek(self._starts.pop())
-        self._stream.truncate()
+        self._stream.seek(0)
+        content = self._stream.read().rstrip()
+        self._stream.truncate(content.rfind(b"\n") + 1)
         self._sync()
         self._again = self._queue.get(key)
-        return Pressed.UNDONE
+        return True
 
     def _sync(self) -> None:
         self._stream.flush()
         os.fsync(self._stream.fileno())
 
 
+def _key(record: Record) -> tuple[str, str | None]:
+    return record.id, record.answer or ""
+
+
 @contextmanager
 def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSession]:
-    """Open a label file, creating or resuming it, under an exclusive lock.
+    """Open a label file, creating or resuming it, under an exclusive lock; a torn last line is cut off.
 
     Raises:
         UsageError: Another process is writing it.
-        RecordError: A line that is not a label of an interactive session.
+        RecordError: A line that is not a label of a session.
     """
     with exclusive(path):
         create_private(path)
         with path.open("r+b") as stream:
-            session = LabelSession(queue, stream)
-            session.load(path)
-            yield session
-
-
-def _parse(path: Path, number: int, line: bytes) -> tuple[tuple[str, str], bool | None]:
-    way_out = "save to another file with --labels"
-    try:
-        values = json.loads(line)
-        check_version(values.get("format", 1), 1, f"{path}:{number}: the label", way_out, error=RecordError)
-        name, correct, answer = values["id"], values["correct"], values["judged"]
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise RecordError(
-            f"{path}:{number}: got {line[:120]!r}; a line must be an object with id, correct and judged. Is this file "
-            "of an interactive session? Save to another one with --labels."
-        ) from error
-    if not isinstance(name, str) or not isinstance(answer, str) or not (correct is None or isinstance(correct, bool)):
-        raise RecordError(
-            f"{path}:{number}: got {line[:120]!r}; id and judged are texts, correct is true, false or null"
-        )
-    return (name, answer), correct
+            whole = stream.read().rpartition(b"\n")[0]  # a line without its end: the writer was killed
+            stream.truncate(len(whole) and len(whole) + 1)
+            stream.flush()
+            labels = read_labels(path, "jsonl").given if whole.strip() else {}
+            if any(judged is None for _, judged in labels):
+                raise RecordError(
+                    f"{path}: labels of a session say which answer was judged, and these do not. Save to another file "
+                    "with --labels."
+                )
+            yield LabelSession(queue, stream, labels)
 
 
 def queue_of(

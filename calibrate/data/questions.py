@@ -217,14 +217,14 @@ def reference_label(question: Question) -> str | None:
     return matching[0] if len(matching) == 1 else None
 
 
-def read_rows(path: Path) -> Iterator[RawRow]:
-    """Rows of a file.
+def read_rows(path: Path, kind: str | None = None) -> Iterator[RawRow]:
+    """Rows of a file; its kind is how its name ends, unless it is given.
 
     Raises:
         RecordError: A row that cannot be read; file and line are named.
         UsageError: The file is missing, or of another kind.
     """
-    return good_rows(open_rows(path))
+    return good_rows(open_rows(path, kind))
 
 
 def question_of(row: RawRow, *, require_references: bool) -> Question:

@@ -15,7 +15,7 @@ import pytest
 from benchmarks.estimators.page import Page
 from calibrate.agent_steps import read_steps
 from calibrate.cli.frame.settings import RunSettings, load_settings
-from calibrate.data.labels import Pressed, apply_labels, open_session, read_labels
+from calibrate.data.labels import apply_labels, open_session, read_labels
 from calibrate.data.questions import read_questions
 from calibrate.data.records import open_writer, read_records
 from calibrate.evaluation.evaluate import Evaluation
@@ -259,7 +259,7 @@ def test_labels_apply_to_the_answers_that_were_judged(tmp_path: Path) -> None:
     assert [record.correct for record in apply_labels([first, *others], labels)] == [True, None, None]
     with open_session(restored("labels.jsonl", tmp_path)) as session:  # a session continues
         assert session.labels == judged
-        assert session.press("u") is Pressed.UNDONE
+        assert session.undo()
 
 
 def test_the_fits_on_a_record_file_are_counted(tmp_path: Path) -> None:

@@ -113,11 +113,11 @@ def print_labels(file: RecordFile) -> None:
         print_line(
             f"{sum(undecided)} of {len(undecided)} answers are undecided and count as wrong until {way_out}", "yellow"
         )
-    twice = contradictions(file.records)
-    if twice:
-        first, second = twice[0]
+    pair, n_pairs = contradictions(file.records)
+    if pair is not None:
+        first, second = pair
         print_line(
-            f"  {len(twice)} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
+            f"  {n_pairs} questions are labelled both ways, e.g. {first.id!r} and {second.id!r}: `fit` will stop.",
             "yellow",
         )
 

@@ -21,7 +21,6 @@ from hypothesis import strategies as st
 
 from calibrate.data import columns
 from calibrate.data.columns import open_records
-from calibrate.data.labels import contradictions
 from calibrate.data.records import Record, RecordFile, read_records, rewrite_records, write_records
 from calibrate.data.split import split
 from calibrate.data.table import CUT, DIGESTS, NUMBERS, RecordTable, among, table_of
@@ -76,7 +75,13 @@ def assert_columns(records: RecordTable) -> None:
     assert records.undecided().tolist() == [record.is_undecided for record in records]
     assert (records.flags() & CUT != 0).tolist() == [record.cut_off for record in records]
     assert [None if label < 0 else label == 1 for label in records.labels()] == [record.correct for record in records]
-    assert records.both_ways()[1] == len(contradictions(records))
+    both = {True: set[str](), False: set[str]()}
+    for record in records:
+        if record.correct is not None:
+            answer = None if record.drawn is None or record.drawn.primary is None else record.drawn.primary
+            said = None if answer is None else [answer.text.strip(), [call.model_dump() for call in answer.tool_calls]]
+            both[record.correct].add(canonical_json([record.to_question().asked, said]))
+    assert (records.both_ways()[1] > 0) is bool(both[True] & both[False])
     for hashes, texts in ((records.asked_hashes(), [record.to_question().asked for record in records]),):
         assert len(set(hashes.tolist())) == len(set(texts)) == len(set(zip(hashes.tolist(), texts, strict=True)))
 

@@ -27,7 +27,7 @@ from calibrate.cli.frame import terminal as terminal_frame
 from calibrate.cli.label import _shown, card, keys, label_by_hand, shares
 from calibrate.correctness.chat_judge import judge_messages
 from calibrate.data.labels import (
-    Pressed,
+    LabelSession,
     apply_labels,
     contradictions,
     open_session,
@@ -64,58 +64,59 @@ def stored(path: Path) -> list[tuple[str, bool | None]]:
     return [(row["id"], row["correct"]) for row in map(json.loads, path.read_text().splitlines())]
 
 
-def test_every_key_is_on_disk_when_it_returns(tmp_path: Path) -> None:
-    path = tmp_path / "l.jsonl"
+def press(path: Path, queue: Sequence[Record], typed: str) -> tuple[str, LabelSession]:
+    """What a session prints for these keys."""
+    shown = io.StringIO()
+    with open_session(path, queue) as session:
+        label_by_hand(session, Console(file=shown), io.StringIO("\n".join(typed)))
+    return shown.getvalue(), session
+
+
+def test_every_label_is_on_disk_when_it_is_given(tmp_path: Path) -> None:
+    path, seen = tmp_path / "l.jsonl", list[int]()
     with open_session(path, records(4)) as session:
-        assert session.press("y") is Pressed.RIGHT
-        assert stored(path) == [("r0", True)]
-        assert session.press("N") is Pressed.WRONG
-        assert session.press("s") is Pressed.SKIPPED
-        assert stored(path) == [("r0", True), ("r1", False), ("r2", None)]
-        assert (session.done, session.total) == (3, 4)
-        assert session.press("x") is Pressed.UNKNOWN
-        assert session.press("q") is Pressed.QUIT
-        assert len(stored(path)) == 3
+        for each, correct in zip(records(3), (True, False, None), strict=True):
+            session.give(each, correct)
+            seen.append(len(stored(path)))
+        assert (session.done, session.total, session.left) == (3, 4, records(4)[3:])
+    assert seen == [1, 2, 3]
+    assert stored(path) == [("r0", True), ("r1", False), ("r2", None)]
+    assert "x: no such key" in press(path, records(4), "xQ")[0]
+    assert len(stored(path)) == 3
 
 
 def test_undo_goes_back_one_by_one_even_into_an_earlier_session(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    with open_session(path, records(3)) as session:
-        session.press("y")
-        session.press("y")
-        assert session.press("u") is Pressed.UNDONE
-        assert session.current is not None
-        assert session.current.id == "r1"
-        assert stored(path) == [("r0", True)]
-        assert session.labels == {("r0", "answer 0"): True}
-        session.press("n")
-        assert stored(path) == [("r0", True), ("r1", False)]
-    with open_session(path, list(reversed(records(3)))) as session:
-        assert session.press("u") is Pressed.UNDONE
-        assert session.current is not None
-        assert session.current.id == "r1"  # the one that was taken back, not the first of the order
-        assert session.press("u") is Pressed.UNDONE
-        assert session.press("u") is Pressed.NOTHING_TO_UNDO
+    shown, session = press(path, records(3), "yyu")
+    assert "u: taken back" in shown
+    assert session.left == records(3)[1:]
+    assert stored(path) == [("r0", True)]
+    press(path, records(3), "n")
+    with open_session(path, list(reversed(records(3)))) as again:
+        assert again.undo()
+        assert [each.id for each in again.left] == ["r1", "r2"]  # the one that was taken back, not the first
+        assert again.undo()
+        assert not again.undo()
         assert path.read_bytes() == b""
+    assert "u: there is nothing to take back" in press(path, records(3), "u")[0]
 
 
 def test_a_torn_last_line_is_cut_and_its_question_comes_again(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     path.write_text('{"id": "r0", "correct": true, "judged": "answer 0"}\n{"id": "r1", "corr')
     with open_session(path, records(2)) as session:
-        assert session.current is not None
-        assert session.current.id == "r1"
-        session.press("n")
+        assert session.left == records(2)[1:]
+        session.give(session.left[0], False)
     assert stored(path) == [("r0", True), ("r1", False)]
 
 
 def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
     path.write_text('{"id": "r0", "correct": true}\n')
-    with pytest.raises(RecordError, match=r"l\.jsonl:1: got .*with id, correct and judged"), open_session(path):
+    with pytest.raises(RecordError, match=r"l\.jsonl: .*which answer was judged"), open_session(path):
         pass
-    path.write_text('{"id": "r0", "correct": "yes", "judged": "x"}\n')
-    with pytest.raises(RecordError, match="correct is true, false or null"), open_session(path):
+    path.write_text('{"id": "r0", "correct": "perhaps", "judged": "x"}\n')
+    with pytest.raises(RecordError, match=r"l\.jsonl:1: field 'correct': got 'perhaps'"), open_session(path):
         pass
     path.write_text("")
     with open_session(path), pytest.raises(UsageError, match="another process"), open_session(path):
@@ -124,9 +125,7 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
 
 def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
     path = tmp_path / "l.jsonl"
-    with open_session(path, records(2)) as session:
-        session.press("y")
-        session.press("s")
+    press(path, records(2), "ys")
     labels = read_labels(path)
     assert labels.given == {("r0", "answer 0"): True, ("r1", "answer 1"): None}
     labelled = apply_labels(records(3), labels)
@@ -140,14 +139,12 @@ def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
 def test_after_a_new_collection_people_are_asked_about_new_answers_only(tmp_path: Path) -> None:
     """A changed prompt costs the labels of the answers that it changed, and no others."""
     path = tmp_path / "l.jsonl"
-    with open_session(path, records(3)) as session:
-        for key in "yny":
-            session.press(key)
+    press(path, records(3), "yny")
     again = [*records(2), record("r2", "a new answer")]
     with open_session(path, again) as session:
         assert (session.done, session.outdated, session.total) == (2, 1, 3)
-        assert session.current == again[2]
-        session.press("n")
+        assert session.left == again[2:]
+        session.give(again[2], False)
     assert [each.correct for each in apply_labels(again, read_labels(path))] == [True, False, False]
     assert [each.correct for each in apply_labels(records(3), read_labels(path))] == [True, False, True]
 
@@ -249,8 +246,7 @@ def test_no_control_character_of_an_answer_reaches_the_terminal(
 def test_piped_lines_are_keys(tmp_path: Path) -> None:
     assert list(keys(io.StringIO("yes\n\n N \n"))) == ["y", "N"]
     path = tmp_path / "l.jsonl"
-    with open_session(path, records(3)) as session:
-        label_by_hand(session, Console(file=io.StringIO()), io.StringIO("y\nn\n"))  # the input ends before the queue
+    press(path, records(3), "yN")  # the input ends before the queue
     assert stored(path) == [("r0", True), ("r1", False)]
 
 
@@ -394,23 +390,22 @@ def test_one_answer_to_one_question_cannot_be_right_and_wrong(second: dict[str, 
         record("a", "Paris", question="capital?", correct=True),
         record("b", **{"answer": " Paris ", "question": "capital? ", **second}),  # type: ignore[arg-type]
     ]
-    assert len(contradictions(both)) == pairs
-    assert len(contradictions(list(reversed(both)))) == pairs
+    assert contradictions(both)[1] == pairs
+    assert contradictions(list(reversed(both)))[1] == pairs
 
 
 def test_options_and_tool_calls_tell_questions_and_answers_apart() -> None:
     a, b = record("a", "A", question="q?", correct=True), record("b", "A", question="q?", correct=False)
     options = [{"A": "x", "B": "y"}, {"A": "y", "B": "x"}]
-    assert (
-        contradictions([a.model_copy(update={"options": options[0]}), b.model_copy(update={"options": options[1]})])
-        == []
-    )
+    none = (None, 0)
+    apart = [a.model_copy(update={"options": options[0]}), b.model_copy(update={"options": options[1]})]
+    assert contradictions(apart) == none
     calls = [
         SampleSet(question="q?", primary=Sample(text="A", tool_calls=(ToolCall(name="f", arguments={"x": x}),)))
         for x in (1, 2)
     ]
-    assert contradictions([a.model_copy(update={"drawn": calls[0]}), b.model_copy(update={"drawn": calls[1]})]) == []
-    assert contradictions([a.model_copy(update={"drawn": None}), b.model_copy(update={"drawn": None})])
+    assert contradictions([a.model_copy(update={"drawn": calls[0]}), b.model_copy(update={"drawn": calls[1]})]) == none
+    assert contradictions([a.model_copy(update={"drawn": None}), b.model_copy(update={"drawn": None})])[1] == 1
 
 
 def test_contradictions_stop_the_fit(labelled: RecordFile) -> None:
