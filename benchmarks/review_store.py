@@ -110,12 +110,8 @@ def _reader(port: int) -> Callable[[], object]:
         text = answer.read().decode()
         return answer.status, text, (answer.getheader("set-cookie") or "").split(";")[0]
 
-    _, page, cookie = ask("GET", "/sign-in")
-    form = re.search(r'name="form_token" value="([^"]+)"', page)
-    assert form is not None
-    body = urlencode({"form_token": form[1], "token": TOKEN})
-    kind = "application/x-www-form-urlencoded"
-    _, _, cookie = ask("POST", "/sign-in", body, **{"Cookie": cookie, "Content-Type": kind})
+    headers = {"Sec-Fetch-Site": "same-origin", "Content-Type": "application/x-www-form-urlencoded"}
+    _, _, cookie = ask("POST", "/sign-in", urlencode({"token": TOKEN}), **headers)
 
     def read() -> None:
         status, text, _ = ask("GET", "/", Cookie=cookie)

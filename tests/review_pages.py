@@ -14,9 +14,11 @@ from starlette.testclient import TestClient
 from guardrail.review import Candidate, CandidateSet, Content
 from guardrail.review.web.app import server_of
 
-__all__ = ["HOSTILE", "REVIEWERS", "held_back", "in_process", "served"]
+__all__ = ["HOSTILE", "OURS", "REVIEWERS", "held_back", "in_process", "served"]
 
 REVIEWERS = "ann:reviewer:ann-token-0123456789ab,bob:reviewer:bob-token-0123456789ab,eve:admin:eve-token-0123456789ab"
+OURS = {"Sec-Fetch-Site": "same-origin"}
+"""What a browser says of a form that a page of the same address sends."""
 HOSTILE = (
     '</div></textarea><script>document.title="owned"</script><img src=x onerror="document.title=\'owned\'">'
     "{{ 7 * 7 }} <a href=\"javascript:document.title='owned'\">click</a> \u202e\x00"
@@ -57,7 +59,7 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
 
 def in_process(app: Starlette) -> TestClient:
     """Return a client that calls the application without a server and follows no redirect."""
-    return TestClient(app, base_url="http://127.0.0.1", follow_redirects=False)
+    return TestClient(app, base_url="http://127.0.0.1", follow_redirects=False, headers=OURS)
 
 
 @contextmanager

@@ -388,17 +388,16 @@ def _people_label(folder: Path, answer_key: Mapping[str, Question], total: int) 
 
 def _label_on_page(url: str, token: str, answer_key: Mapping[str, Question], decided: Callable[[], None]) -> None:
     """Act as one person: sign in, and approve or reject one answer after the other until none waits."""
-    with httpx.Client(base_url=url, timeout=60) as browser:
-        form = _field(browser.get("/sign-in").text, "form_token")
-        browser.post("/sign-in", data={"form_token": form, "token": token})
-        form = _field(browser.get("/").text, "form_token")  # raises if the sign-in failed: a redirect has no form
-        item = browser.post("/next", data={"form_token": form}).headers["location"]
+    own = {"Sec-Fetch-Site": "same-origin"}  # as browsers say of the page's forms
+    with httpx.Client(base_url=url, timeout=60, headers=own) as browser:
+        browser.post("/sign-in", data={"token": token})
+        item = browser.post("/next").headers["location"]
         while item != "/":
             page = browser.get(item).text
             question = answer_key[_text(page, r'<h1 class="question">(.*?)</h1>')]
             right = is_right(_text(page, r'<div class="candidate pre" id="candidate">(.*?)</div>'), question)
             decision = {"lease": _field(page, "lease"), "action": "approve" if right else "reject"}
-            reply = browser.post(f"{item}/decide", data={"form_token": form, **decision})
+            reply = browser.post(f"{item}/decide", data=decision)
             if reply.status_code != 303:
                 raise RuntimeError("the review page refused a decision.")
             decided()

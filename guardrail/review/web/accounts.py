@@ -1,4 +1,4 @@
-"""Accounts that may sign in or use the API: names, roles and token hashes.
+"""Accounts that may sign in or use the API: names, roles and token hashes; and the sessions of those who signed in.
 
 A token has 256 random bits, so a plain SHA-256 hides it.
 
@@ -21,8 +21,9 @@ from ...errors import UsageError
 from ...files import atomic_write, check_version, problem_of
 from ...plain_json import sha256_hex
 from ...types import Frozen
+from ..keys import ExpiringKeys
 
-__all__ = ["Account", "Accounts", "Role"]
+__all__ = ["LIFETIME", "Account", "Accounts", "Role", "Sessions", "add_token"]
 
 Role = Literal["reviewer", "admin", "system"]
 """A reviewer decides; an admin also sees the audit trail, takes items back and acknowledges alarms. A system (e.g. for
@@ -32,6 +33,8 @@ FORMAT = 1
 """Version of the tokens file."""
 LEAST_LENGTH = 20
 """Shortest token accepted from the environment."""
+LIFETIME = 12 * 3600.0
+"""Seconds after which a session ends."""
 
 
 class Account(Frozen):
@@ -129,6 +132,38 @@ class Accounts:
         return None
 
 
+class Sessions:
+    """Sessions of people who signed in: random cookies, whose hashes lie in the database with the account.
+
+    All processes of a database share its sessions, which survive a restart; after a sign-out, a copy of the cookie is
+    worth nothing.
+
+    Args:
+        keys: Keep the sessions.
+        accounts: Who may sign in.
+    """
+
+    def __init__(self, keys: ExpiringKeys, accounts: Accounts) -> None:
+        self._keys, self._accounts = keys, accounts
+
+    def begin(self, account: Account) -> str:
+        """Begin a session, independent of any earlier one; returns its cookie."""
+        cookie = secrets.token_hex(32)
+        self._keys.add(_session(cookie), json.dumps([account.name, account.sha256]), LIFETIME)
+        return cookie
+
+    def account(self, cookie: str) -> Account | None:
+        """The account that signed in; None if it has signed out since, or if its token was withdrawn."""
+        session = self._keys.get(_session(cookie)) if cookie else None
+        return None if session is None else self._accounts.by_name(*json.loads(session))
+
+    def end(self, cookie: str) -> None:
+        """End a session, if the cookie has one, in all processes."""
+        session = self._keys.get(_session(cookie))
+        if session is not None:
+            self._keys.remove(_session(cookie), session)
+
+
 def add_token(path: Path, name: str, role: str) -> str:
     """Create a token (a new one if the name exists) and store its hash. Returns the token, which is stored nowhere.
 
@@ -166,6 +201,10 @@ def _load(path: Path) -> tuple[Account, ...]:
             f"{path} is not a tokens file ({type(error).__name__}: {error}). "
             "Create one with: guardrail review --add-token NAME"
         ) from error
+
+
+def _session(cookie: str) -> str:
+    return f"session:{_hash(cookie)}"
 
 
 def _hash(token: str) -> str:

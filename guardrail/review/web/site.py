@@ -1,4 +1,4 @@
-"""Base of all pages: sessions, forms that only our pages can send, templates, and errors in words."""
+"""Base of all pages: who signed in, forms that only our pages can send, templates, and errors in words."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
+from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -31,8 +32,7 @@ from ..errors import (
 )
 from ..item import Candidate, plain_number
 from ..keys import ExpiringKeys
-from .accounts import Account, Accounts
-from .sessions import LIFETIME, Sessions, form_token, is_cookie, is_form_token, new_cookie
+from .accounts import LIFETIME, Account, Accounts, Sessions
 
 __all__ = [
     "FAILURES",
@@ -93,10 +93,7 @@ class SiteCall:
     """One request and the account that makes it."""
 
     def __init__(self, request: Request) -> None:
-        cookie = request.cookies.get(COOKIE, "")
-        self.is_new = not is_cookie(cookie)
-        """Whether the browser has no cookie yet."""
-        self.request, self.cookie = request, new_cookie() if self.is_new else cookie
+        self.request, self.cookie = request, request.cookies.get(COOKIE, "")
         self.signed_in: Account | None = None
         self.form = FormData()
 
@@ -159,7 +156,7 @@ class Site:
     async def _serve(self, handler: Handler, form: int, request: Request, *, signed_in: bool, admin: bool) -> Response:
         call = SiteCall(request)
         try:
-            if not call.is_new:
+            if call.cookie:
                 call.signed_in = await run_in_threadpool(self.sessions.account, call.cookie)
             if signed_in and call.signed_in is None:
                 return RedirectResponse("/sign-in", 303)
@@ -168,27 +165,22 @@ class Site:
             if form:
                 self.check_length(request, form)
                 call.form = await self._form(call, form)
-            response = await run_in_threadpool(handler, call)
+            return await run_in_threadpool(handler, call)
         except FAILURES as error:
-            response = self.error(call, problem_of(error))
+            return self.error(call, problem_of(error))
         except ClientDisconnect:  # in the middle of its form; nobody gets this response
             return Response(status_code=400)
-        if call.is_new and COOKIE not in response.headers.get("set-cookie", ""):
-            self.remember(response, call.cookie)
-        return response
 
     async def _form(self, call: SiteCall, most: int) -> FormData:
         """The fields of a form that one of our pages sent; a form of another site is refused."""
         multipart = call.request.headers.get("content-type", "").startswith("multipart/")
         if multipart and most <= LARGEST_FORM:  # not sent by our pages, and its parser logs a line for a broken one
             raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
-        form = await call.request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
-        token = form.get("form_token")
-        if call.is_new or not isinstance(token, str) or not is_form_token(token, call.cookie):
+        if not _is_ours(call.request):
             raise PageError(
-                403, "This form has expired", "Go back, reload the page and try again. Nothing was changed."
+                403, "Not from this page", "Forms are taken from pages of this address. Nothing was changed."
             )
-        return form
+        return await call.request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
 
     def check_length(self, request: Request, most: int) -> None:
         """Refuse a body that is too large before it is read; the server stops reading at its Content-Length.
@@ -206,12 +198,7 @@ class Site:
 
     def page(self, call: SiteCall, name: str, status: int = 200, **values: Any) -> HTMLResponse:
         """A template, rendered for a request."""
-        context = {
-            "account": call.signed_in,
-            "form_token": form_token(call.cookie),
-            **values,
-        }
-        return HTMLResponse(self._pages.get_template(name).render(context), status)
+        return HTMLResponse(self._pages.get_template(name).render(account=call.signed_in, **values), status)
 
     def error(self, call: SiteCall, problem: PageError) -> Response:
         """A page that says what went wrong, with what the person wrote; JSON where the browser asks for it."""
@@ -227,9 +214,18 @@ class Site:
         return response
 
     def remember(self, response: Response, cookie: str) -> None:
-        """Set the session cookie."""
-        options: dict[str, Any] = {"httponly": True, "samesite": "strict", "secure": self._https, "path": "/"}
-        response.set_cookie(COOKIE, cookie, max_age=int(LIFETIME), **options)
+        """Set the session cookie; remove it if it is empty."""
+        # Lax, so that a link in a chat opens the item: pages that are only looked at write nothing.
+        lifetime = int(LIFETIME) if cookie else 0
+        response.set_cookie(COOKIE, cookie, lifetime, httponly=True, samesite="lax", secure=self._https)
+
+
+def _is_ours(request: Request) -> bool:
+    """Whether a page of ours sent a form: browsers say which site did, and no page can make them say another."""
+    sender = request.headers.get("sec-fetch-site")  # missing over http from another machine, and in old browsers
+    if sender is not None:
+        return sender == "same-origin"
+    return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
 
 
 def problem_of(error: Exception) -> PageError:

@@ -28,7 +28,7 @@ from guardrail.review import (
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from tests.guardrail.items.test_guard import CALL, SURE, Invoice, Q, answers, as_calls, guard_of
-from tests.review_pages import REVIEWERS
+from tests.review_pages import OURS, REVIEWERS
 
 DOUBTFUL = answers({"total": 13}, {"total": 14, "tags": ["y"]}, {"tags": []}, {})
 
@@ -200,22 +200,16 @@ def test_an_audit_asks_about_every_part_of_the_original_answer(store: ReviewStor
 
 @pytest.fixture
 def post(store: ReviewStore) -> Callable[..., Any]:
-    client = TestClient(review_app(store, Accounts.from_text(REVIEWERS)), base_url="http://127.0.0.1")
-
-    def token(path: str) -> str:
-        found = re.search('name="form_token" value="([^"]+)"', client.get(path).text)
-        assert found is not None
-        return found[1]
-
-    client.post("/sign-in", data={"token": "ann-token-0123456789ab", "form_token": token("/sign-in")})
+    client = TestClient(review_app(store, Accounts.from_text(REVIEWERS)), base_url="http://127.0.0.1", headers=OURS)
+    client.post("/sign-in", data={"token": "ann-token-0123456789ab"})
 
     def posted(fields: dict[str, str]) -> tuple[str, Any]:
-        client.post("/next", data={"form_token": token("/")})
+        client.post("/next")
         (item,) = store.items()
         page = client.get(f"/items/{item.id}").text
         lease = re.search('name="lease" value="([^"]+)"', page)
         assert lease is not None
-        form = {"form_token": token(f"/items/{item.id}"), "lease": lease[1], "action": "items", **fields}
+        form = {"lease": lease[1], "action": "items", **fields}
         return page, client.post(f"/items/{item.id}/decide", data=form, follow_redirects=False)
 
     return posted

@@ -14,8 +14,9 @@ from guardrail.review import ReviewStore
 from guardrail.review.monitors import Monitors, MonitorStep
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
-from guardrail.review.web.plots import BOTTOM, RIGHT, TOP, wealth_plot
+from guardrail.review.web.pages import BOTTOM, RIGHT, TOP, wealth_plot
 from guardrail.testing import ScriptedChat, make_artifact
+from tests.review_pages import OURS
 
 ARTIFACT = make_artifact(ScriptedChat())
 ADMIN, REVIEWER = "a" * 32, "r" * 32
@@ -30,19 +31,12 @@ def store(tmp_path: Path) -> ReviewStore:
 @pytest.fixture
 def client(store: ReviewStore) -> Iterator[TestClient]:
     accounts = Accounts.from_text(f"ada:admin:{ADMIN},rob:reviewer:{REVIEWER}")
-    with TestClient(review_app(store, accounts, hosts=("testserver",))) as opened:
+    with TestClient(review_app(store, accounts, hosts=("testserver",)), headers=OURS) as opened:
         yield opened
 
 
 def sign_in(client: TestClient, token: str) -> None:
-    page = client.get("/sign-in").text
-    client.post("/sign-in", data={"form_token": form_token(page), "token": token})
-
-
-def form_token(page: str) -> str:
-    match = re.search(r'name="form_token" value="([^"]+)"', page)
-    assert match is not None
-    return match[1]
+    client.post("/sign-in", data={"token": token})
 
 
 def alarmed(store: ReviewStore, name: str) -> None:
@@ -77,17 +71,16 @@ def test_only_an_administrator_acknowledges_and_only_by_the_form(client: TestCli
     alarmed(store, "risk")
     switch = Monitors(store).switch(every=0.0)
     sign_in(client, REVIEWER)
-    token = form_token(client.get("/monitor").text)
-    assert client.post("/monitor/acknowledge", data={"form_token": token, "name": "risk"}).status_code == 403
+    assert client.post("/monitor/acknowledge", data={"name": "risk"}).status_code == 403
     client.cookies.clear()
     sign_in(client, ADMIN)
-    token = form_token(client.get("/monitor").text)
-    assert client.post("/monitor/acknowledge", data={"form_token": "forged", "name": "risk"}).status_code == 403
+    foreign = {"Sec-Fetch-Site": "cross-site"}
+    assert client.post("/monitor/acknowledge", data={"name": "risk"}, headers=foreign).status_code == 403
     assert switch.objection(0.0)
-    assert client.post("/monitor/acknowledge", data={"form_token": token, "name": "risk"}).status_code == 200
+    assert client.post("/monitor/acknowledge", data={"name": "risk"}).status_code == 200
     assert switch.objection(0.0) is None
     assert "alarm, seen" in client.get("/monitor").text
-    assert client.post("/monitor/acknowledge", data={"form_token": token, "name": "nobody"}).status_code == 400
+    assert client.post("/monitor/acknowledge", data={"name": "nobody"}).status_code == 400
     assert [event.who for event in store.trail() if event.what == "alarm_acknowledged"] == ["ada"]
 
 

@@ -108,7 +108,7 @@ if (article) {
 
   const renew = async () => {
     const form = document.querySelector("#decide");
-    const body = new URLSearchParams({ form_token: form.form_token.value, lease: form.lease.value });
+    const body = new URLSearchParams({ lease: form.lease.value });
     try {
       const answer = await fetch(`/items/${article.dataset.item}/renew`, {
         method: "POST", body, headers: { Accept: "application/json" }, redirect: "error",
