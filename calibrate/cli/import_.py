@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 from pathlib import Path
-from typing import Annotated, Any, get_args
+from typing import Annotated, Literal, get_args
 
 import numpy as np
 import typer
@@ -78,7 +78,8 @@ def import_(
         ),
     ] = "majority",
     option_scale: Annotated[
-        str | None, typer.Option(help="logit, logprob or probability.", metavar="SCALE", rich_help_panel=VALUES)
+        Literal["logit", "logprob", "probability"] | None,
+        typer.Option(help="logit, logprob or probability.", metavar="SCALE", rich_help_panel=VALUES),
     ] = None,
     right: Annotated[
         list[str] | None,
@@ -88,7 +89,8 @@ def import_(
         float | None, typer.Option(help="Labels are grades, right from here on.", rich_help_panel=VALUES)
     ] = None,
     other_labels: Annotated[
-        str | None, typer.Option(help="Third labels are: wrong, unlabelled.", metavar="HOW", rich_help_panel=VALUES)
+        Literal["wrong", "unlabelled"] | None,
+        typer.Option(help="Third labels are: wrong, unlabelled.", metavar="HOW", rich_help_panel=VALUES),
     ] = None,
 ) -> None:
     """Bring your own generations, scores and labels: a file to records that `score`, `label` and `fit` take.
@@ -116,22 +118,17 @@ def import_(
         columns=parse_map(map or ()),
         primary=chosen or "majority",
         answer=None if chosen else primary,
-        option_scale=None
-        if option_scale is None
-        else _one_of("--option-scale", option_scale, "logit", "logprob", "probability"),
+        option_scale=option_scale,
         rows=rows,
         right=tuple(right or ()),
         cut=cut,
-        other_labels=None if other_labels is None else _one_of("--other-labels", other_labels, "wrong", "unlabelled"),
+        other_labels=other_labels,
         system=system,
         model=model if identity is None else identity.model,
         provider=IMPORTED if identity is None else identity.provider,
-        temperature=plan.temperature,
-        top_p=plan.top_p,
-        max_tokens=plan.max_tokens,
-        cut_off=plan.cut_off,
-        prompt=PromptWrapping(system=plan.system, template=plan.template),
         skip_bad=skip_bad is not None,
+        prompt=PromptWrapping(system=plan.system, template=plan.template),
+        **plan.model_dump(exclude={"system", "template"}),
     )
     imported = import_documents(source, settings) if items else import_file(source, settings)
     write_bad(skipped, imported.bad)
@@ -173,13 +170,6 @@ def _name_model(path: Path, out: Path | None, model: str | None) -> None:
     header = rewrite_records(path, named).header
     print_line(f"The answers are of provider {identity.provider}, model {identity.model}.")
     finish([path], next_step(header, path))
-
-
-def _one_of(flag: str, value: str, *allowed: str) -> Any:
-    for name in allowed:
-        if value == name:
-            return name
-    raise UsageError(f"{flag} must be {' or '.join(allowed)}, got {value!r}")
 
 
 def _print_result(imported: Imported, skipped: Path, out: Path) -> set[str]:

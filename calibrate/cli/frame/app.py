@@ -136,7 +136,8 @@ class _Command(TyperCommand):
             record = parameter.get_help_record(ctx)
             if record is not None and parameter.name != "help":
                 usual = "Arguments" if parameter.param_type_name == "argument" else "Options"
-                names = re.sub(r"<list\[(\w+)\]>", r"<\1> ...", record[0]).replace(" range>", ">")
+                several = re.sub(r"<list\[(\w+)\]>", lambda found: f"<{found[1].lower()}> ...", record[0])
+                names = several.replace(" range>", ">")
                 headings.setdefault(getattr(parameter, "rich_help_panel", None) or usual, []).append((names, record[1]))
         for heading, records in headings.items():
             with formatter.section(heading):

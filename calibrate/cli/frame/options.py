@@ -111,7 +111,10 @@ def chosen_estimator(file: RecordFile, name: str | None) -> str:
 
 def share_or_smallest(text: str) -> float | str:
     """The value of `--alpha`."""
-    return text if text == "smallest" else float(text)
+    try:
+        return text if text == "smallest" else float(text)
+    except ValueError:
+        raise ValueError(f"must be a number in (0, 1) or 'smallest', got {text!r}. Write 0.1.") from None
 
 
 RespondOption = Annotated[

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from textwrap import fill
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -111,13 +112,13 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
 
 
 def print_line(text: str, style: str | None = None) -> None:
-    """Print a line of plain text, without reading markup in it."""
-    console.print(escape(text), style=style, highlight=False, soft_wrap=True)
+    """Print a sentence without reading markup in it: a terminal breaks it between words, a pipe gets one line."""
+    if console.is_terminal:  # not by rich, which parts a number and its sign, and breaks words at a hyphen
+        text = fill(text.replace(" %", "\u00a0%"), console.width, break_on_hyphens=False, break_long_words=False)
+    console.print(escape(text.replace("\u00a0", " ")), style=style, highlight=False, soft_wrap=True)
 
 
-def print_words(text: str, style: str | None = None) -> None:
-    """Print a sentence: a terminal breaks it between words; in a pipe it stays one line."""
-    console.print(escape(text), style=style, highlight=False, soft_wrap=not console.is_terminal)
+print_words = print_line
 
 
 def print_warning(text: str) -> None:

@@ -222,7 +222,7 @@ def test_bad_rows_stop_or_are_listed(tmp_path: Path) -> None:
     ("arguments", "fragment"),
     [
         (("--set", "seed=1"), "there is no setting 'seed'"),
-        (("--option-scale", "odds"), "--option-scale must be logit or logprob or probability, got 'odds'"),
+        (("--option-scale", "odds"), "'odds' is not one of 'logit', 'logprob', 'probability'"),
         (("--map", "answr=x"), "Did you mean 'answer'?"),
         (("--set", "template=x"), "exactly once"),
     ],
