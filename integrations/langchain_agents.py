@@ -18,10 +18,13 @@ How it works, in the order of a step:
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections import OrderedDict
+from collections.abc import Awaitable, Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from threading import Lock
 from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
 from uuid import uuid4
 
@@ -55,7 +58,7 @@ from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types
 from ._agents.gates import AgentGate, GateSettings
 from ._agents.held import Note, ToolCallOrder, pack, unpack
 from ._agents.unsure import VERDICTS, CallCheck
-from ._agents.verdicts import VerdictStore
+from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from .langgraph_review import ask
 
 if TYPE_CHECKING:
@@ -288,7 +291,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         order = _order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return _with_edit_note(handler(_edited(request, order)), order, request.tool_call["id"])
+        with _once(request, order) as first:
+            result = handler(_edited(request, order)) if first else _ran_already(request)
+        return _with_edit_note(result, order, request.tool_call["id"])
 
     async def awrap_tool_call(
         self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], Awaitable[ToolMessage | Command[Any]]]
@@ -297,7 +302,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         order = _order_of(request, self._gate.artifacts.exempt)
         if isinstance(order, ToolMessage):
             return order
-        return _with_edit_note(await handler(_edited(request, order)), order, request.tool_call["id"])
+        with _once(request, order) as first:
+            result = await handler(_edited(request, order)) if first else _ran_already(request)
+        return _with_edit_note(result, order, request.tool_call["id"])
 
 
 def _decided(state: Mapping[str, Any]) -> Note | None:
@@ -344,6 +351,38 @@ def _order_of(request: ToolCallRequest, exempt: Collection[str]) -> ToolCallOrde
     if order.decision == "respond":
         return _tool_message(call, str(order.message), "success")
     return order
+
+
+_decided_runs: OrderedDict[str, None] = OrderedDict()
+"""Ids of decided calls that run or have run in this process, the newest last."""
+_lock = Lock()
+
+
+@contextmanager
+def _once(request: ToolCallRequest, order: ToolCallOrder) -> Iterator[bool]:
+    """Whether this run carries a person's decision out: of two that are resumed at once, the first to come here does.
+
+    LangGraph has no lease on a thread, and another process is not seen. A tool that failed may run again.
+    """
+    call_id, decided = str(request.tool_call["id"]), order.decision in ("approve", "edit")
+    with _lock:
+        first = not decided or call_id not in _decided_runs
+        if decided and first:
+            _decided_runs[call_id] = None
+        while len(_decided_runs) > MOST_IN_MEMORY:
+            _decided_runs.popitem(last=False)
+    try:
+        yield first
+    except BaseException:
+        if decided and first:
+            _decided_runs.pop(call_id, None)
+        raise
+
+
+def _ran_already(request: ToolCallRequest) -> ToolMessage:
+    name = request.tool_call["name"]
+    said = f"Another run of this conversation took up this call of {name}, so it was not run again."
+    return _tool_message(cast("Mapping[str, Any]", request.tool_call), said, "error")
 
 
 def _edited(request: ToolCallRequest, order: ToolCallOrder) -> ToolCallRequest:

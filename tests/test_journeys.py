@@ -114,20 +114,76 @@ def test_a_file_with_scores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     assert written.outcome.n_accepted > 200
 
 
-def test_an_agent_with_tools(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+MY_APP = """
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+
+SYSTEM = "You are the shop's assistant."
+chat = ChatOpenAI(model="shop-1", base_url="{url}", api_key="none", max_retries=0)
+paid = []
+
+@tool
+def orders(customer: str) -> str:
+    "List the orders of a customer."
+    return "17"
+
+@tool
+def refund(order: str, amount: int, note: str) -> str:
+    "Refund an order."
+    paid.append((order, amount))
+    return f"refunded {{amount}}"
+"""
+"""An application with a model, a prompt and tools that this project has never seen."""
+
+
+def shop(question: str, temperature: float, place: int) -> dict[str, Any]:
+    """Refunds what is asked for, with a new note each time; guesses the amount where the customer names none."""
+    number = question.rpartition(" ")[2]
+    if not question.startswith("Refund"):
+        return {"role": "assistant", "content": f"Hello {place if temperature else 0}"}
+    amount = int(number) if "all" not in question else 10 * (place % 4 if temperature else 9)
+    call = {"name": "refund", "arguments": json.dumps({"order": number, "amount": amount, "note": f"note {place}"})}
+    tool_call = {"id": f"call_{place}", "type": "function", "function": call}
+    return {"role": "assistant", "content": None, "tool_calls": [tool_call]}
+
+
+def test_an_agent_with_tools_its_own_model_and_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
+    pytest.importorskip("langchain_openai")
+    from guardrail.review import Decision
+    from tests.integrations.openai.scripted_server import Served
+
     monkeypatch.chdir(tmp_path)
-    names = follow("start/agent.md")
-    printed = capsys.readouterr().out
-    assert "Sent 12 euros to Bob Stone.\n" in printed, "nobody was asked"
-    assert "transfer: to " in printed
-    assert len([result for result in names["done"] if result is not None]) > 70
-    names["store"].close()
-    state = names["agent"].get_state(names["thread"])
-    assert not state.next  # the approved call ran, and the agent finished
-    assert state.values["messages"][-1].text == "Sent 40 euros to Alex Meyer."
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "my_app", raising=False)
+    first, learn, second = BLOCK.findall((DOCS / "start/agent.md").read_text(encoding="utf-8"))
+    served, names = Served(shop), dict[str, Any]()
+    try:
+        Path("my_app.py").write_text(MY_APP.format(url=served.url), encoding="utf-8")
+        exec(compile(first[1], "docs/start/agent.md, block 1", "exec"), names)
+        store, paid = names["bridge"].store, sys.modules["my_app"].paid
+        asked = [f"Refund order {n}" if n % 6 else f"Refund it all {n}" for n in range(1, 73)]
+        threads: list[Any] = [{"configurable": {"thread_id": text}} for text in asked]
+        for text, thread in zip(asked, threads, strict=True):
+            assert len(names["ask"](text, thread)) == 1, "every refund waits"
+            assert names["go_on"](thread) is None
+        while lease := store.claim("ann"):  # what a clear request says is right; a guess is not
+            store.decide(lease, Decision(action="approve" if "order" in lease.item.content.question else "reject"))
+        ended = [names["go_on"](thread)["messages"][-1].text for thread in threads]
+        assert (set(ended), len(paid)) == ({"Done."}, 60)
+        assert CliRunner().invoke(app, shlex.split(learn[1])[1:]).exit_code == 0
+        exec(compile(second[1], "docs/start/agent.md, block 3", "exec"), names)
+        clear, unclear = ({"configurable": {"thread_id": name}} for name in ("clear", "unclear"))
+        assert names["ask"]("Refund order 99", clear) == [], "nobody is asked"
+        assert paid[-1] == ("99", 99)
+        (item,) = names["ask"]("Refund it all 98", unclear)
+        store.decide(store.claim("ann", item=item.id), Decision(action="answer", text="Which amount?"))
+        assert names["go_on"](unclear)["messages"][-1].text == "Which amount?"
+        assert len(paid) == 61
+        store.close()
+    finally:
+        served.close()
+        sys.modules.pop("my_app", None)
 
 
 def test_pinned_tools_of_a_server_are_those_that_were_calibrated() -> None:
@@ -199,8 +255,7 @@ def test_every_page_is_in_the_navigation_and_journeys_begin_with_one_screen() ->
     assert "not in a registry yet: every `pip install '.[EXTRA]'`" in (DOCS / pages[0]).read_text(encoding="utf-8")
     for section in CONFIG["nav"]:
         first = next(iter(section.values()))[0]
-        screens = 2 if first == "start/agent.md" else 1  # a whole cold start: collect, decide, fit, guard
-        assert len((DOCS / first).read_text(encoding="utf-8").splitlines()) <= 45 * screens, first
+        assert len((DOCS / first).read_text(encoding="utf-8").splitlines()) <= 45, first
 
 
 def test_the_index_leads_to_every_page_and_example() -> None:

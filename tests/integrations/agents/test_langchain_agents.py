@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Barrier
 from typing import Any, ClassVar, cast
 
 import pytest
@@ -198,6 +200,43 @@ def test_an_approved_call_runs_once_as_it_was() -> None:
         {"name": "transfer", "decision": "approve"}
     ]
     assert model.made == 10
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_of_two_runs_resumed_at_once_one_carries_the_decision_out(fails: bool) -> None:
+    """LangGraph lets both go on from one checkpoint, and the customer paid twice. A call that failed may run again."""
+    met, ran = Barrier(2, timeout=30), []
+
+    @tool
+    def transfer(to: str, amount: int) -> str:
+        """Send money."""
+        ran.append(amount)
+        if fails and len(ran) == 1:
+            raise ConnectionError("bank is down")
+        return "sent"
+
+    class Meeting(AgentMiddleware[Any, Any, Any]):
+        def wrap_tool_call(self, request: Any, handler: Any) -> Any:
+            if not fails:
+                met.wait()
+            return handler(request)
+
+    model = AgentChat(steps={("pay", 0): [sending(n) for n in (40, 1, 2, 3, 4)], ("pay", 1): ["Paid."]})
+    agent = agent_of(model, [Meeting(), gate(model)], tools=[balance, transfer, TOOLS[2]])
+    config: Any = {"configurable": {"thread_id": "twice"}}
+    agent.invoke({"messages": "pay"}, config)
+    approve = deciding({"type": "approve"})
+    if fails:
+        with pytest.raises(ConnectionError):
+            agent.invoke(approve, config)
+        results = [agent.invoke(None, config)]
+    else:
+        with ThreadPoolExecutor(2) as pool:
+            results = list(pool.map(lambda _: agent.invoke(approve, config), range(2)))
+    assert ran == ([40, 40] if fails else [40])
+    said = sorted(m.text for result in results for m in result["messages"] if m.type == "tool")
+    assert said == (["sent"] if fails else [said[0], "sent"])
+    assert fails or said[0].startswith("Another run of this conversation took up this call of transfer")
 
 
 def test_an_edited_call_runs_as_edited_and_the_model_is_told() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from collections.abc import Callable
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
@@ -45,7 +46,8 @@ def words(message: dict[str, Any]) -> list[str]:
 class Upstream:
     """A scripted model behind `complete`, and behind an HTTP server."""
 
-    def __init__(self) -> None:
+    def __init__(self, answer: Callable[[str, float, int], dict[str, Any]] = message_of) -> None:
+        self.answer = answer
         self.calls: list[dict[str, Any]] = []
         self.broken = False
         self._lock = threading.Lock()
@@ -55,7 +57,9 @@ class Upstream:
             place = sum(bool(call.get("temperature")) for call in self.calls)
             self.calls.append(request)
         question = next(message["content"] for message in reversed(request["messages"]) if message["role"] == "user")
-        message = message_of(question, request.get("temperature", 1), place)
+        message = self.answer(question, request.get("temperature", 1), place)
+        if request["messages"][-1]["role"] == "tool":
+            message = {"role": "assistant", "content": "Done."}
         finish = "tool_calls" if message.get("tool_calls") else "stop"
         listed: list[dict[str, Any]] = [
             {"token": word, "logprob": -0.1, "bytes": None, "top_logprobs": []} for word in words(message)
@@ -79,8 +83,8 @@ class Upstream:
 class Served:
     """A scripted OpenAI-compatible server."""
 
-    def __init__(self) -> None:
-        self.upstream = Upstream()
+    def __init__(self, answer: Callable[[str, float, int], dict[str, Any]] = message_of) -> None:
+        self.upstream = Upstream(answer)
         upstream = self.upstream
 
         class Handler(BaseHTTPRequestHandler):
