@@ -21,6 +21,7 @@ from guardrail.errors import UsageError
 from guardrail.gate import accepts
 from guardrail.items.spec import ITEMS, ItemFigures
 from guardrail.outcome import CERTIFIED, Feasible, Infeasible
+from guardrail.specs import EstimatorSpec
 from guardrail.types import Frozen
 
 from .binding import hashes_of_fit, made, narrowed_plan, refuse_fitted, turns_of_records, unlike
@@ -194,32 +195,22 @@ def fit_artifact(
             repeats=settings.repeats,
             without_failed=settings.without_failed,
         )
-    rule = rule or CERTIFIED
-    used = file.records if part is None else table_of(part)
-    if (named := file.header.estimators.get(score)) is not None:
-        used = without_ranked(named, used, groups=groups)
-    if groups == "cluster":
-        # A rule that reads dependent items takes them all; the others get one of each cluster.
-        used = all_grouped(used) if rule_named(rule).reads_groups else one_per_cluster(used)
-    if settings.repeats == "once":
-        used = one_per_question(used)
-    header = file.header
+    rule, header = rule or CERTIFIED, file.header
     if header.correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
-    # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
-    refuse_contradictions(file.records)
-    n_failed = refuse_failed(used, score, allowed=settings.without_failed)
-    scored = arrays(used, score)
-    usable = used.take(used.usable(score))
-    spec = header.estimators.get(score)
-    if spec is None:
+    if (spec := header.estimators.get(score)) is None:
         raise UsageError(
             f"the header of {file.path} does not describe the score {score!r} (it has "
             f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
             f"{estimator_flags(score)}"
         )
+    # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
+    refuse_contradictions(file.records)
+    used = _used(file.records if part is None else table_of(part), spec, rule, groups, settings.repeats)
+    n_failed = refuse_failed(used, score, allowed=settings.without_failed)
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, score)
+    scored = arrays(used, score)
     calibration = CalibrationScores(
         uncertainty=array("d", scored.uncertainty.tobytes()),
         error=array("b", scored.error.tobytes()),
@@ -235,11 +226,20 @@ def fit_artifact(
         prompt=header.prompt,
         estimator=spec,
         correctness=header.correctness,
-        data=_fingerprint(file, used, usable, scored, n_failed, settings.choice),
+        data=_fingerprint(file, used, used.take(used.usable(score)), scored, n_failed, settings.choice),
         outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
         fingerprint=header.probe.greedy if header.probe is not None else None,
     )
+
+
+def _used(records: RecordTable, spec: EstimatorSpec, rule: str | Rule, groups: Groups, repeats: Repeats) -> RecordTable:
+    """The records that a fit reads: without those that the score ranks by, one of each cluster and of each question."""
+    used = without_ranked(spec, records, groups=groups)
+    if groups == "cluster":
+        # A rule that reads dependent items takes them all; the others get one of each cluster.
+        used = all_grouped(used) if rule_named(rule).reads_groups else one_per_cluster(used)
+    return one_per_question(used) if repeats == "once" else used
 
 
 def refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> None:
