@@ -17,13 +17,13 @@ from pathlib import Path
 from statistics import fmean
 
 from benchmarks.published import import_published
-from calibrate.candidate_sets import Judged, Population, fit_candidates, judge_candidates
+from calibrate.candidate_sets import Judged, fit_candidates, judge_candidates
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.records import RecordFile
 from calibrate.pipeline import fit_artifact
 from calibrate.scoring.scores import score_records
 from guardrail.errors import UsageError
-from guardrail.review.candidates import CandidateRule, ranked, shown_answers
+from guardrail.review.candidates import CandidateRule, Population, ranked, shown_answers
 from guardrail.uncertainty import make_estimator as make
 
 FILES = (("triviaqa-20samples.jsonl", "token_f1"), ("gsm8k-13variants.jsonl", "numeric"))

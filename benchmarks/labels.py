@@ -77,7 +77,7 @@ def data_sets(folder: Path) -> Iterator[Questions]:
     for pool in recorded_pools(folder):
         for score, values in pool.uncertainty.items():
             if score != "MSP" and (pool.dataset != "MMLU-Pro" or pool.model == "gpt-4.1"):
-                yield _recorded(f"{pool.dataset}, {pool.model}", score, np.asarray(values), np.asarray(pool.error))
+                yield _recorded(f"{pool.dataset}, {pool.model}", score, values, pool.error)
     for name, title, read in (
         ("cruxeval", "CRUXEval, 10 samples", _votes),
         ("intercode-observation", "InterCode SQL, 5 runs", _runs),

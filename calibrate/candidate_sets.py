@@ -5,14 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
-
-import numpy as np
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.decision import ThresholdGate
 from guardrail.errors import UsageError
-from guardrail.review.candidates import CandidateRule, ranked, shown_answers
+from guardrail.review.candidates import CandidateRule, Population, ranked, shown_answers
 from guardrail.uncertainty import from_spec
 from guardrail.verdict import Verdict
 
@@ -20,12 +17,11 @@ from .correctness import BatchRule, CorrectnessRule
 from .data.progress import silent
 from .data.records import RecordFile
 from .fitting import DEFAULT_DELTA
-from .rules.certificate import tail, upper_bound
+from .rules.certificate import upper_bound
+from .rules.count import count_threshold
 from .rules.counts import check_share
 
 __all__ = ["Judged", "fit_candidates", "judge_candidates", "quantile"]
-
-Population = Literal["held_back", "all"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,10 +135,8 @@ def fit_candidates(
 def quantile(scores: Sequence[float], epsilon: float, delta: float) -> float:
     """The tolerance limit: with probability 1 - delta at most the share epsilon of new scores lies above it.
 
-    The (n - m)-th smallest score, m the largest number with ``P(Bin(n, epsilon) <= m) <= delta``; infinite where there
-    is none.
+    `count_threshold` from above: the (m + 1)-th largest score, m the largest number with P(Bin(n, epsilon) <= m) <=
+    delta; infinite where there is none.
     """
-    n = len(scores)
-    p = tail(np.arange(n), np.full(n, n), epsilon)
-    allowed = int(np.searchsorted(p, delta * (1 + 1e-9), side="right"))
-    return sorted(scores)[n - allowed] if allowed else math.inf
+    limit = count_threshold([-score for score in scores], epsilon, delta)
+    return math.inf if limit is None else -limit

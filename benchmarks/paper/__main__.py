@@ -6,79 +6,58 @@ Without DIR, or where it lacks a file, the tables on recorded outputs stay as th
 from __future__ import annotations
 
 import argparse
+import io
 import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 
-from benchmarks.paper.figure import STYLES, risk_retention
+import numpy as np
+from PIL import Image
+
 from benchmarks.paper.markdown import across, beside, compact, form, table, with_blocks
-from benchmarks.paper.pools import Pool, pairs, recorded_pools, simulated_pools
+from benchmarks.paper.pools import pairs, recorded_pools, simulated_pools
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, RISK_LEVELS, SIZES
-from benchmarks.paper.protocol import METHODS, VARIANTS, Held, Row, average, held, run
+from calibrate.report.paper import FIGURE, PaperPool, PaperRow, PaperTables, average, paper_tables
+from calibrate.rules import Feasible, certified
 from guardrail.errors import UsageError
 
-__all__ = ["experiments", "main"]
+__all__ = ["Held", "held", "main"]
 
-ALPHAS = (0.05, 0.075, 0.1, 0.125, 0.15, 0.175, 0.2, 0.225, 0.25)
-"""Targets of the figure; every second one is a row of the table of risk levels."""
-CALIBRATIONS = (100, 250, 500, 1_000, 1_500)
 HELD_DELTA, HELD_RUNS = 0.1, 300
 
 
-def experiments(pools: Sequence[Pool], *, splits: int, seed: int) -> dict[str, list[Row]]:
-    """The paper's experiments on the first score of each pool, one list of rows an experiment; means over models.
+@dataclass(frozen=True, slots=True)
+class Held:
+    """What `certified` did on one pool at one n and alpha."""
 
-    Sizes that leave less than a quarter of a pool to test on are left out.
-    """
-    shown = {label: METHODS[label] for label in STYLES}
-    rows: dict[str, list[Row]] = {"main": [], "levels": [], "sizes": [], "ablation": []}
-    for number, pool in enumerate(pools, start=1):
-        print(f"\r{number} of {len(pools)} pools", end="", file=sys.stderr, flush=True)
-        rows["main"] += run(pool, METHODS, splits=splits, seed=seed)
-        rows["levels"] += run(pool, shown, ALPHAS, splits=splits, seed=seed)
-        rows["ablation"] += run(pool, VARIANTS, splits=splits, seed=seed)
-        for n in CALIBRATIONS:
-            if 4 * n <= 3 * pool.error.size:
-                rows["sizes"] += run(pool, {f"{n:,}": METHODS["A-CRC-QA"]}, n=n, splits=splits, seed=seed)
-    print(file=sys.stderr)
-    return rows | {
-        "pairs": average(rows["main"], lambda row: (row.dataset, row.model, row.label)),
-        **{
-            name: average(rows[name], lambda row: (row.dataset, row.label, row.alpha))
-            for name in ("main", "levels", "sizes", "ablation")
-        },
-    }
+    pool: PaperPool
+    n: int
+    alpha: float
+    acceptance: float
+    """Mean accepted share of the pool, 0 where there is no threshold."""
+    false: float
+    """Share of calibrations whose threshold has an error rate above alpha in the pool."""
 
 
-def estimators(pools: Sequence[Pool], *, splits: int, seed: int) -> list[Row]:
-    """A-CRC by score, a row for each model and score."""
-    rows = [
-        row
-        for pool in pools
-        for score in pool.uncertainty
-        for row in run(pool, {score: METHODS["A-CRC-QA"]}, score=score, splits=splits, seed=seed)
-    ]
-    return average(rows, lambda row: (row.dataset, row.model, row.label))
-
-
-def levels(rows: Sequence[Row], label: str) -> list[Row]:
-    """The rows of one method at the paper's five targets, labelled by the target."""
-    return [replace(row, label=f"{row.alpha:.2f}") for row in rows if row.label == label and row.alpha in ALPHAS[::2]]
-
-
-def overall(rows: Sequence[Row]) -> str:
-    """Means over all pairs, a line a method."""
-    means = average(rows, lambda row: (row.label,))
-    worst = {row.label: max(other.violations for other in rows if other.label == row.label) for row in means}
-    body = []
-    for row in means:
-        body.append([row.label, f"{100 * row.acceptance:.1f}", f"{100 * row.power:.1f}", f"{100 * row.violations:.0f}"])
-        body[-1] += [f"{100 * worst[row.label]:.0f}", f"{100 * row.infeasible:.0f}"]
-    return table(["method", "AR", "Power", "VR", "largest VR of a pair", "IF"], body, 1)
+def held(pool: PaperPool, n: int, alpha: float, delta: float, runs: int, seed: int = 0) -> Held:
+    """Draw calibrations from a pool with replacement: they are independent, and the pool's error rate is the truth."""
+    u = next(iter(pool.uncertainty.values()))
+    order = np.argsort(u, kind="stable")
+    u, wrong = u[order], pool.error[order]
+    errors = np.append(0, np.cumsum(wrong))
+    rng, accepted, false = np.random.default_rng([seed, n]), 0.0, 0
+    for _ in range(runs):
+        drawn = np.sort(rng.integers(0, u.size, n))
+        outcome = certified(u[drawn], wrong[drawn], alpha, delta)
+        if isinstance(outcome, Feasible):
+            k = int(np.searchsorted(u, outcome.threshold, side="right"))
+            accepted += k / u.size
+            false += errors[k] > alpha * k
+    return Held(pool, n, alpha, accepted / runs, false / runs)
 
 
 def certificates(cells: Sequence[Held]) -> str:
@@ -97,6 +76,37 @@ def certificates(cells: Sequence[Held]) -> str:
     return f"{rows}\n\nCells above delta + 3 standard errors ({100 * limit:.1f} %): {above} of {len(cells)}."
 
 
+def tables(pools: Sequence[PaperPool], names: Sequence[str], *, splits: int, seed: int) -> PaperTables:
+    """The paper's experiments on the pools; each is counted in the terminal."""
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        print(f"\r{done} of {total} pools", end="\n" if done == total else "", file=sys.stderr, flush=True)
+
+    return paper_tables(pools, names, splits=splits, seed=seed, progress=progress)
+
+
+def levels(paper: PaperTables, label: str) -> list[PaperRow]:
+    """The rows of one method at the paper's targets, labelled by the target."""
+    return [row.model_copy(update={"label": f"{row.alpha:.2f}"}) for row in paper.rows[FIGURE] if row.label == label]
+
+
+def overall(rows: Sequence[PaperRow]) -> str:
+    """Means over all pairs, a line a method."""
+    body = []
+    for label in dict.fromkeys(row.label for row in rows):
+        own = [row for row in rows if row.label == label]
+        rates = [[row.acceptance.value, row.power.value if row.power else 0.0] for row in own]
+        violations = [row.violation_rate.value for row in own]
+        body.append([label, *(f"{100 * fmean(column):.1f}" for column in zip(*rates, strict=True))])
+        body[-1] += [f"{100 * fmean(violations):.0f}", f"{100 * max(violations):.0f}"]
+        body[-1].append(f"{100 * fmean(row.infeasible_rate.value for row in own):.0f}")
+    return table(["method", "AR", "Power", "VR", "largest VR of a pair", "IF"], body, 1)
+
+
+COLUMNS = ["SCER", "AR", "Power", "VR", "IF"]
+SCORES = ["AUROC", "SCER", "AR", "Power"]
+
+
 def recorded_blocks(folder: Path, *, splits: int, seed: int) -> tuple[dict[str, str], bytes]:
     """The tables and the figure on recorded outputs.
 
@@ -105,42 +115,36 @@ def recorded_blocks(folder: Path, *, splits: int, seed: int) -> tuple[dict[str, 
     """
     pools = pairs(folder)
     others = recorded_pools(folder)
-    rows = experiments(pools, splits=splits, seed=seed)
+    paper = tables(pools, ["main", "sizes", "ablation", FIGURE], splits=splits, seed=seed)
     cells = [
         held(pool, n, alpha, HELD_DELTA, HELD_RUNS, seed)
         for n in (100, 300, 1_000)
         for alpha in (0.1, 0.15, 0.2)
         for pool in pools
     ]
-    columns = ["SCER", "AR", "Power", "VR", "IF"]
     return {
-        "recorded overall": overall(rows["pairs"]),
-        "recorded main": form(rows["main"], columns, "method"),
-        "recorded pairs": compact(rows["pairs"]),
-        "recorded levels": form(levels(rows["levels"], "A-CRC-QA"), columns, "alpha"),
-        "recorded levels certified": across(levels(rows["levels"], "certified"), columns),
-        "recorded scores": form(
-            estimators(others, splits=splits, seed=seed), ["AUROC", "SCER", "AR", "Power"], "score"
-        ),
-        "recorded sizes": form(rows["sizes"], ["SCER ± sd", "AR", "VR", "IF"], "n"),
-        "recorded ablation": form(rows["ablation"], ["SCER", "AR", "VR"], "variant"),
+        "recorded overall": overall(paper.rows["main"]),
+        "recorded main": form(average(paper.rows["main"], over_models=True), COLUMNS, "method"),
+        "recorded pairs": compact(paper.rows["main"]),
+        "recorded levels": form(levels(paper, "A-CRC-QA"), COLUMNS, "alpha"),
+        "recorded levels certified": across(levels(paper, "certified"), COLUMNS),
+        "recorded scores": form(tables(others, ["scores"], splits=splits, seed=seed).rows["scores"], SCORES, "score"),
+        "recorded sizes": form(paper.rows["sizes"], ["SCER ± sd", "AR", "VR", "IF"], "n"),
+        "recorded ablation": form(paper.rows["ablation"], ["SCER", "AR", "VR"], "variant"),
         "recorded certificates": certificates(cells),
-    }, risk_retention(rows["levels"])
+    }, paper.figure().png
 
 
-def simulated_blocks(pools: Sequence[Pool], *, splits: int, seed: int) -> tuple[dict[str, str], bytes]:
+def simulated_blocks(pools: Sequence[PaperPool], *, splits: int, seed: int) -> tuple[dict[str, str], bytes]:
     """The tables beside the printed ones, and the figure, on populations with the paper's accuracy and AUROC."""
-    rows = experiments(pools, splits=splits, seed=seed)
-    scores = estimators(pools, splits=splits, seed=seed)
+    paper = tables(pools, ["main", "scores", "sizes", "ablation", FIGURE], splits=splits, seed=seed)
     return {
-        "simulated main": beside(rows["pairs"], MAIN, ["SCER", "AR", "Power", "VR"], "method"),
-        "simulated levels": beside(
-            levels(rows["levels"], "A-CRC-QA"), RISK_LEVELS, ["SCER", "AR", "Power", "VR", "IF"], "alpha"
-        ),
-        "simulated scores": beside(scores, ESTIMATORS, ["AUROC", "SCER", "AR", "Power"], "score"),
-        "simulated sizes": beside(rows["sizes"], SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n"),
-        "simulated ablation": beside(rows["ablation"], ABLATION, ["SCER", "AR", "VR"], "variant"),
-    }, risk_retention(rows["levels"])
+        "simulated main": beside(paper.rows["main"], MAIN, ["SCER", "AR", "Power", "VR"], "method"),
+        "simulated levels": beside(levels(paper, "A-CRC-QA"), RISK_LEVELS, COLUMNS, "alpha"),
+        "simulated scores": beside(paper.rows["scores"], ESTIMATORS, SCORES, "score"),
+        "simulated sizes": beside(paper.rows["sizes"], SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n"),
+        "simulated ablation": beside(paper.rows["ablation"], ABLATION, ["SCER", "AR", "VR"], "variant"),
+    }, paper.figure().png
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -163,7 +167,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         print(f"The tables on recorded outputs stay as they are: {missing}")
     for name, blocks, picture in results:
         page.write_text(with_blocks(page.read_text(encoding="utf-8"), blocks), encoding="utf-8")
-        (arguments.docs / "images" / f"paper-{name}.png").write_bytes(picture)
+        image = Image.open(io.BytesIO(picture)).quantize(128)  # a quarter of the size
+        image.save(arguments.docs / "images" / f"paper-{name}.png", optimize=True)
     print(f"wrote {page} in {time.monotonic() - began:.0f} s")
 
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.paper.printed import Printed
-from benchmarks.paper.protocol import Row
+from calibrate.evaluation.evaluate import Estimate
+from calibrate.report.paper import PaperRow
 from guardrail.errors import UsageError
 
 __all__ = ["across", "beside", "compact", "form", "table", "with_blocks"]
@@ -19,11 +20,12 @@ def table(head: Sequence[str], rows: Sequence[Sequence[str]], text_columns: int)
     return "\n".join("|" + "|".join(row) + "|" for row in (head, rule, *rows))
 
 
-def _number(value: float | None, digits: int, scale: float = 1.0) -> str:
-    return NONE if value is None else f"{scale * value:.{digits}f}"
+def _number(value: Estimate | float | None, digits: int, scale: float = 1.0) -> str:
+    number = value.value if isinstance(value, Estimate) else value
+    return NONE if number is None else f"{scale * number:.{digits}f}"
 
 
-def _ours(row: Row, column: str) -> str:
+def _ours(row: PaperRow, column: str) -> str:
     return {
         "AUROC": _number(row.auroc, 3),
         "accuracy": _number(row.accuracy, 3),
@@ -31,8 +33,8 @@ def _ours(row: Row, column: str) -> str:
         "SCER ± sd": _number(row.scer, 3) + ("" if row.scer_sd is None else f"±{row.scer_sd:.3f}"),
         "AR": _number(row.acceptance, 1, 100),
         "Power": _number(row.power, 1, 100),
-        "VR": _number(row.violations, 0, 100),
-        "IF": _number(row.infeasible, 0, 100),
+        "VR": _number(row.violation_rate, 0, 100),
+        "IF": _number(row.infeasible_rate, 0, 100),
     }[column]
 
 
@@ -50,7 +52,7 @@ def _theirs(row: Printed | None, column: str) -> str:
     }[column]
 
 
-def form(rows: Sequence[Row], columns: Sequence[str], label: str) -> str:
+def form(rows: Sequence[PaperRow], columns: Sequence[str], label: str) -> str:
     """Ours in the form of the paper's tables; the model stands in a column where rows have one."""
     with_model = any(row.model is not None for row in rows)
     head = ["data", *(["model"] if with_model else []), label, *columns]
@@ -61,7 +63,7 @@ def form(rows: Sequence[Row], columns: Sequence[str], label: str) -> str:
     return table(head, body, 2 + with_model)
 
 
-def beside(rows: Sequence[Row], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
+def beside(rows: Sequence[PaperRow], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
     """`form` with cells of "printed/ours"; a row that the paper does not have stands without printed figures."""
     theirs = {(p.dataset, p.model, p.label): p for p in printed}
     with_model = any(row.model is not None for row in rows)
@@ -74,7 +76,7 @@ def beside(rows: Sequence[Row], printed: Sequence[Printed], columns: Sequence[st
     return table(head, body, 2 + with_model)
 
 
-def across(rows: Sequence[Row], columns: Sequence[str]) -> str:
+def across(rows: Sequence[PaperRow], columns: Sequence[str]) -> str:
     """A line a data set and a column a label; the quantities of a cell are separated by "/"."""
     labels = list(dict.fromkeys(row.label for row in rows))
     cells = {(row.dataset, row.label): "/".join(_ours(row, column) for column in columns) for row in rows}
@@ -83,21 +85,21 @@ def across(rows: Sequence[Row], columns: Sequence[str]) -> str:
     return table(["data", *labels], body, 1)
 
 
-def compact(rows: Sequence[Row]) -> str:
+def compact(rows: Sequence[PaperRow]) -> str:
     """The main table with a line a pool and a column a method: AR/SCER/VR."""
     labels = list(dict.fromkeys(row.label for row in rows))
-    pools: dict[tuple[str, str], dict[str, Row]] = {}
+    pools: dict[tuple[str, str], dict[str, PaperRow]] = {}
     for row in rows:
         pools.setdefault((row.dataset, row.model or ""), {})[row.label] = row
     body = []
     for (dataset, model), by_label in pools.items():
         first = by_label[labels[0]]
-        cells = [dataset, model, f"{first.n:,}", _ours(first, "accuracy"), _ours(first, "AUROC")]
+        cells = [dataset, model, f"{first.n_calibration:,}", _ours(first, "accuracy"), _ours(first, "AUROC")]
         body.append(cells + [_cell(by_label[label]) for label in labels])
     return table(["data", "model", "n", "accuracy", "AUROC", *labels], body, 2)
 
 
-def _cell(row: Row) -> str:
+def _cell(row: PaperRow) -> str:
     return "nothing" if row.scer is None else "/".join(_ours(row, column) for column in ("AR", "SCER", "VR"))
 
 

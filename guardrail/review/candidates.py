@@ -28,7 +28,7 @@ from ..files import Persisted
 from ..types import Frozen
 from ..verdict import Verdict
 
-__all__ = ["CandidateRule", "CandidateSet", "ranked", "shown_answers"]
+__all__ = ["CandidateRule", "CandidateSet", "Population", "ranked", "shown_answers"]
 
 Population = Literal["held_back", "all"]
 

@@ -29,7 +29,7 @@ def test_the_tables_are_written_between_the_marks(tmp_path: Path, monkeypatch: p
     assert text.startswith("before\n")
     assert text.endswith("after\n")
     assert "old" not in text
-    assert text.count("CoQA, Qwen2.5-7B (simulated)") == 2  # two alphas
+    assert text.count("CoQA, Qwen2.5-7B (simulated)") == 1  # one alpha
 
 
 def test_segments_are_compared_on_the_same_test_questions() -> None:

@@ -13,11 +13,9 @@ import numpy as np
 import pytest
 
 from benchmarks.paper import __main__ as command
-from benchmarks.paper.figure import STYLES
 from benchmarks.paper.markdown import across, beside, compact, form, with_blocks
 from benchmarks.paper.pools import (
     PAIRS,
-    Pool,
     pairs,
     read_confidences,
     read_options,
@@ -26,10 +24,12 @@ from benchmarks.paper.pools import (
     simulated_pools,
 )
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
-from benchmarks.paper.protocol import METHODS, Method, Row, auroc, average, held, run
+from calibrate.evaluation.evaluate import Estimate
 from calibrate.evaluation.planning import Binormal
+from calibrate.report.paper import PaperPool, PaperRow
 from calibrate.rules import Feasible
 from calibrate.rules.plug_in import acrc
+from calibrate.scoring.metrics import auroc
 from guardrail.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -113,7 +113,7 @@ def test_simulated_pools_have_the_printed_accuracy_and_auroc() -> None:
     pools = simulated_pools(2, items=20_000)
     assert [pool.model for pool in pools[:3]] == ["LLaMA-3.1-8B", "LLaMA-3.1-8B", "Qwen2.5-7B"]
     for pool, population in zip(pools[::2], POPULATIONS, strict=True):
-        assert 1 - pool.error.mean() == pytest.approx(population.accuracy, abs=0.018)  # 5 sd
+        assert 1 - np.mean(pool.error) == pytest.approx(population.accuracy, abs=0.018)  # 5 sd
         areas = [auroc(scores, pool.error) for scores in pool.uncertainty.values()]
         assert areas == [pytest.approx(value, abs=0.018) for value in population.auroc.values()]
     assert not np.array_equal(pools[0].error, pools[1].error)
@@ -138,7 +138,7 @@ def test_option_files() -> None:
     assert pool.uncertainty["PE"][0] == pytest.approx(-sum(x * math.log(x) for x in p))
     assert pool.uncertainty["MSP"][0] == pytest.approx(1 - max(p))
     error = pool.error
-    assert (error.size, error[0], pool.n_calibration) == (2000, 0, 1000)
+    assert (error.size, error[0]) == (2000, 0)
     assert 0.1 < error.mean() < 0.2
 
 
@@ -172,7 +172,6 @@ def test_sample_files(tmp_path: Path) -> None:
 def test_bundled_sample_files() -> None:
     trivia = read_samples(BUNDLED / "triviaqa-500.jsonl", "TriviaQA", "20 samples", "token_f1")
     assert trivia.error.size == 500
-    assert trivia.n_calibration == 250
     assert 0.2 < np.mean(trivia.error) < 0.35
 
 
@@ -194,67 +193,29 @@ def test_missing_files(tmp_path: Path) -> None:
             read(tmp_path)
 
 
-# -- The protocol ------------------------------------------------------------------------------------------------------
-
-
-def pool_of(u: list[float], wrong: list[int], **settings: Any) -> Pool:
-    return Pool("toy", "a", np.array(wrong), {"score": np.array(u)}, **settings)
-
-
-def test_metrics_by_hand() -> None:
-    """40 right answers at 0, 20 wrong at 1, 20 unmeasured: whatever is drawn, `empirical` accepts the right ones."""
-    pool = pool_of([0.0] * 40 + [1.0] * 20 + [np.inf] * 20, [0] * 40 + [1] * 20 + [1] * 20)
-    row, all_of_it = run(pool, {"m": Method("empirical")}, (0.1, 0.5), n=40, splits=20)
-    assert (row.scer, row.power, row.violations, row.infeasible) == (0.0, 1.0, 0.0, 0.0)
-    assert row.accuracy == 0.5
-    assert row.auroc == 1.0
-    assert 0.4 < row.acceptance < 0.6  # of all test items, the unmeasured included
-    # At alpha .5 the wrong ones are accepted too, if 20 or more of the drawn are right; the unmeasured never are.
-    assert all_of_it.acceptance < 0.85
-    nothing = run(pool, {"m": Method("hoeffding")}, (0.01,), n=40, splits=3)[0]
-    assert (nothing.scer, nothing.acceptance, nothing.infeasible) == (None, 0.0, 1.0)
-
-
-def test_a_split_is_the_same_for_every_method_and_score() -> None:
-    rng = np.random.default_rng(0)
-    u, wrong = rng.random(300), (rng.random(300) < 0.2).astype(int)
-    pool = Pool("toy", "a", wrong, {"one": u, "again": u.copy()})
-    first = run(pool, {"x": METHODS["A-CRC-QA"], "y": METHODS["A-CRC-QA"]}, n=150, splits=5)
-    second = run(pool, {"x": METHODS["A-CRC-QA"]}, score="again", n=150, splits=5)
-    assert first[0] == second[0]
-    assert first[1].acceptance == first[0].acceptance
-
-
-def test_auroc_counts_ties_half() -> None:
-    assert auroc(np.array([0.0, 1.0, 1.0, 2.0]), np.array([0, 0, 1, 1])) == pytest.approx(3.5 / 4)
+# -- Certificates ------------------------------------------------------------------------------------------------------
 
 
 def test_calibrations_with_replacement_know_the_truth() -> None:
     """A score that says nothing at a rate just above alpha: certified in at most delta, and then false every time."""
     rng = np.random.default_rng(1)
-    pool = pool_of(rng.random(2_000).tolist(), [1] * 210 + [0] * 1_790)
-    cell = held(pool, 100, 0.1, 0.1, 200)
+    pool = PaperPool("toy", "a", np.array([1] * 210 + [0] * 1_790), {"score": rng.random(2_000)})
+    cell = command.held(pool, 100, 0.1, 0.1, 200)
     assert 0 < cell.false < 0.19
-    assert held(pool, 100, 0.3, 0.1, 20).false == 0.0
-
-
-def row(model: str, scer: float | None, ar: float, label: str = "m", accepting: float = 1.0) -> Row:
-    return Row("d", model, label, 0.15, 10, 0.7, 0.8, accepting, scer, 0.02, ar, 0.1, 0.4, 0.07, 0.0)
-
-
-def test_averages_by_hand() -> None:
-    """One lucky split of a hopeless model must not weigh as much as all splits of another."""
-    rows = [row("x", 0.1, 0.2), row("y", None, 0.5, accepting=0.0), row("x", 0.5, 0.4, accepting=0.25)]
-    x, y = average(rows, lambda each: (each.model,))
-    assert x.model == "x"
-    assert [x.scer, x.acceptance] == pytest.approx([0.18, 0.3])  # (.1 + .25 * .5) / 1.25
-    assert (y.model, y.scer, y.acceptance) == ("y", None, 0.5)
-    (both,) = average(rows, lambda each: (each.dataset,))
-    assert both.model is None
-    assert [both.scer, both.acceptance] == pytest.approx([0.18, 1.1 / 3])  # y accepts nothing and has no error rate
+    assert command.held(pool, 100, 0.3, 0.1, 20).false == 0.0
 
 
 # -- The page ----------------------------------------------------------------------------------------------------------
+
+
+def row(model: str, scer: float | None, ar: float, label: str = "m") -> PaperRow:
+    def rate(value: float) -> Estimate:
+        return Estimate(value=value, se=None)
+
+    settings: dict[str, Any] = {"dataset": "d", "alpha": 0.15, "n_calibration": 10, "pools": 1, "feasible": 1}
+    plain = {"accuracy": 0.7, "auroc": 0.8, "scer_sd": 0.02, "acceptance_sd": 0.1}
+    rates = {"acceptance": rate(ar), "power": rate(0.4), "violation_rate": rate(0.07), "infeasible_rate": rate(0.0)}
+    return PaperRow(model=model, label=label, scer=None if scer is None else rate(scer), **settings, **plain, **rates)
 
 
 def test_markdown_by_hand() -> None:
@@ -278,12 +239,6 @@ def test_blocks_of_a_page() -> None:
         with_blocks(page, {"y": "new"})
 
 
-def test_styles_differ_in_colour_line_and_marker() -> None:
-    for kind in zip(*STYLES.values(), strict=True):
-        assert len(set(kind)) == len(STYLES)
-    assert set(STYLES) <= set(METHODS)
-
-
 @pytest.mark.parametrize("with_data", [True, False])
 def test_the_command_writes_tables_and_figures(
     with_data: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
@@ -291,7 +246,7 @@ def test_the_command_writes_tables_and_figures(
     """One command writes the whole page; without the recorded outputs it says so, and leaves their tables alone."""
     rng = np.random.default_rng(2)
     toy = [
-        Pool("toy", model, (rng.random(400) < 0.1).astype(int), {"one": rng.random(400), "two": rng.random(400)}, 200)
+        PaperPool("toy", model, (rng.random(400) < 0.1).astype(int), {"one": rng.random(400), "two": rng.random(400)})
         for model in "ab"
     ]
     monkeypatch.setattr(command, "simulated_pools", lambda pools, *, seed: toy)
