@@ -11,53 +11,24 @@ import math
 import sys
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
+from typing import Any
 
-import numpy as np
 from PIL import Image
 
 from benchmarks.paper.markdown import across, beside, compact, form, table, with_blocks
-from benchmarks.paper.pools import pairs, recorded_pools, simulated_pools
+from benchmarks.paper.pools import Pool, pairs, recorded_pools, simulated_pools
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, RISK_LEVELS, SIZES
-from calibrate.report.paper import FIGURE, PaperPool, PaperRow, PaperTables, average, paper_tables
-from calibrate.rules import Feasible, certified
+from benchmarks.paper.protocol import Held, Row, average, held, run
+from calibrate.evaluation.paper import FIGURE
+from calibrate.report.figures import across_alpha
 from guardrail.errors import UsageError
 
-__all__ = ["Held", "held", "main"]
+__all__ = ["experiments", "main"]
 
 HELD_DELTA, HELD_RUNS = 0.1, 300
-
-
-@dataclass(frozen=True, slots=True)
-class Held:
-    """What `certified` did on one pool at one n and alpha."""
-
-    pool: PaperPool
-    n: int
-    alpha: float
-    acceptance: float
-    """Mean accepted share of the pool, 0 where there is no threshold."""
-    false: float
-    """Share of calibrations whose threshold has an error rate above alpha in the pool."""
-
-
-def held(pool: PaperPool, n: int, alpha: float, delta: float, runs: int, seed: int = 0) -> Held:
-    """Draw calibrations from a pool with replacement: they are independent, and the pool's error rate is the truth."""
-    u = next(iter(pool.uncertainty.values()))
-    order = np.argsort(u, kind="stable")
-    u, wrong = u[order], pool.error[order]
-    errors = np.append(0, np.cumsum(wrong))
-    rng, accepted, false = np.random.default_rng([seed, n]), 0.0, 0
-    for _ in range(runs):
-        drawn = np.sort(rng.integers(0, u.size, n))
-        outcome = certified(u[drawn], wrong[drawn], alpha, delta)
-        if isinstance(outcome, Feasible):
-            k = int(np.searchsorted(u, outcome.threshold, side="right"))
-            accepted += k / u.size
-            false += errors[k] > alpha * k
-    return Held(pool, n, alpha, accepted / runs, false / runs)
 
 
 def certificates(cells: Sequence[Held]) -> str:
@@ -76,28 +47,47 @@ def certificates(cells: Sequence[Held]) -> str:
     return f"{rows}\n\nCells above delta + 3 standard errors ({100 * limit:.1f} %): {above} of {len(cells)}."
 
 
-def tables(pools: Sequence[PaperPool], names: Sequence[str], *, splits: int, seed: int) -> PaperTables:
-    """The paper's experiments on the pools; each is counted in the terminal."""
+def experiments(pools: Sequence[Pool], names: Sequence[str], *, splits: int, seed: int) -> dict[str, list[Row]]:
+    """Rows of the paper's tables and its figure on the pools; means over models, but for "main" and "scores"."""
+    rows: dict[str, list[Row]] = {name: [] for name in names}
+    for number, pool in enumerate(pools, start=1):
+        print(f"\r{number} of {len(pools)} pools", end="", file=sys.stderr, flush=True)
+        for name in names:
+            rows[name] += run(pool, name, splits=splits, seed=seed)
+    print(file=sys.stderr)
+    return {name: average(found, by_model if name in ("main", "scores") else by_data) for name, found in rows.items()}
 
-    def progress(done: int, total: int, note: str = "") -> None:
-        print(f"\r{done} of {total} pools", end="\n" if done == total else "", file=sys.stderr, flush=True)
 
-    return paper_tables(pools, names, splits=splits, seed=seed, progress=progress)
+def by_model(row: Row) -> tuple[Any, ...]:
+    """Pools of one model and data set are repetitions."""
+    return row.dataset, row.model, row.label, row.figures.alpha
 
 
-def levels(paper: PaperTables, label: str) -> list[PaperRow]:
+def by_data(row: Row) -> tuple[Any, ...]:
+    """What a mean over models has in common."""
+    return row.dataset, row.label, row.figures.alpha
+
+
+def levels(rows: Sequence[Row], label: str) -> list[Row]:
     """The rows of one method at the paper's targets, labelled by the target."""
-    return [row.model_copy(update={"label": f"{row.alpha:.2f}"}) for row in paper.rows[FIGURE] if row.label == label]
+    return [replace(row, label=f"{row.figures.alpha:.2f}") for row in rows if row.label == label]
 
 
-def overall(rows: Sequence[PaperRow]) -> str:
+def picture(rows: Sequence[Row]) -> bytes:
+    """Error rate and acceptance against alpha, two panels a data set, as PNG."""
+    datasets = dict.fromkeys(row.dataset for row in rows)
+    pools = {name: [row.figures for row in rows if row.dataset == name] for name in datasets}
+    return across_alpha(pools, ("scer", "acceptance")).png
+
+
+def overall(rows: Sequence[Row]) -> str:
     """Means over all pairs, a line a method."""
     body = []
     for label in dict.fromkeys(row.label for row in rows):
-        own = [row for row in rows if row.label == label]
-        rates = [[row.acceptance.value, row.power.value if row.power else 0.0] for row in own]
+        own = [row.figures for row in rows if row.label == label]
         violations = [row.violation_rate.value for row in own]
-        body.append([label, *(f"{100 * fmean(column):.1f}" for column in zip(*rates, strict=True))])
+        body.append([label, f"{100 * fmean(row.acceptance.value for row in own):.1f}"])
+        body[-1].append(f"{100 * fmean(row.power.value if row.power else 0.0 for row in own):.1f}")
         body[-1] += [f"{100 * fmean(violations):.0f}", f"{100 * max(violations):.0f}"]
         body[-1].append(f"{100 * fmean(row.infeasible_rate.value for row in own):.0f}")
     return table(["method", "AR", "Power", "VR", "largest VR of a pair", "IF"], body, 1)
@@ -115,7 +105,8 @@ def recorded_blocks(folder: Path, *, splits: int, seed: int) -> tuple[dict[str, 
     """
     pools = pairs(folder)
     others = recorded_pools(folder)
-    paper = tables(pools, ["main", "sizes", "ablation", FIGURE], splits=splits, seed=seed)
+    rows = experiments(pools, ["main", "sizes", "ablation", FIGURE], splits=splits, seed=seed)
+    scores = experiments(others, ["scores"], splits=splits, seed=seed)["scores"]
     cells = [
         held(pool, n, alpha, HELD_DELTA, HELD_RUNS, seed)
         for n in (100, 300, 1_000)
@@ -123,28 +114,28 @@ def recorded_blocks(folder: Path, *, splits: int, seed: int) -> tuple[dict[str, 
         for pool in pools
     ]
     return {
-        "recorded overall": overall(paper.rows["main"]),
-        "recorded main": form(average(paper.rows["main"], over_models=True), COLUMNS, "method"),
-        "recorded pairs": compact(paper.rows["main"]),
-        "recorded levels": form(levels(paper, "A-CRC-QA"), COLUMNS, "alpha"),
-        "recorded levels certified": across(levels(paper, "certified"), COLUMNS),
-        "recorded scores": form(tables(others, ["scores"], splits=splits, seed=seed).rows["scores"], SCORES, "score"),
-        "recorded sizes": form(paper.rows["sizes"], ["SCER ± sd", "AR", "VR", "IF"], "n"),
-        "recorded ablation": form(paper.rows["ablation"], ["SCER", "AR", "VR"], "variant"),
+        "recorded overall": overall(rows["main"]),
+        "recorded main": form(average(rows["main"], by_data), COLUMNS, "method"),
+        "recorded pairs": compact(rows["main"]),
+        "recorded levels": form(levels(rows[FIGURE], "A-CRC-QA"), COLUMNS, "alpha"),
+        "recorded levels certified": across(levels(rows[FIGURE], "certified"), COLUMNS),
+        "recorded scores": form(scores, SCORES, "score"),
+        "recorded sizes": form(rows["sizes"], ["SCER ± sd", "AR", "VR", "IF"], "n"),
+        "recorded ablation": form(rows["ablation"], ["SCER", "AR", "VR"], "variant"),
         "recorded certificates": certificates(cells),
-    }, paper.figure().png
+    }, picture(rows[FIGURE])
 
 
-def simulated_blocks(pools: Sequence[PaperPool], *, splits: int, seed: int) -> tuple[dict[str, str], bytes]:
+def simulated_blocks(pools: Sequence[Pool], *, splits: int, seed: int) -> tuple[dict[str, str], bytes]:
     """The tables beside the printed ones, and the figure, on populations with the paper's accuracy and AUROC."""
-    paper = tables(pools, ["main", "scores", "sizes", "ablation", FIGURE], splits=splits, seed=seed)
+    rows = experiments(pools, ["main", "scores", "sizes", "ablation", FIGURE], splits=splits, seed=seed)
     return {
-        "simulated main": beside(paper.rows["main"], MAIN, ["SCER", "AR", "Power", "VR"], "method"),
-        "simulated levels": beside(levels(paper, "A-CRC-QA"), RISK_LEVELS, COLUMNS, "alpha"),
-        "simulated scores": beside(paper.rows["scores"], ESTIMATORS, SCORES, "score"),
-        "simulated sizes": beside(paper.rows["sizes"], SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n"),
-        "simulated ablation": beside(paper.rows["ablation"], ABLATION, ["SCER", "AR", "VR"], "variant"),
-    }, paper.figure().png
+        "simulated main": beside(rows["main"], MAIN, ["SCER", "AR", "Power", "VR"], "method"),
+        "simulated levels": beside(levels(rows[FIGURE], "A-CRC-QA"), RISK_LEVELS, COLUMNS, "alpha"),
+        "simulated scores": beside(rows["scores"], ESTIMATORS, SCORES, "score"),
+        "simulated sizes": beside(rows["sizes"], SIZES, ["SCER ± sd", "AR", "VR", "IF"], "n"),
+        "simulated ablation": beside(rows["ablation"], ABLATION, ["SCER", "AR", "VR"], "variant"),
+    }, picture(rows[FIGURE])
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -165,9 +156,9 @@ def main(argv: Sequence[str] | None = None) -> None:
         results.append(("recorded", *recorded_blocks(arguments.data, **settings)))
     except UsageError as missing:
         print(f"The tables on recorded outputs stay as they are: {missing}")
-    for name, blocks, picture in results:
+    for name, blocks, png in results:
         page.write_text(with_blocks(page.read_text(encoding="utf-8"), blocks), encoding="utf-8")
-        image = Image.open(io.BytesIO(picture)).quantize(128)  # a quarter of the size
+        image = Image.open(io.BytesIO(png)).quantize(128)  # a quarter of the size
         image.save(arguments.docs / "images" / f"paper-{name}.png", optimize=True)
     print(f"wrote {page} in {time.monotonic() - began:.0f} s")
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from benchmarks.paper.printed import Printed
+from benchmarks.paper.protocol import Row
 from calibrate.evaluation.evaluate import Estimate
-from calibrate.report.paper import PaperRow
 from guardrail.errors import UsageError
 
 __all__ = ["across", "beside", "compact", "form", "table", "with_blocks"]
@@ -25,16 +25,17 @@ def _number(value: Estimate | float | None, digits: int, scale: float = 1.0) -> 
     return NONE if number is None else f"{scale * number:.{digits}f}"
 
 
-def _ours(row: PaperRow, column: str) -> str:
+def _ours(row: Row, column: str) -> str:
+    of = row.figures
     return {
         "AUROC": _number(row.auroc, 3),
         "accuracy": _number(row.accuracy, 3),
-        "SCER": _number(row.scer, 3),
-        "SCER ± sd": _number(row.scer, 3) + ("" if row.scer_sd is None else f"±{row.scer_sd:.3f}"),
-        "AR": _number(row.acceptance, 1, 100),
-        "Power": _number(row.power, 1, 100),
-        "VR": _number(row.violation_rate, 0, 100),
-        "IF": _number(row.infeasible_rate, 0, 100),
+        "SCER": _number(of.scer, 3),
+        "SCER ± sd": _number(of.scer, 3) + ("" if of.scer_sd is None else f"±{of.scer_sd:.3f}"),
+        "AR": _number(of.acceptance, 1, 100),
+        "Power": _number(of.power, 1, 100),
+        "VR": _number(of.violation_rate, 0, 100),
+        "IF": _number(of.infeasible_rate, 0, 100),
     }[column]
 
 
@@ -52,7 +53,7 @@ def _theirs(row: Printed | None, column: str) -> str:
     }[column]
 
 
-def form(rows: Sequence[PaperRow], columns: Sequence[str], label: str) -> str:
+def form(rows: Sequence[Row], columns: Sequence[str], label: str) -> str:
     """Ours in the form of the paper's tables; the model stands in a column where rows have one."""
     with_model = any(row.model is not None for row in rows)
     head = ["data", *(["model"] if with_model else []), label, *columns]
@@ -63,7 +64,7 @@ def form(rows: Sequence[PaperRow], columns: Sequence[str], label: str) -> str:
     return table(head, body, 2 + with_model)
 
 
-def beside(rows: Sequence[PaperRow], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
+def beside(rows: Sequence[Row], printed: Sequence[Printed], columns: Sequence[str], label: str) -> str:
     """`form` with cells of "printed/ours"; a row that the paper does not have stands without printed figures."""
     theirs = {(p.dataset, p.model, p.label): p for p in printed}
     with_model = any(row.model is not None for row in rows)
@@ -76,7 +77,7 @@ def beside(rows: Sequence[PaperRow], printed: Sequence[Printed], columns: Sequen
     return table(head, body, 2 + with_model)
 
 
-def across(rows: Sequence[PaperRow], columns: Sequence[str]) -> str:
+def across(rows: Sequence[Row], columns: Sequence[str]) -> str:
     """A line a data set and a column a label; the quantities of a cell are separated by "/"."""
     labels = list(dict.fromkeys(row.label for row in rows))
     cells = {(row.dataset, row.label): "/".join(_ours(row, column) for column in columns) for row in rows}
@@ -85,22 +86,22 @@ def across(rows: Sequence[PaperRow], columns: Sequence[str]) -> str:
     return table(["data", *labels], body, 1)
 
 
-def compact(rows: Sequence[PaperRow]) -> str:
+def compact(rows: Sequence[Row]) -> str:
     """The main table with a line a pool and a column a method: AR/SCER/VR."""
     labels = list(dict.fromkeys(row.label for row in rows))
-    pools: dict[tuple[str, str], dict[str, PaperRow]] = {}
+    pools: dict[tuple[str, str], dict[str, Row]] = {}
     for row in rows:
         pools.setdefault((row.dataset, row.model or ""), {})[row.label] = row
     body = []
     for (dataset, model), by_label in pools.items():
         first = by_label[labels[0]]
-        cells = [dataset, model, f"{first.n_calibration:,}", _ours(first, "accuracy"), _ours(first, "AUROC")]
+        cells = [dataset, model, f"{first.n:,}", _ours(first, "accuracy"), _ours(first, "AUROC")]
         body.append(cells + [_cell(by_label[label]) for label in labels])
     return table(["data", "model", "n", "accuracy", "AUROC", *labels], body, 2)
 
 
-def _cell(row: PaperRow) -> str:
-    return "nothing" if row.scer is None else "/".join(_ours(row, column) for column in ("AR", "SCER", "VR"))
+def _cell(row: Row) -> str:
+    return "nothing" if row.figures.scer is None else "/".join(_ours(row, column) for column in ("AR", "SCER", "VR"))
 
 
 def with_blocks(page: str, blocks: Mapping[str, str]) -> str:

@@ -8,28 +8,41 @@ import json
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from itertools import product
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from benchmarks.paper.printed import POPULATIONS, Population
 from calibrate.correctness import make_rule, parse_number
 from calibrate.data.questions import Question
 from calibrate.evaluation.planning import Binormal
-from calibrate.report.paper import PaperPool
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
 
-__all__ = ["pairs", "read_confidences", "read_options", "read_samples", "recorded_pools", "simulated_pools"]
+__all__ = ["Pool", "pairs", "read_confidences", "read_options", "read_samples", "recorded_pools", "simulated_pools"]
 
 Key = Callable[[str], object]
 PAIRS = "options-7models-5tasks.csv.gz"
 """Seven models on five multiple-choice data sets."""
 
 
-def pairs(folder: Path) -> list[PaperPool]:
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """Outputs of one model on one data set."""
+
+    dataset: str
+    model: str
+    error: NDArray[np.int64]
+    """1 where the answer is wrong, shape (N,)."""
+    uncertainty: dict[str, NDArray[np.float64]]
+    """Scores by name, each of shape (N,), +inf is not measured; the first is the main one."""
+
+
+def pairs(folder: Path) -> list[Pool]:
     """Return the 35 pairs of data set and model, with one minus the largest option probability (MSP) as the score.
 
     An answer that could not be parsed is unmeasured: its score is +inf, and it is not right.
@@ -55,7 +68,7 @@ def pairs(folder: Path) -> list[PaperPool]:
 
 def simulated_pools(
     repetitions: int, *, items: int = 4_000, seed: int = 0, populations: Sequence[Population] = POPULATIONS
-) -> list[PaperPool]:
+) -> list[Pool]:
     """Return independent pools of every population, the paper's 4,000 items each.
 
     The scores of the estimators of one pool are drawn independently of each other given the errors.
@@ -67,16 +80,16 @@ def simulated_pools(
     ]
 
 
-def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> PaperPool:
+def _binormal_pool(population: Population, items: int, rng: np.random.Generator) -> Pool:
     error = (rng.random(items) >= population.accuracy).astype(np.int64)
     scores = {
         name: rng.normal(size=items) + Binormal(population.accuracy, auroc).gap * error
         for name, auroc in population.auroc.items()
     }
-    return PaperPool(population.dataset, population.model, error, scores)
+    return Pool(population.dataset, population.model, error, scores)
 
 
-def recorded_pools(folder: Path) -> list[PaperPool]:
+def recorded_pools(folder: Path) -> list[Pool]:
     """Return the pools with two scores each.
 
     Raises:
@@ -98,7 +111,7 @@ def recorded_pools(folder: Path) -> list[PaperPool]:
     return pools
 
 
-def read_options(path: Path, dataset: str, model: str) -> PaperPool:
+def read_options(path: Path, dataset: str, model: str) -> Pool:
     """Read multiple choice: the answer is the likeliest option.
 
     The scores are the entropy over the options, and one minus the largest probability.
@@ -114,7 +127,7 @@ def read_options(path: Path, dataset: str, model: str) -> PaperPool:
     return _pool(dataset, model, error, {"PE": entropy, "MSP": msp})
 
 
-def read_samples(path: Path, dataset: str, model: str, correctness: str) -> PaperPool:
+def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pool:
     """Read sampled answers: the answer is the commonest sample.
 
     The scores are the entropy of the distinct answers, and one minus the share of the commonest.
@@ -139,7 +152,7 @@ def read_samples(path: Path, dataset: str, model: str, correctness: str) -> Pape
     return _pool(dataset, model, error, {"entropy": entropy, "vote": vote})
 
 
-def read_confidences(path: Path, dataset: str) -> list[PaperPool]:
+def read_confidences(path: Path, dataset: str) -> list[Pool]:
     """Read a table with columns MODEL/error, MODEL/logit_confidence and MODEL/stated_confidence: one pool per model.
 
     Questions on which a model gave no confidence of either kind are left out of its pool.
@@ -157,8 +170,8 @@ def read_confidences(path: Path, dataset: str) -> list[PaperPool]:
     return pools
 
 
-def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> PaperPool:
-    return PaperPool(dataset, model, np.array(error), {name: np.array(values) for name, values in scores.items()})
+def _pool(dataset: str, model: str, error: list[int], scores: dict[str, list[float]]) -> Pool:
+    return Pool(dataset, model, np.array(error), {name: np.array(values) for name, values in scores.items()})
 
 
 def _probabilities(row: dict[str, Any]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -7,7 +7,18 @@ from dataclasses import dataclass
 
 from .evaluate import EvaluationRow, RuleSpec
 
-__all__ = ["ALPHA", "ALPHAS", "DELTA", "FIGURE", "METHODS", "TABLES", "Experiment", "experiment", "rule_with_name"]
+__all__ = [
+    "ALPHA",
+    "ALPHAS",
+    "DELTA",
+    "FIGURE",
+    "METHODS",
+    "NAMES",
+    "TABLES",
+    "Experiment",
+    "experiment",
+    "rule_with_name",
+]
 
 ALPHA, ALPHAS = 0.15, (0.05, 0.1, 0.15, 0.2, 0.25)
 """The paper's alpha, and those of its risk levels."""
@@ -23,9 +34,10 @@ VARIANTS: tuple[RuleSpec, ...] = (
     ("acrc", {"monotone": False}),
     ("acrc", {"correction": False}),
     ("acrc", {"envelope": True}),
+    ("acrc", {"k_min": 1}),
     "acrc",
 )
-"""The paper's ablations, and the method itself."""
+"""The paper's ablations, the method as it is printed, and the method itself."""
 TABLES = {
     "main": "Main results",
     "risk-levels": "A-CRC across target risk levels",
@@ -36,7 +48,7 @@ TABLES = {
 """The paper's tables with their titles, in its order."""
 FIGURE = "figure"
 """The name of the paper's figure: every method at every target."""
-_NAMES = {
+NAMES = {
     "fixed_quantile": "Fixed-50",
     "empirical": "Empirical",
     "hoeffding": "UCB-HFD",
@@ -46,7 +58,9 @@ _NAMES = {
     "acrc:monotone=false": "Without monotonization",
     "acrc:correction=false": "Without correction",
     "acrc:envelope=true": "Instance-wise envelope",
+    "acrc:k_min=1": "As printed",
 }
+"""Rules as a command takes them, with their names in the paper."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,4 +111,4 @@ def experiment(name: str, n: int, *, alphas: Sequence[float] = (), sizes: Sequen
 
 def rule_with_name(row: EvaluationRow) -> str:
     """A rule as a command takes it, with its name in the paper if it has one there."""
-    return f"{row.name} ({_NAMES[row.name]})" if row.name in _NAMES else row.name
+    return f"{row.name} ({NAMES[row.name]})" if row.name in NAMES else row.name

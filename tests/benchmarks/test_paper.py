@@ -7,7 +7,6 @@ import json
 import math
 from pathlib import Path
 from statistics import fmean
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,6 +15,7 @@ from benchmarks.paper import __main__ as command
 from benchmarks.paper.markdown import across, beside, compact, form, with_blocks
 from benchmarks.paper.pools import (
     PAIRS,
+    Pool,
     pairs,
     read_confidences,
     read_options,
@@ -24,9 +24,9 @@ from benchmarks.paper.pools import (
     simulated_pools,
 )
 from benchmarks.paper.printed import ABLATION, ESTIMATORS, MAIN, POPULATIONS, RISK_LEVELS, SIZES, Printed
-from calibrate.evaluation.evaluate import Estimate
+from benchmarks.paper.protocol import Row, average, held
+from calibrate.evaluation.evaluate import Estimate, EvaluationRow
 from calibrate.evaluation.planning import Binormal
-from calibrate.report.paper import PaperPool, PaperRow
 from calibrate.rules import Feasible
 from calibrate.rules.plug_in import acrc
 from calibrate.scoring.metrics import auroc
@@ -199,23 +199,49 @@ def test_missing_files(tmp_path: Path) -> None:
 def test_calibrations_with_replacement_know_the_truth() -> None:
     """A score that says nothing at a rate just above alpha: certified in at most delta, and then false every time."""
     rng = np.random.default_rng(1)
-    pool = PaperPool("toy", "a", np.array([1] * 210 + [0] * 1_790), {"score": rng.random(2_000)})
-    cell = command.held(pool, 100, 0.1, 0.1, 200)
+    pool = Pool("toy", "a", np.array([1] * 210 + [0] * 1_790), {"score": rng.random(2_000)})
+    cell = held(pool, 100, 0.1, 0.1, 200)
     assert 0 < cell.false < 0.19
-    assert command.held(pool, 100, 0.3, 0.1, 20).false == 0.0
+    assert held(pool, 100, 0.3, 0.1, 20).false == 0.0
 
 
 # -- The page ----------------------------------------------------------------------------------------------------------
 
 
-def row(model: str, scer: float | None, ar: float, label: str = "m") -> PaperRow:
+def row(model: str, scer: float | None, ar: float, accepting: float = 1.0) -> Row:
+    """100 splits."""
+
     def rate(value: float) -> Estimate:
         return Estimate(value=value, se=None)
 
-    settings: dict[str, Any] = {"dataset": "d", "alpha": 0.15, "n_calibration": 10, "pools": 1, "feasible": 1}
-    plain = {"accuracy": 0.7, "auroc": 0.8, "scer_sd": 0.02, "acceptance_sd": 0.1}
-    rates = {"acceptance": rate(ar), "power": rate(0.4), "violation_rate": rate(0.07), "infeasible_rate": rate(0.0)}
-    return PaperRow(model=model, label=label, scer=None if scer is None else rate(scer), **settings, **plain, **rates)
+    own = None if scer is None else rate(scer)
+    rates = {"acceptance": rate(ar), "power": rate(0.4), "violation_rate": rate(0.07), "pool_violation_rate": rate(0)}
+    figures = EvaluationRow(
+        rule="acrc",
+        alpha=0.15,
+        delta=None,
+        splits=100,
+        scer=own,
+        scer_sd=None if scer is None else 0.02,
+        pooled=own,
+        infeasible_rate=rate(1 - accepting),
+        **rates,
+    )
+    return Row("d", model, "m", 10, 0.7, 0.8, figures)
+
+
+def test_averages_by_hand() -> None:
+    """One lucky split of a hopeless model must not weigh as much as all splits of another."""
+    rows = [row("x", 0.1, 0.2), row("y", None, 0.5, accepting=0.0), row("x", 0.5, 0.4, accepting=0.25)]
+    x, y = average(rows, lambda each: (each.model,))
+    assert x.model == "x"
+    assert x.figures.scer is not None
+    assert [x.figures.scer.value, x.figures.acceptance.value] == pytest.approx([0.18, 0.3])  # (.1 + .25 * .5) / 1.25
+    assert (y.model, y.figures.scer, y.figures.acceptance.value) == ("y", None, 0.5)
+    (both,) = average(rows, lambda each: (each.dataset,))
+    assert both.model is None
+    assert both.figures.scer is not None  # y accepts nothing and has no error rate
+    assert [both.figures.scer.value, both.figures.acceptance.value] == pytest.approx([0.18, 1.1 / 3])
 
 
 def test_markdown_by_hand() -> None:
@@ -246,7 +272,7 @@ def test_the_command_writes_tables_and_figures(
     """One command writes the whole page; without the recorded outputs it says so, and leaves their tables alone."""
     rng = np.random.default_rng(2)
     toy = [
-        PaperPool("toy", model, (rng.random(400) < 0.1).astype(int), {"one": rng.random(400), "two": rng.random(400)})
+        Pool("toy", model, (rng.random(400) < 0.1).astype(int), {"one": rng.random(400), "two": rng.random(400)})
         for model in "ab"
     ]
     monkeypatch.setattr(command, "simulated_pools", lambda pools, *, seed: toy)

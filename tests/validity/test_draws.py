@@ -15,13 +15,12 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from contextlib import suppress
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
-from langchain_core.runnables.retry import RunnableRetry
 from pydantic import Field
 
 from guardrail import AbstainedError, Guardrail
@@ -122,65 +121,16 @@ def undisturbed(*, staged: bool = True) -> set[str]:
     return accepted(guard_of(Failing(), staged=staged).invoke)
 
 
-def retried(guard: Guardrail, attempts: int) -> Any:
-    return RunnableRetry[Any, Any](
-        bound=guard, retry_exception_types=(Exception,), max_attempt_number=attempts, wait_exponential_jitter=False
-    )
-
-
-RETRIES: dict[str, Callable[[Guardrail, int], Any]] = {
-    "with_retry": lambda guard, attempts: guard.with_retry(wait_exponential_jitter=False, stop_after_attempt=attempts),
-    "LangChain's retry": retried,
-}
-
-
-@pytest.mark.parametrize("retry", RETRIES)
-def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_not(retry: str) -> None:
+def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_not() -> None:
     model = Failing(rate=0.1)
-    answered = accepted(RETRIES[retry](guard_of(model, staged=False), 3).invoke)
+    answered = accepted(
+        guard_of(model, staged=False).with_retry(wait_exponential_jitter=False, stop_after_attempt=3).invoke
+    )
     once = undisturbed(staged=False)
     assert answered <= once
     assert len(answered) > 0.9 * len(once)
     assert error_rate(answered) < error_rate(once) + 0.01
-
-
-def test_a_retry_costs_what_failed() -> None:
-    model = Failing(rate=0.1)
-    accepted(guard_of(model, staged=False).with_retry(wait_exponential_jitter=False, stop_after_attempt=9).invoke)
     assert set(model.given.values()) == {1}  # no call that gave an answer was made again
-
-
-async def within_time(guard: Guardrail, model: Failing, prompts: list[Any]) -> Any:
-    """`asyncio.wait_for` in a loop, with calls in the place of seconds."""
-    for prompt in prompts:
-        model.left[0], model.hanging = PER_ATTEMPT, asyncio.Event()
-        task = asyncio.ensure_future(guard.ainvoke(prompt))
-        late = asyncio.ensure_future(model.hanging.wait())
-        await asyncio.wait({task, late}, return_when=asyncio.FIRST_COMPLETED)
-        late.cancel()
-        if task.done():
-            return task.result()
-        task.cancel()
-        await asyncio.gather(task, return_exceptions=True)
-    raise AbstainedError.__new__(AbstainedError)
-
-
-def in_a_loop(**settings: Any) -> set[str]:
-    model = Failing(limit=PER_ATTEMPT)
-    guard = guard_of(model, **settings)
-    with asyncio.Runner() as runner:
-        return accepted(lambda question: runner.run(within_time(guard, model, [question] * ATTEMPTS)))
-
-
-def test_a_time_limit_in_a_loop_accepts_what_an_undisturbed_call_would() -> None:
-    assert in_a_loop() == undisturbed()
-
-
-@pytest.mark.slow
-def test_negative_control_a_time_limit_selects_for_a_guard_that_forgets() -> None:
-    once, answered = undisturbed(), in_a_loop(remember=0)
-    assert len(answered) > 1.4 * len(once)
-    assert error_rate(answered) > error_rate(once) + 0.1
 
 
 CLOCK = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
@@ -212,41 +162,43 @@ def with_a_clock(attempts: int, slots: tuple[str, ...] = (), *, rate: float = 0.
 
 def test_a_clock_in_a_slot_is_no_reason_to_draw_again() -> None:
     assert with_a_clock(6) == with_a_clock(1)
-
-
-@pytest.mark.slow
-def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:
-    once, again = with_a_clock(1, staged=False), with_a_clock(6, OTHER_QUESTION, staged=False)
-    assert error_rate(again) > error_rate(once) + 0.05
-
-
-def test_a_loop_with_failures_under_a_clock_accepts_what_an_undisturbed_call_would() -> None:
     answered, once = with_a_clock(6, rate=0.1, staged=False), undisturbed(staged=False)
     assert answered <= once
     assert len(answered) > 0.95 * len(once)
 
 
-def in_a_loop_with_a_clock(slots: tuple[str, ...] = ()) -> set[str]:
+def test_negative_control_a_clock_selects_if_it_makes_another_question() -> None:
+    once, again = with_a_clock(1, staged=False), with_a_clock(6, OTHER_QUESTION, staged=False)
+    assert error_rate(again) > error_rate(once) + 0.05
+
+
+# -- time limits, and processes that are killed
+
+
+async def within_time(guard: Guardrail, model: Failing, prompts: list[Any]) -> Any:
+    """`asyncio.wait_for` in a loop, with calls in the place of seconds."""
+    for prompt in prompts:
+        model.left[0], model.hanging = PER_ATTEMPT, asyncio.Event()
+        task = asyncio.ensure_future(guard.ainvoke(prompt))
+        late = asyncio.ensure_future(model.hanging.wait())
+        await asyncio.wait({task, late}, return_when=asyncio.FIRST_COMPLETED)
+        late.cancel()
+        if task.done():
+            return task.result()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+    raise AbstainedError.__new__(AbstainedError)
+
+
+def in_a_loop(*, clock: bool = False, **settings: Any) -> set[str]:
     model = Failing(limit=PER_ATTEMPT)
-    guard = clock_guard(model, slots)
+    guard = guard_of(model, prompt=CLOCK if clock else None, **settings)
+
+    def prompts(question: str) -> list[Any]:
+        return [at(second, question) if clock else question for second in range(ATTEMPTS)]
+
     with asyncio.Runner() as runner:
-        return accepted(
-            lambda question: runner.run(within_time(guard, model, [at(second, question) for second in range(ATTEMPTS)]))
-        )
-
-
-def test_a_time_limit_under_a_clock_accepts_what_an_undisturbed_call_would() -> None:
-    assert in_a_loop_with_a_clock() == undisturbed()
-
-
-@pytest.mark.slow
-def test_negative_control_a_time_limit_selects_if_a_clock_makes_another_question() -> None:
-    answered, once = in_a_loop_with_a_clock(OTHER_QUESTION), undisturbed()
-    assert len(answered) > 1.4 * len(once)
-    assert error_rate(answered) > error_rate(once) + 0.1
-
-
-# -- processes that are killed
+        return accepted(lambda question: runner.run(within_time(guard, model, prompts(question))))
 
 
 class Killed(BaseException):
@@ -300,12 +252,27 @@ def in_processes_that_are_killed(slots: tuple[str, ...] = ()) -> set[str]:
     return accepted(ask)
 
 
-def test_processes_that_are_killed_accept_what_an_undisturbed_one_would() -> None:
-    assert in_processes_that_are_killed() == undisturbed()
+INTERRUPTED: dict[str, Callable[[], set[str]]] = {
+    "time limits": in_a_loop,
+    "time limits under a clock": partial(in_a_loop, clock=True, remember_slots=()),
+    "killed processes": in_processes_that_are_killed,
+}
+DRAWN_AGAIN: dict[str, Callable[[], set[str]]] = {
+    "time limits, and a guard that forgets": partial(in_a_loop, remember=0),
+    "time limits, and a clock that makes another question": partial(
+        in_a_loop, clock=True, remember_slots=OTHER_QUESTION
+    ),
+    "killed processes, and a clock that makes another question": partial(in_processes_that_are_killed, OTHER_QUESTION),
+}
 
 
-@pytest.mark.slow
-def test_negative_control_kills_select_if_a_clock_makes_another_question() -> None:
-    answered, once = in_processes_that_are_killed(OTHER_QUESTION), undisturbed()
+@pytest.mark.parametrize("how", INTERRUPTED)
+def test_what_is_interrupted_accepts_what_an_undisturbed_call_would(how: str) -> None:
+    assert INTERRUPTED[how]() == undisturbed()
+
+
+@pytest.mark.parametrize("how", DRAWN_AGAIN)
+def test_negative_control_interruptions_select_where_answers_are_drawn_again(how: str) -> None:
+    answered, once = DRAWN_AGAIN[how](), undisturbed()
     assert len(answered) > 1.4 * len(once)
     assert error_rate(answered) > error_rate(once) + 0.1

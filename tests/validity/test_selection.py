@@ -60,9 +60,6 @@ def test_negative_control_the_best_of_twelve_in_silence() -> None:
     assert false_certificates([DELTA] * SCORES) > 3 * RUNS * DELTA
 
 
-# -- a queue that grows, and is fitted until something is found --------------------------------------------------------
-
-
 # -- questions that are in a file several times ------------------------------------------------------------------------
 
 
