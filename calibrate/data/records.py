@@ -106,23 +106,18 @@ class RecordFile:
         return f"RecordFile({str(self.path)!r}, n={len(self.records)}, scores={scores}, labels={labels!r})"
 
     def _repr_html_(self) -> str:
-        header = self.header
-        labels = [record.correct for record in self.records if record.correct is not None]
-        right, total = sum(labels), len(self.records)
+        header, labels = self.header, self.records.labels()
+        right, n_labelled, total = int((labels == 1).sum()), int((labels >= 0).sum()), len(self.records)
         by = "" if header.correctness is None else f", by rule {header.correctness.name}"
-        labelled = f"{right} of {len(labels)} labelled answers{by} ({percent(right / len(labels) if labels else None)})"
+        share = percent(right / n_labelled if n_labelled else None)
+        labelled = f"{right} of {n_labelled} labelled answers{by} ({share})"
         if undecided := int(self.records.undecided().sum()):
             labelled += f"; {undecided} undecided answers count as wrong"
-        measured = {
-            key: sum(
-                (score := record.scores.get(key)) is not None and score.value is not None for record in self.records
-            )
-            for key in sorted(header.estimators)
-        }
+        measured = {key: np.isfinite(self.records.scores(key)).sum() for key in sorted(header.estimators)}
         facts = [
             ("model", f"{header.model.provider}, {header.model.model}"),
             ("drawn", f"{header.plan.n} samples a question at temperature {header.plan.temperature:g}"),
-            ("right", labelled if labels else "not labelled yet"),
+            ("right", labelled if n_labelled else "not labelled yet"),
             ("scores", ", ".join(f"{key} ({n} of {total})" for key, n in measured.items()) or "none yet"),
         ]
         words = {True: "right", False: "wrong", None: "-"}
@@ -150,20 +145,12 @@ class RecordFile:
         if key not in keys:
             named = f"no {key!r} scores (it has {', '.join(keys) or 'none'})" if key else "no scores"
             raise UsageError(f"{self.path} has {named}. Score it first.")
-        values_of: dict[bool | None, list[float]] = {True: [], False: [], None: []}
-        for record in self.records:
-            score = record.scores.get(key)
-            if score is not None and score.value is not None:
-                values_of[record.correct].append(score.value)
-        shown = {
-            "right": (values_of[True], BLUE),
-            "wrong": (values_of[False], RED),
-            "not labelled": (values_of[None], "#9aa3ad"),
-        }
-        drawn = {name: part for name, part in shown.items() if part[0]}
+        values, labels = self.records.scores(key), self.records.labels()
+        kinds = [("right", labels == 1, BLUE), ("wrong", labels == 0, RED), ("not labelled", labels < 0, "#9aa3ad")]
+        drawn = [(name, values[mask & ~np.isnan(values)], colour) for name, mask, colour in kinds]
+        names, parts, colours = zip(*(each for each in drawn if each[1].size), strict=True)
         ax = axis(ax)
-        colours = [colour for _, colour in drawn.values()]
-        ax.hist([values for values, _ in drawn.values()], bins=30, stacked=True, color=colours, label=list(drawn))
+        ax.hist(parts, bins=30, stacked=True, color=colours, label=names)
         ax.set(xlabel=f"{key} ({self.header.estimators[key].unit}; further right: less certain)", ylabel="questions")
         ax.legend(frameon=False)
         return ax
@@ -225,17 +212,13 @@ def pooled(files: Sequence[RecordFile]) -> RecordFile:
     if twice is not None:
         ends = np.cumsum([len(file.records) for file in files])
         earlier, later = (files[int(np.searchsorted(ends, place, side="right"))].path for place in twice)
-        raise UsageError(_in_two_files(records[twice[1]].id, earlier, later))
+        raise UsageError(
+            f"record {records[twice[1]].id!r} is in two of the files, {earlier} and {later}. If it is the same "
+            "question, leave it out of one. Other questions that are numbered alike need other ids: change the field "
+            '"id" in each line of one file.'
+        )
     torn = any(file.torn for file in files)
     return RecordFile(*_pool_header(files, records.questions_sha256()), records, torn, _asked_twice(files))
-
-
-def _in_two_files(name: str, first: Path, other: Path) -> str:
-    """Error for an id that two files have in common, with the way out."""
-    return (
-        f"record {name!r} is in two of the files, {first} and {other}. If it is the same question, leave it out of "
-        'one. Other questions that are numbered alike need other ids: change the field "id" in each line of one file.'
-    )
 
 
 def _pool_header(files: Sequence[RecordFile], questions_sha256: str) -> tuple[Path, RecordHeader]:
@@ -290,15 +273,13 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
     Raises:
         UsageError: Naming both sides.
     """
-    differences = first.header.model.differences(other.header.model)
-    for name in ("plan", "prompt", "correctness"):
-        ours, theirs = getattr(first.header, name), getattr(other.header, name)
-        by_people = name == "correctness" and ours and theirs and ours.name == theirs.name == GIVEN
-        if name == "correctness" and (ours is None) != (theirs is None):
-            bare = first if ours is None else other
-            differences.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
-        elif ours != theirs and not by_people:
-            differences.append(f"{name}: {ours!r} and {theirs!r}")
+    differences = _differences(first.header, other.header)
+    ours, theirs = first.header.correctness, other.header.correctness
+    if (ours is None) != (theirs is None):
+        bare = first if ours is None else other
+        differences.append(f"{bare.path} has no labels. Run: calibrate label {bare.typed}")
+    elif ours is not None and theirs is not None and ours != theirs and not ours.name == theirs.name == GIVEN:
+        differences.append(f"correctness: {ours!r} and {theirs!r}")
     if differences:
         listed = "\n  ".join(differences)
         raise UsageError(
@@ -312,6 +293,17 @@ def _refuse_mixture(first: RecordFile, other: RecordFile) -> None:
             "random part of what was scored. Draw once from all scored questions: calibrate sample --records takes "
             "several files."
         )
+
+
+def _differences(one: RecordHeader, other: RecordHeader) -> list[str]:
+    """What differs in how the records of two files were drawn, field by field."""
+    differences = one.model.differences(other.model)
+    for part in ("plan", "prompt"):
+        ours, theirs = getattr(one, part), getattr(other, part)
+        for name in type(ours).model_fields:
+            if getattr(ours, name) != getattr(theirs, name):
+                differences.append(f"{part}.{name}: {getattr(ours, name)!r} and {getattr(theirs, name)!r}")
+    return differences
 
 
 def _correctness(specs: Sequence[CorrectnessSpec | None]) -> CorrectnessSpec | None:
@@ -657,12 +649,7 @@ def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader)
     Raises:
         UsageError: Naming what differs.
     """
-    differences = there.model.differences(here.model)
-    for field in ("plan", "prompt"):
-        old, new = getattr(there, field), getattr(here, field)
-        for name in type(old).model_fields:
-            if getattr(old, name) != getattr(new, name):
-                differences.append(f"{field}.{name}: file {getattr(old, name)!r}, now {getattr(new, name)!r}")
+    differences = _differences(there, here)
     if there.questions_sha256 != here.questions_sha256:
         differences.append(
             f"questions: file {there.questions_name} ({there.n_questions} questions, {there.questions_sha256[:12]}), "
@@ -671,7 +658,8 @@ def refuse_other_collection(path: Path, there: RecordHeader, here: RecordHeader)
     if differences:
         listed = "\n  ".join(differences)
         raise UsageError(
-            f"{path} holds another collection and cannot be resumed with these settings:\n  {listed}\n"
+            f"{path} holds another collection and cannot be resumed with these settings (in the file, and now):\n"
+            f"  {listed}\n"
             f"Use the settings of the file, or write to another file with --out: {here.n_questions:,} questions x "
             f"{here.plan.calls} calls. Labels of equal answers are kept (`calibrate label --interactive` with the "
             "--labels file of before asks about new answers only)."

@@ -11,9 +11,10 @@ import csv
 import io
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -436,7 +437,10 @@ def folder_rows(path: Path) -> Iterator[RawRow]:
     """
     if (path / "dataset_dict.json").is_file():
         splits = _json(path / "dataset_dict.json").get("splits") or []
-        return folder_rows(path / _only(path, splits))
+        if len(splits) != 1:
+            there = ", ".join(splits) or "none"
+            raise UsageError(f"{path} holds splits {there}. Give the folder of one, e.g. {path}/test")
+        return folder_rows(path / splits[0])
     if (path / "state.json").is_file():
         return _saved(path)
     shards = sorted(path.rglob("*.parquet"))
@@ -449,12 +453,6 @@ def folder_rows(path: Path) -> Iterator[RawRow]:
     if len(names) > 1:
         raise UsageError(f"{path} holds several splits ({', '.join(names)}). Give the Parquet file of one of them.")
     return (row for shard in shards for row in parquet_rows(shard))
-
-
-def _only(path: Path, splits: Sequence[str]) -> str:
-    if len(splits) != 1:
-        raise UsageError(f"{path} holds splits {', '.join(splits) or 'none'}. Give the folder of one, e.g. {path}/test")
-    return splits[0]
 
 
 def _saved(path: Path) -> Iterator[RawRow]:
@@ -482,18 +480,12 @@ def _stream(path: Path) -> Iterator[RawRow]:
 
 
 def _rows(path: Path, batches: Iterator[list[dict[str, Any]]]) -> Iterator[RawRow]:
-    number = 0
-    for batch in batches:
-        for values in batch:
-            number += 1
-            yield RawRow(f"{path}:{number}", values)
+    for number, values in enumerate(chain.from_iterable(batches), start=1):
+        yield RawRow(f"{path}:{number}", values)
 
 
 def _json(path: Path) -> dict[str, Any]:
-    try:
-        document = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as error:
-        raise RecordError(f"{path}: not JSON: {error}. Save the dataset again.") from error
+    document = json_document(path, "Save the dataset again.")
     if not isinstance(document, dict):
         raise RecordError(f"{path}: got {type(document).__name__}; it must be a JSON object. Save the dataset again.")
     return document
