@@ -7,7 +7,7 @@ import atexit
 import os
 import threading
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -35,7 +35,7 @@ from guardrail.uncertainty import Scorer
 from .batches import Batches
 from .progress import Progress, silent
 from .questions import Question, fingerprint, option_labels
-from .records import Record, RecordHeader, RecordWriter, open_writer, package_versions
+from .records import Record, RecordHeader, open_writer, package_versions
 
 __all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records", "header_for"]
 
@@ -137,12 +137,25 @@ def collect_records(
     if probe == "auto" and (batches is None or batches.submits):
         with bounded(max_concurrency):
             header = header.model_copy(update={"probe": _probed(model, plan)})
-    means = _Means(batch_size or BATCH_SIZE, max_concurrency, batches, engine)
     with open_writer(path, header, drop_failed=True) as (writer, existing):
         done = {record.id for record in existing.records}
         left = replace(drawing, questions=[question for question in questions if question.id not in done])
         tally = _CollectTally(len(questions), existing.records, progress)
-        means.draw(left, header, writer, tally)
+
+        def save(records: Sequence[Record]) -> None:
+            writer.append(tally.admit(records))
+            if tally.hopeless:
+                raise tally.refusal()
+
+        if batches is not None:
+            batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
+            _save_all(left.by_service(batches, tally), save)
+        elif engine is not None and left.questions:
+            _save_all(engine(left), save)
+        elif is_native(model):
+            _save_all(left.batches(batch_size or BATCH_SIZE, max_concurrency), save)
+        else:
+            _save_stream(left.stream(max_concurrency or CONCURRENCY), save)
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
     problems, n_resumed = dict(tally.problems), len(done)
@@ -268,7 +281,7 @@ class Drawing:
             drawn = drawn.model_copy(update={"question": self.prompt.question_of(messages)})
         return Record.of(question, drawn, turns=turns_of(messages, self.plan.bindings))
 
-    def batches(self, size: int, calls: int | None) -> Iterator[list[Record]]:
+    def batches(self, size: int, calls: int | None) -> Generator[list[Record], None, None]:
         """Batches, one after the other, with at most ``calls`` calls in flight."""
         for start in range(0, len(self.questions), size):
             batch = self.questions[start : start + size]
@@ -276,7 +289,7 @@ class Drawing:
             drawn = Sampler(self.model, self.plan, max_concurrency=calls, scoring=self.scoring).draw(messages)
             yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
 
-    def by_service(self, batches: Batches, tally: _CollectTally) -> Iterator[list[Record]]:
+    def by_service(self, batches: Batches, tally: _CollectTally) -> Generator[list[Record], None, None]:
         """Records as the batches of a service are done.
 
         Raises:
@@ -321,31 +334,6 @@ DrawingEngine = Callable[[Drawing], Generator[list[Record], None, None]]
 """Draws in other processes: the records of questions, some at a time, as they are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Means:
-    """The ways to draw: a batch service, other processes, a native sampler in batches, or concurrent calls."""
-
-    batch_size: int
-    concurrency: int | None
-    batches: Batches | None
-    engine: DrawingEngine | None
-
-    def draw(self, drawing: Drawing, header: RecordHeader, writer: RecordWriter, tally: _CollectTally) -> None:
-        """Draw the questions and write their records, the first way that applies."""
-        if self.batches is not None:
-            self.batches.bind(header.model_dump(mode="json", include={"model", "plan", "prompt", "questions_sha256"}))
-            _write_batches(drawing.by_service(self.batches, tally), writer, tally)
-        elif self.engine is not None and drawing.questions:
-            with closing(self.engine(drawing)) as records:
-                _write_batches(records, writer, tally)
-        elif is_native(drawing.model):
-            _write_batches(drawing.batches(self.batch_size, self.concurrency), writer, tally)
-        else:
-            in_main = threading.current_thread() is threading.main_thread()
-            run = runner().run if in_main else asyncio.run  # a runner serves one thread
-            run(_write_stream(drawing.stream(self.concurrency or CONCURRENCY), writer, tally))
-
-
 @cache
 def runner() -> asyncio.Runner:
     """The event loop of all collections of this process: async clients have to stay on the one they first ran on."""
@@ -358,20 +346,20 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=runner.cache_clear)
 
 
-def _write_batches(batches: Iterator[list[Record]], writer: RecordWriter, tally: _CollectTally) -> None:
-    for batch in batches:
-        _write(batch, writer, tally)
+def _save_all(batches: Generator[list[Record], None, None], save: Callable[[Sequence[Record]], None]) -> None:
+    with closing(batches):
+        for records in batches:
+            save(records)
 
 
-async def _write_stream(stream: AsyncIterator[Record], writer: RecordWriter, tally: _CollectTally) -> None:
-    async for record in stream:
-        _write([record], writer, tally)
+def _save_stream(stream: AsyncIterator[Record], save: Callable[[Sequence[Record]], None]) -> None:
+    async def saved() -> None:
+        async for record in stream:
+            save([record])
 
-
-def _write(records: Sequence[Record], writer: RecordWriter, tally: _CollectTally) -> None:
-    writer.append(tally.admit(records))
-    if tally.hopeless:
-        raise tally.refusal()
+    in_main = threading.current_thread() is threading.main_thread()
+    run = runner().run if in_main else asyncio.run  # a runner serves one thread
+    run(saved())
 
 
 def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:

@@ -401,18 +401,17 @@ class Builder:
         return None if primary is None else primary.correct
 
     def _score(self, row: RawRow, score: ScoreColumn, missing: Missing | None) -> Uncertainty:
-        """An imported score; unmeasured if the answer is not whole, or if it is lower than any score can be."""
-        if is_infinite(row, row.values.get(score.column)) and not score.confidence:
-            row = replace(row, values={**row.values, score.column: None})
+        """An imported score; unmeasured if the answer is not whole, or where there is no number."""
+        spec, value, stored = score.spec, row.values.get(score.column), None
+        if value is None or not str(value).strip():
+            missing = missing or Missing(Unmeasured.NOT_RECORDED, f"the file has no value in column {score.column!r}")
+        elif (stored := _stored(row, score, value)) is None:
             self._cautions[f"scores have values {_NOT_MEASURED}"] += 1
-        read = _score(row, score)
-        least = None if read.value is None else -read.value if score.certain else read.value
-        if missing is None and least is not None and least < LEAST_LOGPROB:
-            self._cautions[f"scores have values {_NOT_MEASURED}"] += 1
-            missing = Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
+            missing = missing or Missing(Unmeasured.NOT_RECORDED, f"column {score.column!r} has a placeholder here")
         if missing is None:
-            return read
-        return read.model_copy(update={"value": None, "reason": missing.reason, "detail": missing.detail})
+            return Uncertainty(value=stored, unit=spec.unit, estimator=score.key)
+        reason, detail = missing.reason, missing.detail
+        return Uncertainty(value=None, unit=spec.unit, estimator=score.key, reason=reason, detail=detail)
 
 
 def check_references(row: RawRow, record: Record) -> None:
@@ -575,30 +574,20 @@ def _loglikelihood(row: RawRow, column: str, value: object, scale: str) -> float
     return math.log(number) if number else None
 
 
-def _score(row: RawRow, score: ScoreColumn) -> Uncertainty:
-    spec = score.spec
-    value = row.values.get(score.column)
-    if value is None or str(value).strip() == "":
-        return Uncertainty(
-            value=None,
-            unit=spec.unit,
-            estimator=score.key,
-            reason=Unmeasured.NOT_RECORDED,
-            detail=f"the file has no value in column {score.column!r}",
-        )
+def _stored(row: RawRow, score: ScoreColumn, value: object) -> float | None:
+    """The uncertainty that a value is stored as; None for a placeholder: infinite, or lower than any score can be."""
+    if not score.confidence:
+        number = -math.inf if is_infinite(row, value) else get_number(row, score.column, value)
+        return None if number < LEAST_LOGPROB else -number if score.certain else number
     written, percent = str(value).strip(), 1
-    if score.confidence and written.endswith("%"):
+    if written.endswith("%"):
         value, percent = written.removesuffix("%").strip(), 100
     number = get_number(row, score.column, value) / percent
-    if score.confidence:
-        if not 0 <= number <= 1:
-            raise row.fail(
-                score.column,
-                value,
-                "a confidence must be in [0, 1], or have the sign %. Numbers of another scale are mapped by "
-                f"--map {shlex.quote(f'certainty={score.name}:{score.column}')}",
-            )
-        number = 1 - number
-    elif score.certain:
-        number = -number
-    return Uncertainty(value=number, unit=spec.unit, estimator=score.key)
+    if not 0 <= number <= 1:
+        raise row.fail(
+            score.column,
+            value,
+            "a confidence must be in [0, 1], or have the sign %. Numbers of another scale are mapped by "
+            f"--map {shlex.quote(f'certainty={score.name}:{score.column}')}",
+        )
+    return 1 - number
