@@ -468,10 +468,7 @@ class OpenAICompatibleChat(NativeChat):
         run_manager: CallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> Iterator[ChatGenerationChunk]:
-        for chunk in endpoint_loop.iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))):
-            if run_manager is not None:
-                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-            yield chunk
+        return endpoint_loop.iterate(self._endpoint().chunks(self._stream_body(messages, stop, kwargs)))
 
     async def _astream(
         self,
@@ -482,8 +479,6 @@ class OpenAICompatibleChat(NativeChat):
     ) -> AsyncIterator[ChatGenerationChunk]:
         async with aclosing(self._endpoint().chunks(self._stream_body(messages, stop, kwargs))) as chunks:
             async for chunk in chunks:
-                if run_manager is not None:
-                    await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
                 yield chunk
 
     # --- tools and structured output ----------------------------------------------------------------------------------

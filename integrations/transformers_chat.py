@@ -70,15 +70,7 @@ class TransformersChat(NativeChat):
     """
 
     PROVIDER = "transformers"
-    CALL: ClassVar[tuple[str, ...]] = (
-        "temperature",
-        "top_p",
-        "max_tokens",
-        "stop",
-        "stop_token_ids",
-        "seed",
-        "logprobs",
-    )
+    CALL: ClassVar = ("temperature", "top_p", "max_tokens", "stop", "stop_token_ids", "seed", "logprobs")
     """Names of the fields that a call may override."""
     SETTINGS = ("model", "revision", "chat_template", *CALL)
 
@@ -323,15 +315,8 @@ class TransformersChat(NativeChat):
         settings = self._settings(stop, kwargs)
         check_one_answer(settings.n)
         if settings.tools or not self.support.answers:
-            chunks: Iterator[ChatGenerationChunk] = (
-                as_chunk(generation) for generation in self._generate(messages, stop, **kwargs).generations
-            )
-        else:
-            chunks = self._chunks(self._chat_request(messages, settings), settings)
-        for chunk in chunks:
-            if run_manager is not None:
-                run_manager.on_llm_new_token(chunk.text, chunk=chunk)
-            yield chunk
+            return map(as_chunk, self._generate(messages, stop, **kwargs).generations)
+        return self._chunks(self._chat_request(messages, settings), settings)
 
     async def _astream(
         self,
@@ -342,8 +327,6 @@ class TransformersChat(NativeChat):
     ) -> AsyncIterator[ChatGenerationChunk]:
         chunks = self._stream(messages, stop, **kwargs)
         while (chunk := await self._in_thread(next, chunks, None)) is not None:
-            if run_manager is not None:
-                await run_manager.on_llm_new_token(chunk.text, chunk=chunk)
             yield chunk
 
     def _chunks(self, request: DecodingRequest, settings: CallSettings) -> Iterator[ChatGenerationChunk]:

@@ -246,18 +246,6 @@ def _limit(model: Any, tokenizer: Any) -> int | None:
 # answers ("yes" and "no" in another script) can be the same input, and their similarity says nothing.
 
 
-@dataclass(frozen=True, slots=True)
-class _EncodedText:
-    """A text with its tokens."""
-
-    ids: tuple[int, ...]
-    """Its tokens without special tokens."""
-    unknown: tuple[str, ...]
-    """The words behind its unknown tokens; the whole text if the tokenizer does not say where they are."""
-    lost: bool
-    """Whether more than half of its tokens or of its characters are unknown, or it has no token at all."""
-
-
 def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> list[bool]:
     """Whether unknown tokens hide how the texts of a pair differ; False for equal texts.
 
@@ -275,31 +263,23 @@ def lost_to_unknown_tokens(tokenizer: Any, pairs: Sequence[tuple[str, str]]) -> 
         return [False] * len(pairs)
     fast = bool(tokenizer.is_fast)  # only fast tokenizers know the characters of a token
     encoded = tokenizer(texts, add_special_tokens=False, return_offsets_mapping=fast, verbose=False)
-    places = encoded["offset_mapping"] if fast else [None] * len(texts)
-    encoded_texts = {
-        text: _read(text, ids, spans, tokenizer.unk_token_id)
-        for text, ids, spans in zip(texts, encoded["input_ids"], places, strict=True)
-    }
-    return [a != b and _hides(encoded_texts[a], encoded_texts[b]) for a, b in pairs]
+    lost: set[str] = set()
+    tokens: dict[str, list[int]] = dict(zip(texts, encoded["input_ids"], strict=True))
+    unknown: dict[str, list[str]] = {}
+    for place, (text, ids) in enumerate(tokens.items()):
+        hidden = [at for at, token in enumerate(ids) if token == tokenizer.unk_token_id]
+        unknown[text] = [text] * bool(hidden)
+        hidden_letters, letters = 0, len("".join(text.split()))
+        if fast:
+            spans = encoded["offset_mapping"][place]
+            unknown[text] = [text[slice(*spans[at])].strip() for at in hidden]
+            hidden_letters = len("".join("".join(unknown[text]).split()))
+        if 2 * len(hidden) > len(ids) or 2 * hidden_letters > letters or (letters and not ids):
+            lost.add(text)
 
+    def hides(a: str, b: str) -> bool:
+        ours, theirs = set(unknown[a]), set(unknown[b])
+        confused = bool(ours - theirs and theirs - ours)
+        return not lost.isdisjoint((a, b)) or confused or (tokens[a] == tokens[b] and unknown[a] != unknown[b])
 
-def _read(text: str, ids: Sequence[int], spans: Sequence[tuple[int, int]] | None, unknown: int) -> _EncodedText:
-    count = sum(token == unknown for token in ids)
-    words: tuple[str, ...] = (text,) if count else ()
-    lost = 2 * count > len(ids)
-    if spans is not None:
-        words = tuple(
-            text[start:end].strip() for token, (start, end) in zip(ids, spans, strict=True) if token == unknown
-        )
-        lost |= 2 * _letters("".join(words)) > _letters(text)
-    return _EncodedText(tuple(ids), words, lost or (not ids and bool(text.strip())))
-
-
-def _letters(text: str) -> int:
-    return sum(map(len, text.split()))
-
-
-def _hides(a: _EncodedText, b: _EncodedText) -> bool:
-    words, others = set(a.unknown), set(b.unknown)
-    confused = bool(words - others and others - words)
-    return a.lost or b.lost or confused or (a.ids == b.ids and a.unknown != b.unknown)
+    return [a != b and hides(a, b) for a, b in pairs]
