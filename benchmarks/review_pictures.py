@@ -28,21 +28,14 @@ from guardrail.review import Candidate, CandidateSet, Content, Monitors, ReviewS
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app, server_of
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import ToolCall, canonical_calls
+from guardrail.types import Basis, Sample, ToolCall, Uncertainty, canonical_calls
+from guardrail.verdict import Reason, Verdict
 
 __all__ = ["main"]
 
 GAP = 24
 """Pixels between two pictures."""
 ACCOUNTS = "ann:reviewer:ann-token-0123456789ab,eve:admin:eve-token-0123456789ab"
-VERDICT = {
-    "accepted": False,
-    "detail": "Held back: semantic_entropy 1.36 > 0.61 nats, the threshold calibrated for 10% error among answers that "
-    "are given. The model's own answers disagree too much.",
-    "uncertainty": {"value": 1.36, "unit": "nats", "estimator": "semantic_entropy"},
-    "threshold": 0.61,
-    "guarantee": "Among the answers that are given, at most 10% are wrong, with 90% confidence.",
-}
 TRANSFER = {
     "type": "object",
     "properties": {
@@ -56,6 +49,21 @@ TRANSFER = {
 WAVES = ("Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James")
 
 
+def held_back(candidate: Candidate) -> dict[str, Any]:
+    """Return the stored verdict of a gate that holds a candidate back."""
+    return Verdict(
+        accepted=False,
+        reason=Reason.ABOVE_THRESHOLD,
+        uncertainty=Uncertainty(value=1.36, unit="nats", estimator="semantic_entropy"),
+        threshold=0.61,
+        alpha=0.1,
+        outcome=make_artifact(ScriptedChat(), threshold=0.61).outcome,
+        basis=Basis.SAMPLES,
+        artifact="",
+        candidate=Sample(text=candidate.text, tool_calls=candidate.tool_calls),
+    ).shown()
+
+
 def an_answer() -> Content:
     """Return a held-back answer with a calibrated list."""
     shown = CandidateSet(
@@ -64,7 +72,7 @@ def an_answer() -> Content:
     return Content(
         question="Who wrote The Waves?",
         candidate=Candidate(text=WAVES[0]),
-        verdict=VERDICT,
+        verdict=held_back(Candidate(text=WAVES[0])),
         alternatives=tuple(zip(WAVES, (0.4, 0.3, 0.2, 0.1), strict=True)),
         candidate_set=shown,
     )
@@ -90,7 +98,7 @@ def a_call() -> Content:
         ),
         kind="tool_call",
         candidate=Candidate(tool_calls=(ours,)),
-        verdict=VERDICT,
+        verdict=held_back(Candidate(tool_calls=(ours,))),
         alternatives=tuple((canonical_calls([call]), share) for call, share in calls),
         edits="arguments",
         schemas={"transfer": TRANSFER},

@@ -121,6 +121,12 @@ class Content(Frozen):
         return self.kind == "audit" and self.verdict is None
 
     @property
+    def noun(self) -> Literal["answer", "call"]:
+        """What is decided, in a word."""
+        calls = self.kind == "tool_call" or (self.candidate is not None and self.candidate.tool_calls)
+        return "call" if calls else "answer"
+
+    @property
     def has_agent(self) -> bool:
         """Whether an agent waits to run the call, so that it can be told why the call is rejected."""
         return self.kind == "tool_call" and self.edits == "arguments"

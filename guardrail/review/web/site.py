@@ -59,6 +59,14 @@ _WRITTEN = ("edited", "text", "reason", "note")
 """Fields of a decision that a person writes; an error page shows them, so that they can be copied."""
 _DEEPEST = 6
 """Levels of a nested value that are shown in words."""
+_DONE = {
+    "approve": "approved",
+    "edit": "edited",
+    "respond": "answered",
+    "answer": "answered the user",
+    "reject": "rejected",
+}
+"""Actions, once they are done."""
 _TURNING = re.compile("[\u202a-\u202e\u2066-\u2069]")
 """Characters that embed, override or isolate the direction of writing."""
 _log = logging.getLogger(__name__)
@@ -137,6 +145,7 @@ class Site:
             trim_blocks=True,
             finalize=_shown,
         )
+        self._pages.globals["done"] = _DONE
         self._pages.filters["when"] = when
         self._pages.filters["words"] = in_words
         self._pages.filters["result"] = _result

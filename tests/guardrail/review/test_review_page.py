@@ -442,12 +442,12 @@ def test_nothing_leans_a_label_towards_the_score(store: ReviewStore, site: Starl
     ann, offered, lease = claimed(site, item.id)
     page = ann.get(f"/items/{item.id}")[1]
     assert offered == {}
-    for hint in ("percent", "Other answers", "Likely answers", "Why it was", "Make this call", "1.36"):
+    for hint in ("percent", "Other calls", "Other answers", "Likely answers", "Why it was", "Make this call", "1.36"):
         assert hint not in page
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=hashlib.sha256(b"Forster").hexdigest()[:32])
     assert store.item(item.id).decision is None, "nothing is chosen from a list that is not shown"
     ann.post(f"/items/{item.id}/decide", lease=lease, action="reject")
-    assert "Other answers" in ann.get(f"/items/{item.id}")[1]
+    assert "of the model, with their shares" in ann.get(f"/items/{item.id}")[1]
 
 
 def test_the_list_names_the_tool_and_its_arguments(store: ReviewStore, site: Starlette) -> None:
@@ -933,7 +933,7 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, si
     text = browser.get(f"/items/{item.id}")[1]
     assert "answer to label" in text
     assert "audit" not in text.replace("tag audit", "").replace("Audit trail", "")
-    hints = ("Why it was", "%", "percent", 'class="answers"', "Other answers of the model", 'data-key="1"')
+    hints = ("Why it was", "%", "percent", 'class="answers"', "of the model, with", 'data-key="1"')
     for hint in (*hints, 'class="approve"', 'class="reject"'):
         assert hint not in text
     browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
@@ -941,7 +941,7 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, si
     assert decision is not None
     assert decision.action == "reject"
     decided = browser.get(f"/items/{item.id}")[1]
-    assert "Other answers of the model" in decided
+    assert "Other answers of the model, with their shares" in decided
     assert "60 %" in decided
 
 
@@ -950,7 +950,7 @@ def test_one_key_decides_and_opens_the_next(store: ReviewStore, site: Starlette)
     first, second = (store.enqueue(to_label(question)) for question in ("1 + 1?", "2 + 2?"))
     browser = Client(site).sign_in("ann")
     queue = browser.get("/")[1]
-    assert queue.count(">to label<") == 2
+    assert queue.count(">answer to label<") == 2
     assert ">audit<" not in queue
     browser.post(f"/items/{first.id}/claim")
     page = browser.get(f"/items/{first.id}")[1]
@@ -1183,7 +1183,8 @@ def test_the_page_explains_the_tool_the_shares_and_the_reason(store: ReviewStore
     item = store.enqueue(content)
     page = claimed(site, item.id)[0].get(f"/items/{item.id}")[1]
     assert '<b>refund</b> <span class="soft">Pay an order back.</span>' in page
-    assert "20 % <small>of the model's answers</small>" in page
+    assert "Other calls of the model, with their shares" in page
+    assert '<span class="percent">20 %</span>' in page
     assert "<p>The model&#39;s own answers disagree too much.</p>" in page
     numbers = page.index("discrete_semantic_entropy 1.5 &gt; 0.5")
     assert numbers > page.index("<summary>Details</summary>")
