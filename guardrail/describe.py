@@ -2,7 +2,7 @@
 
 Artifacts and outcomes store numbers and reasons; every sentence about a promise is made here, when it is shown.
 Terminal, report, log and ``/readyz`` therefore say the same. Shares are of all questions asked. The words of a verdict
-are in `guardrail.verdict`.
+are in `guardrail.explain`.
 """
 
 from __future__ import annotations
@@ -32,6 +32,7 @@ __all__ = [
     "certifies",
     "confidence",
     "describe",
+    "found",
     "guarantee",
     "not_covered",
     "nouns_of",
@@ -77,7 +78,7 @@ class Nouns:
         gives: What it does with a share, ``{}``.
         give: What it does with one that it accepts.
         nothing: What it does without a threshold.
-        handed: What becomes of one that it holds back.
+        handed: The next step about one that it holds back.
     """
 
     one: str
@@ -100,7 +101,7 @@ ANSWERS = Nouns(
     gives="answers {} questions",
     give="answer",
     nothing="answer nothing",
-    handed="hand the question to a person, a stronger model, or ask it more precisely",
+    handed="Hand the question to a person or a stronger model, or ask it more precisely.",
 )
 CALLS = Nouns(
     one="call",
@@ -111,7 +112,7 @@ CALLS = Nouns(
     gives="lets {} calls through",
     give="let a call through",
     nothing="let no call through",
-    handed="have a person decide about the call, or ask more precisely",
+    handed="Have a person decide about the call, or ask more precisely.",
 )
 
 
@@ -558,14 +559,14 @@ def target_text(alpha: float, *, certifies: bool) -> str:
 
 def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """Why a fit found no threshold, with its numbers, and the one step that helps most as the last sentence."""
-    return f"{_found(outcome, nouns)}{remedy(outcome, nouns)}"
+    return f"{found(outcome, nouns)}{remedy(outcome, nouns)}"
 
 
 def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """The step that helps most where a fit found no threshold."""
     reason, few = outcome.reason, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
     if reason is InfeasibleReason.NOT_CALIBRATED:
-        return "There is no artifact yet, so a person decides about each one."
+        return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
     if reason is InfeasibleReason.UNKNOWN_GROUP:
         return "Name its group, or hand it to a person."
     if reason is InfeasibleReason.STAGE_NOT_USED:
@@ -596,7 +597,7 @@ def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     return f"Use a better uncertainty score. {FRESH_LABELS}"
 
 
-def _found(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> str:
+def found(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """What a fit without a threshold found, before `remedy`; ends with a space."""
     rule, alpha, reason = outcome.rule, outcome.alpha, outcome.reason
     few = reason is InfeasibleReason.TOO_FEW_ITEMS
@@ -607,7 +608,7 @@ def _found(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> str:
             return f"An error rate of {alpha:g} cannot be certified where the stages begin to answer. "
         return f"It takes {outcome.needed} questions without an error at alpha = {alpha:g}; there are {outcome.n}. "
     if reason is InfeasibleReason.NOT_CALIBRATED:
-        return ""
+        return "There is no artifact yet, so a person decides about each one. "
     if reason is InfeasibleReason.UNKNOWN_GROUP:
         groups = ", ".join(outcome.options.get("known_groups", ()))
         return f"The question is of none of the groups that have a threshold (they are: {groups}). "

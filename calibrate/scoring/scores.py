@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import MOST_FAILED
 from guardrail.errors import UsageError
+from guardrail.explain import WAY_OUT
 from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.notebook import percent
@@ -23,7 +24,6 @@ from guardrail.types import Bindings, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import Estimator, EstimatorSpec, list_estimators, make_estimator, measure_stream, unmet_needs
 from guardrail.uncertainty.combine import Ranks, needs_ranks, with_ranks
 from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
-from guardrail.verdict import WAY_OUT
 
 from ..data.formats.field_map import IMPORTED
 from ..data.progress import Progress, silent

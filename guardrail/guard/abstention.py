@@ -18,12 +18,13 @@ from langchain_core.runnables.config import run_in_executor
 
 from ..bindings import binding_settings
 from ..errors import UsageError
+from ..explain import next_step
 from ..items.partial import is_partial
 from ..prompting import copies_of
 from ..sampling.effects import Effect, Steps
 from ..sampling.limits import take_slot
 from ..types import Bindings
-from ..verdict import AbstainedError, UnmeasuredError, Verdict, next_step
+from ..verdict import AbstainedError, UnmeasuredError, Verdict
 from .base import GuardedChatModel
 from .messages import HANDOFF
 

@@ -19,6 +19,7 @@ from pydantic import Field
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
 from ..errors import ArtifactMismatchError, UsageError
+from ..explain import next_step
 from ..items.gate import undivided
 from ..judges import with_majority
 from ..plain_json import sha256_hex
@@ -30,7 +31,7 @@ from ..sampling.effects import Steps, computation, run
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler, joined
 from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
-from ..verdict import Verdict, next_step
+from ..verdict import Verdict
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 

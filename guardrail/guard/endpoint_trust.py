@@ -15,12 +15,13 @@ from typing import Any
 
 from langchain_core.language_models import BaseChatModel
 
+from ..explain import next_step
 from ..sampling.effects import Steps, run
 from ..sampling.limits import new_lock
 from ..sampling.probe import ProbeReport, unlike
 from ..sampling.prober import needs_probe, probe_steps
 from ..types import Cost, Fingerprint, SampleSet, SamplingPlan, Unmeasured
-from ..verdict import Verdict, next_step
+from ..verdict import Verdict
 
 __all__ = ["EndpointProblem", "EndpointTrust"]
 

@@ -16,13 +16,14 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_messages,
 
 from guardrail.bindings import bindings_for, check_bindings
 from guardrail.errors import ArtifactMismatchError, UsageError, require
+from guardrail.explain import without_quotes
 from guardrail.guard.abstention import ABSTAINED
 from guardrail.guard.comparability import unlike_plan
 from guardrail.plain_json import json_fault
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.replies import end_of, is_refusal, is_whole
 from guardrail.types import Bindings, SamplingPlan, Unmeasured
-from guardrail.verdict import Reason, Verdict, next_step
+from guardrail.verdict import Reason, Verdict
 
 from .._openai.requests import CHAT_COMPLETIONS
 from .config import Alias
@@ -300,28 +301,11 @@ def bindings_of(fields: Mapping[str, Any], plan: SamplingPlan) -> dict[str, Any]
 
 
 _NEEDED = ("accepted", "reason", "uncertainty", "threshold", "alpha", "outcome", "basis", "artifact")
-_WHY = {
-    Reason.WITHIN_THRESHOLD: "The answer is certain enough",
-    Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
-    Reason.PARTLY_HELD_BACK: "Fields of the answer are not certain enough",
-    Reason.OTHER_TURNS: "The promise does not cover this conversation, since no calibration prompt had its turns",
-    Reason.INFEASIBLE: "The calibration found no threshold that keeps the error rate, so no answer is given",
-}
 
 
 def explanation(verdict: Mapping[str, Any]) -> str:
-    """The reason of a verdict and the next step, in a sentence that quotes neither prompt nor answer.
-
-    The texts of the verdict are left out: a server's error may quote a prompt.
-    """
-    read = _read(verdict)
-    measured, why = read.uncertainty, _WHY.get(read.reason)
-    if read.reason is Reason.ABOVE_THRESHOLD:
-        value = "The uncertainty" if measured.value is None else f"The uncertainty {measured.value:.4g}"
-        why = f"{value} is above the calibrated threshold {read.threshold or 0:.4g}"
-    elif why is None:
-        why = f"The uncertainty could not be measured ({measured.reason or read.reason})"
-    return f"{why}. {next_step(read)}"
+    """The reason of a verdict and the next step, in a sentence that quotes neither prompt nor answer."""
+    return without_quotes(_read(verdict))
 
 
 def _read(verdict: Mapping[str, Any]) -> Verdict:

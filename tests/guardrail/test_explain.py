@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 import pytest
 
 from guardrail import Guardrail, Meaning, Verdict
+from guardrail.explain import as_html, as_text, score_bar
 from guardrail.plain_json import visible
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.verdict import as_html, as_markdown, as_text, score_bar
 
 EVIL = "<script>alert(1)</script> ```\n# [x](javascript:y) \x1b[31m"
 MODEL = ScriptedChat(
@@ -59,7 +59,7 @@ def test_what_an_exception_says_cannot_command_a_terminal() -> None:
     artifact = artifact.model_copy(update={"outcome": outcome})
     result = Guardrail(model=model, artifact=artifact).assess("q")
     assert visible(evil) in result.detail
-    for shown in (as_text(result), as_markdown(result), as_html(result)):
+    for shown in (as_text(result), as_html(result)):
         assert all(line.isprintable() for line in shown.splitlines())
         assert "ACCEPTED" not in shown.splitlines()
         assert shown.count("\\x1b]0;owned\\x07 \\u202etxt.exe\\nACCEPTED") == 3  # headline, score and guarantee
@@ -71,7 +71,6 @@ def test_every_verdict_can_be_shown(question: str, threshold: float | None) -> N
     shown = verdict(question, threshold)
     assert all(line.isprintable() for line in as_text(shown).splitlines())
     assert shown._repr_html_() == as_html(shown)
-    assert shown._repr_markdown_() == as_markdown(shown)
 
 
 def test_nothing_a_model_wrote_is_markup() -> None:
@@ -83,10 +82,7 @@ def test_nothing_a_model_wrote_is_markup() -> None:
 
     parser = Tags()
     parser.feed(as_html(verdict("evil")))
-    assert parser.seen <= {"div", "strong", "p", "table", "tr", "th", "td", "pre"}
-    head, fence, *_ = as_markdown(verdict("evil")).split("\n\n", 1)[0], as_markdown(verdict("evil")).split("\n")[2]
-    assert head == "**HELD BACK**"
-    assert fence == "````text"
+    assert parser.seen == {"pre"}
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,7 @@ from guardrail.describe import (
     warning,
 )
 from guardrail.doctor import examine
+from guardrail.explain import next_step
 from guardrail.gate import Scope
 from guardrail.judges import ToolCallJudge
 from guardrail.monitor import Alarm
@@ -47,7 +48,6 @@ from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
-from guardrail.verdict import next_step
 from integrations._gateway.protocol import SHOWN
 from integrations.telemetry import INSTRUMENTS
 
@@ -178,7 +178,7 @@ def test_only_a_certificate_is_stated_without_on_average(question: str) -> None:
     def shown(outcome: Outcome) -> str:
         calibrated = make_artifact(MODEL, n=4).model_copy(update={"outcome": outcome})
         verdict = Guardrail(model=MODEL, artifact=calibrated).assess(question)
-        forms = (verdict.explain(), verdict._repr_markdown_(), verdict._repr_html_(), str(verdict.to_metadata()))
+        forms = (verdict.explain(), verdict._repr_html_(), str(verdict.to_metadata()))
         return " ".join((verdict.detail, verdict.guarantee, *forms))
 
     at = {"threshold": 0.5}

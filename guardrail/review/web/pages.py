@@ -15,8 +15,8 @@ from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.routing import Route
 
 from ...errors import UsageError
+from ...explain import reviewers_reason
 from ...types import canonical_calls
-from ...verdict import reviewers_reason
 from ..errors import ReviewError, StoreUnavailableError
 from ..item import Candidate, Content, Decision, Item, Kind, State
 from ..monitors import Monitors, MonitorStep

@@ -62,7 +62,7 @@ def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
     guard = guarded(switch=switch)
     for verdict in both_ways(guard, SURE):
         assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
-        assert verdict.detail.endswith(f"because of an alarm. {ALARM.detail}")
+        assert f"because of an alarm. {ALARM.detail} Look into the alarm" in verdict.detail
         assert "candidate" not in verdict.to_metadata()
         assert "docs/monitoring.md" in verdict.explain()
     assert "Paris" not in str(guard.invoke(SURE).model_dump())

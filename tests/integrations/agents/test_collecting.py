@@ -109,7 +109,8 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
     (waiting,) = ask(guarded_agent, "send")["__interrupt__"]
     assert (SENT, model.made - before) == ([], 11)
     assert waiting.value["verdict"]["detail"] == (
-        "Held back: there is no artifact yet, so a person decides about each one."
+        "Held back: there is no artifact yet, so a person decides about each one. Decide about it: "
+        "`calibrate learn` makes decisions labels, and labels an artifact."
     )
     file = read_records("agent.records.jsonl")
     (record,) = file.records
