@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from benchmarks.monitoring import REASONING, STEM, Data, mmbench, mmlu_pro
 from calibrate.fitting import fit
 from calibrate.reviews import ReviewedItem, ReviewPool, thinned
-from guardrail.gate import accepts
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, accepts
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Sample, Uncertainty
 from guardrail.verdict import Reason, Verdict

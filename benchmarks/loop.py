@@ -25,7 +25,7 @@ from calibrate.pipeline import fit_artifact
 from calibrate.scope import draw_to_label
 from examples.demo import loop
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
+from guardrail.outcome import accepts
 
 __all__ = ["CASES", "SKIPPED", "SeedResult", "over_seeds"]
 

@@ -26,11 +26,10 @@ from numpy.typing import NDArray
 from calibrate.fitting import fit
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
-from guardrail.gate import accepts
 from guardrail.monitor import Drift, RiskState, jump
 from guardrail.monitor.drift import SLOPES
 from guardrail.monitor.state import STAKES
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, accepts
 from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 

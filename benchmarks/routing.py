@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from calibrate.cascade import certified_cascade
 from calibrate.rules import Feasible, certified
-from guardrail.gate import accepts
+from guardrail.outcome import accepts
 
 ALPHAS = (0.05, 0.1, 0.15, 0.2)
 CALIBRATION = 1_000

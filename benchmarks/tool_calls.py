@@ -20,10 +20,9 @@ from numpy.typing import NDArray
 
 from calibrate.fitting import fit
 from calibrate.scoring.metrics import auroc
-from guardrail.gate import accepts
 from guardrail.judges import Judge, ToolCallJudge, canonical_calls
 from guardrail.judges.observation import ObservationJudge, ObservationSimilarity
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, accepts
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
 from guardrail.uncertainty import Estimator, measure
 from guardrail.uncertainty import make_estimator as make

@@ -17,8 +17,7 @@ from numpy.typing import ArrayLike
 
 from guardrail.artifact import GOES_ON, CalibrationArtifact, CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
-from guardrail.outcome import CERTIFIED, Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import CERTIFIED, Feasible, Infeasible, InfeasibleReason, accepts
 from guardrail.types import Unmeasured
 
 from .data.records import Record, RecordFile, read_records

@@ -18,9 +18,8 @@ from guardrail.artifact import (
     EstimatorChoice,
 )
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
 from guardrail.items.spec import ITEMS, ItemFigures
-from guardrail.outcome import CERTIFIED, Feasible, Infeasible
+from guardrail.outcome import CERTIFIED, Feasible, Infeasible, accepts
 from guardrail.specs import EstimatorSpec
 from guardrail.types import Frozen
 

@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.errors import UsageError
-from guardrail.gate import Scope
+from guardrail.outcome import Scope
 from guardrail.plain_json import canonical_json, sha256_hex
 
 from .data.questions import fingerprint

@@ -23,14 +23,13 @@ if TYPE_CHECKING:
         RecordError,
         UsageError,
     )
-    from .gate import accepts
     from .guard.cascade import Cascade
     from .guard.chat_model import Guardrail
     from .guard.router import Router
     from .items.partial import Partial
     from .judges import make_judge
     from .monitor import SafetySwitch
-    from .outcome import Feasible, Infeasible, InfeasibleReason
+    from .outcome import Feasible, Infeasible, InfeasibleReason, accepts
     from .prompting import PromptWrapping
     from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
     from .uncertainty import Scorer, make_estimator, plan_for, rank_mean, scorer, then, ties

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
 from .artifact import CalibrationArtifact
-from .gate import accepts
 from .items.item import ItemVerdict
 from .judges import default_judge
+from .outcome import accepts
 from .sampling.replies import part_of_an_answer
 from .types import Note, NoteKind, Reason, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .uncertainty import Clusters, Estimator, Evidence, cluster, measure

@@ -12,10 +12,9 @@ from dataclasses import dataclass
 from typing import get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
-from .gate import Scope
 from .items.spec import ItemRule
 from .notebook import percent, sure
-from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, TieBlock
+from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, Scope, TieBlock
 from .specs import EstimatorSpec
 
 __all__ = [

@@ -12,9 +12,8 @@ from pydantic import ValidationError
 
 from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.gate import Scope
 from guardrail.notebook import percent
-from guardrail.outcome import CERTIFIED
+from guardrail.outcome import CERTIFIED, Scope
 
 from ..binding import refuse_fitted
 from ..cascade import fit_cascade

@@ -18,8 +18,8 @@ from guardrail.specs import IMPORTED, identify
 from ..data.formats import EXPORTS, KINDS, Imported, ImportSettings, Primary, import_file, parse_map, write_bad
 from ..data.formats import IMPORTED as IMPORTED_SCORE
 from ..data.records import RecordFile, header_of, rewrite_records, write_records
-from ..evaluation.label_checks import auroc_interval
 from ..items.documents import import_documents
+from ..scoring.metrics import auroc_interval
 from ..scoring.scores import labels_of, values_of
 from .frame.app import command
 from .frame.files import keep_inputs

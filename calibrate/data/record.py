@@ -6,9 +6,9 @@ from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
 
-from guardrail.gate import EVERY_QUESTION, Scope
 from guardrail.items.item import Item
 from guardrail.items.spec import ITEMS
+from guardrail.outcome import EVERY_QUESTION, Scope
 from guardrail.prompting import PromptWrapping
 from guardrail.sampling.probe import ProbeReport
 from guardrail.sampling.replies import is_cut

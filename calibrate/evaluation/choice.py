@@ -14,9 +14,8 @@ from guardrail.errors import UsageError
 from ..data.records import Record, RecordFile
 from ..data.split import Groups, one_per_cluster
 from ..scoring.apart import drawn_by_hash, refuse_overlap, training_of, without_ranked
-from ..scoring.metrics import auroc
+from ..scoring.metrics import AurocInterval, auroc, auroc_interval
 from ..scoring.scores import labels_of, taken, values_of
-from .label_checks import AurocInterval, auroc_interval
 
 __all__ = ["AUTO", "FEWEST", "SHARE", "Chosen", "Ranked", "choose_score", "rank_estimators", "rank_scores"]
 

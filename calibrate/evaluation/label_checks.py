@@ -4,34 +4,28 @@ from __future__ import annotations
 
 import heapq
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
-from scipy import special
+from numpy.typing import NDArray
 
 from guardrail.judges import Judge, JudgeSpec, default_judge, make_judge
 from guardrail.judges.base import Item
 from guardrail.judges.registry import JUDGES
 from guardrail.plain_json import sha256_hex
-from guardrail.types import Frozen
 from guardrail.uncertainty import list_estimators, make_estimator
 
 from ..correctness import Contains, Numeric
 from ..data.records import Record, RecordFile
 from ..data.table import table_of
-from ..rules.counts import check_share, items
 from ..scoring.scores import estimator_key, score_records, values_of
 
 __all__ = [
     "EXTREME",
-    "AurocInterval",
     "Merged",
     "Missed",
     "Suspicious",
-    "auroc_interval",
     "broken_labels",
     "judge_to_look_at",
     "labelled_answers",
@@ -44,28 +38,6 @@ __all__ = [
 
 EXTREME = 0.1
 """A score is very certain (uncertain) when at most this share of the questions is more certain (uncertain) still."""
-
-
-class AurocInterval(Frozen):
-    """AUROC of a score for errors, with a confidence interval."""
-
-    value: float
-    """P(a wrong answer is less certain than a right one), ties counting half."""
-    low: float
-    """Lower end."""
-    high: float
-    """Upper end."""
-    se: float
-    """DeLong's standard error; 0 when the sample shows no spread (a perfect ranking)."""
-    confidence: float
-    """Coverage of the interval, asymptotically."""
-
-    @property
-    def verdict(self) -> Literal["ranks", "unclear", "reversed"]:
-        """Whether the score ranks errors: "unclear" when the interval contains .5, "reversed" when it lies below."""
-        if self.high < 0.5:
-            return "reversed"
-        return "ranks" if self.low > 0.5 else "unclear"
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,44 +57,6 @@ class Suspicious:
     n_wrong: int
     n_right: int
     n_certain: int = 0
-
-
-def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float = 0.95) -> AurocInterval | None:
-    """AUROC with a DeLong interval on the logit scale; None if there is only one class.
-
-    DeLong, DeLong & Clarke-Pearson (1988): each wrong answer has the share of right answers it is less certain than
-    (ties half), each right answer the share of wrong ones; the variance of the AUROC is the sum of the sample variances
-    of those shares over their numbers. The interval is taken on the logit scale, which keeps it inside (0, 1). Where
-    that variance is 0 or cannot be had (a perfect ranking, a single error), Newcombe's (2006) score interval stands in:
-    the AUROCs whose own variance, by the exponential model with balanced sizes, does not rule out what was seen.
-
-    Args:
-        uncertainty: Scores, shape (n,), finite; higher is less certain.
-        error: 0 or 1, shape (n,).
-        confidence: Coverage, in (0, 1).
-
-    Raises:
-        UsageError: As :func:`calibrate.fit`, or a confidence outside (0, 1).
-    """
-    check_share("confidence", confidence)
-    scores, labels = items(uncertainty, error)
-    wrong, right = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
-    if not wrong.size or not right.size:
-        return None
-    of_wrong, of_right = _share_below(wrong, right), 1.0 - _share_below(right, wrong)
-    value = float(of_wrong.mean())
-    variance = _variance_of_mean(of_wrong) + _variance_of_mean(of_right)
-    z = float(special.ndtri(0.5 + confidence / 2))
-    if 0 < value < 1 and 0 < variance < math.inf:
-        se = math.sqrt(variance)
-        # The derivative of the logit carries the standard error over to its scale.
-        reach = z * se / (value * (1 - value))
-        centre = math.log(value / (1 - value))
-        low, high = float(special.expit(centre - reach)), float(special.expit(centre + reach))
-    else:
-        se = 0.0
-        low, high = _newcombe(value, wrong.size, right.size, z)
-    return AurocInterval(value=value, low=low, high=high, se=se, confidence=confidence)
 
 
 def unread_answers(file: RecordFile, key: str, most: int = 2_000) -> tuple[int, int] | None:
@@ -193,42 +127,6 @@ def lowest(
     places = [place for *_, place in ranked]
     chosen = table.take(np.array(places, dtype=np.int64))
     return [(value, record) for (value, *_), record in zip(ranked, chosen, strict=True)]
-
-
-def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Share of ``among`` (sorted) below each of ``of``, ties counting half."""
-    below = np.searchsorted(among, of, side="left")
-    # A score past all others has no place in the array; the last one differs from it, so it counts as untied.
-    up_to, tied = below.copy(), among[np.minimum(below, among.size - 1)] == of  # a second search for these alone
-    up_to[tied] = np.searchsorted(among, of[tied], side="right")
-    shares: NDArray[np.float64] = (below + up_to) / (2.0 * among.size)
-    return shares
-
-
-def _variance_of_mean(shares: NDArray[np.float64]) -> float:
-    # One answer has no spread to estimate; 0 would make the interval look exact.
-    return float(shares.var(ddof=1)) / shares.size if shares.size > 1 else math.inf
-
-
-def _newcombe(value: float, wrong: int, right: int, z: float) -> tuple[float, float]:
-    """The AUROCs A with (A - value)^2 <= z^2 V(A), by bisection on either side of the value."""
-    balanced = (wrong + right) / 2 - 1
-
-    def consistent(area: float) -> bool:
-        spread = area * (1 - area) * (1 + balanced * ((1 - area) / (2 - area) + area / (1 + area)))
-        return (area - value) ** 2 <= z * z * spread / (wrong * right)
-
-    return _edge(consistent, value, 0.0), _edge(consistent, value, 1.0)
-
-
-def _edge(consistent: Callable[[float], bool], inside: float, outside: float) -> float:
-    """The end of ``consistent`` between ``inside``, which is consistent, and ``outside``, by bisection."""
-    if inside == outside:
-        return inside
-    for _ in range(60):
-        middle = (inside + outside) / 2
-        inside, outside = (middle, outside) if consistent(middle) else (inside, middle)
-    return outside
 
 
 # -- Labels to read: a few of them, and answers that are wrong by a rule although they contain the reference -----------

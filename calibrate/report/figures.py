@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from guardrail.describe import ANSWERS, Nouns
 from guardrail.errors import require
-from guardrail.gate import accepts
-from guardrail.outcome import Feasible, Infeasible
+from guardrail.outcome import Feasible, Infeasible, accepts
 
 from ..evaluation.evaluate import FEW_SPLITS, EvaluationRow
 from ..rules.certificate import interval

@@ -37,11 +37,12 @@ from guardrail.specs import EstimatorSpec
 from ..data.records import GIVEN
 from ..data.split import Dependence
 from ..evaluation.audit import DIFFERENT, Audit, PromiseTest
-from ..evaluation.label_checks import AurocInterval, Suspicious, auroc_interval
+from ..evaluation.label_checks import Suspicious
 from ..evaluation.planning import labels_needed
 from ..items.words import item_facts, items_summary
 from ..pipeline import GateCounts
 from ..rules import certifies
+from ..scoring.metrics import AurocInterval, auroc_interval
 
 __all__ = [
     "MOST_WARNINGS",

@@ -8,21 +8,26 @@ denominator (nothing accepted, no correct answer, one class only) the metric is 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy import special
 
 from guardrail.errors import UsageError
-from guardrail.gate import RiskCoverage, risk_coverage
+from guardrail.types import Frozen
 
-from ..rules.counts import Counts, counts, items
+from ..rules.counts import Counts, check_share, counts, items
 
 __all__ = [
+    "AurocInterval",
     "RiskCoverage",
     "acceptance",
     "aurc",
     "auroc",
+    "auroc_interval",
     "excess_aurc",
     "fisher_exact",
     "ks_two_sample",
@@ -33,12 +38,34 @@ __all__ = [
 ]
 
 
+class AurocInterval(Frozen):
+    """AUROC of a score for errors, with a confidence interval."""
+
+    value: float
+    """P(a wrong answer is less certain than a right one), ties counting half."""
+    low: float
+    """Lower end."""
+    high: float
+    """Upper end."""
+    se: float
+    """DeLong's standard error; 0 when the sample shows no spread (a perfect ranking)."""
+    confidence: float
+    """Coverage of the interval, asymptotically."""
+
+    @property
+    def verdict(self) -> Literal["ranks", "unclear", "reversed"]:
+        """Whether the score ranks errors: "unclear" when the interval contains .5, "reversed" when it lies below."""
+        if self.high < 0.5:
+            return "reversed"
+        return "ranks" if self.low > 0.5 else "unclear"
+
+
 def scer(error: ArrayLike, accepted: ArrayLike) -> float | None:
     """Selection-conditioned error rate: errors among the accepted / accepted. None when nothing was accepted.
 
     Args:
         error: 0 or 1, shape (n,).
-        accepted: Booleans, shape (n,), as :func:`guardrail.gate.accepts` returns them.
+        accepted: Booleans, shape (n,), as :func:`guardrail.accepts` returns them.
     """
     wrong, accepted_mask = _labels(error, accepted)
     return float(wrong[accepted_mask].mean()) if accepted_mask.any() else None
@@ -65,9 +92,96 @@ def auroc(uncertainty: ArrayLike, error: ArrayLike) -> float | None:
     return counts(uncertainty, error).auroc
 
 
+def auroc_interval(uncertainty: ArrayLike, error: ArrayLike, confidence: float = 0.95) -> AurocInterval | None:
+    """AUROC with a DeLong interval on the logit scale; None if there is only one class.
+
+    DeLong, DeLong & Clarke-Pearson (1988): each wrong answer has the share of right answers it is less certain than
+    (ties half), each right answer the share of wrong ones; the variance of the AUROC is the sum of the sample variances
+    of those shares over their numbers. The interval is taken on the logit scale, which keeps it inside (0, 1). Where
+    that variance is 0 or cannot be had (a perfect ranking, a single error), Newcombe's (2006) score interval stands in:
+    the AUROCs whose own variance, by the exponential model with balanced sizes, does not rule out what was seen.
+
+    Args:
+        uncertainty: Scores, shape (n,), finite; higher is less certain.
+        error: 0 or 1, shape (n,).
+        confidence: Coverage, in (0, 1).
+
+    Raises:
+        UsageError: As :func:`calibrate.fit`, or a confidence outside (0, 1).
+    """
+    check_share("confidence", confidence)
+    scores, labels = items(uncertainty, error)
+    wrong, right = np.sort(scores[labels == 1]), np.sort(scores[labels == 0])
+    if not wrong.size or not right.size:
+        return None
+    of_wrong, of_right = _share_below(wrong, right), 1.0 - _share_below(right, wrong)
+    value = float(of_wrong.mean())
+    variance = _variance_of_mean(of_wrong) + _variance_of_mean(of_right)
+    z = float(special.ndtri(0.5 + confidence / 2))
+    if 0 < value < 1 and 0 < variance < math.inf:
+        se = math.sqrt(variance)
+        # The derivative of the logit carries the standard error over to its scale.
+        reach = z * se / (value * (1 - value))
+        centre = math.log(value / (1 - value))
+        low, high = float(special.expit(centre - reach)), float(special.expit(centre + reach))
+    else:
+        se = 0.0
+        low, high = _newcombe(value, wrong.size, right.size, z)
+    return AurocInterval(value=value, low=low, high=high, se=se, confidence=confidence)
+
+
+def _share_below(of: NDArray[np.float64], among: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Share of ``among`` (sorted) below each of ``of``, ties counting half."""
+    below = np.searchsorted(among, of, side="left")
+    # A score past all others has no place in the array; the last one differs from it, so it counts as untied.
+    up_to, tied = below.copy(), among[np.minimum(below, among.size - 1)] == of  # a second search for these alone
+    up_to[tied] = np.searchsorted(among, of[tied], side="right")
+    shares: NDArray[np.float64] = (below + up_to) / (2.0 * among.size)
+    return shares
+
+
+def _variance_of_mean(shares: NDArray[np.float64]) -> float:
+    # One answer has no spread to estimate; 0 would make the interval look exact.
+    return float(shares.var(ddof=1)) / shares.size if shares.size > 1 else math.inf
+
+
+def _newcombe(value: float, wrong: int, right: int, z: float) -> tuple[float, float]:
+    """The AUROCs A with (A - value)^2 <= z^2 V(A), by bisection on either side of the value."""
+    balanced = (wrong + right) / 2 - 1
+
+    def consistent(area: float) -> bool:
+        spread = area * (1 - area) * (1 + balanced * ((1 - area) / (2 - area) + area / (1 + area)))
+        return (area - value) ** 2 <= z * z * spread / (wrong * right)
+
+    return _edge(consistent, value, 0.0), _edge(consistent, value, 1.0)
+
+
+def _edge(consistent: Callable[[float], bool], inside: float, outside: float) -> float:
+    """The end of ``consistent`` between ``inside``, which is consistent, and ``outside``, by bisection."""
+    if inside == outside:
+        return inside
+    for _ in range(60):
+        middle = (inside + outside) / 2
+        inside, outside = (middle, outside) if consistent(middle) else (inside, middle)
+    return outside
+
+
+@dataclass(frozen=True, slots=True)
+class RiskCoverage:
+    """The risk-coverage curve: one entry a distinct score, by increasing uncertainty."""
+
+    threshold: NDArray[np.float64]
+    """Accept iff uncertainty <= this."""
+    coverage: NDArray[np.float64]
+    """Share accepted; the last is 1."""
+    risk: NDArray[np.float64]
+    """Error rate among the accepted; the last is the base error."""
+
+
 def risk_coverage_curve(uncertainty: ArrayLike, error: ArrayLike) -> RiskCoverage:
     """Risk against coverage at every distinct score. Nothing is interpolated and no point stands for zero coverage."""
-    return risk_coverage(*items(uncertainty, error))
+    at = counts(*items(uncertainty, error))
+    return RiskCoverage(at.threshold, at.k / at.n, at.e / at.k)
 
 
 def aurc(uncertainty: ArrayLike, error: ArrayLike) -> float:

@@ -39,10 +39,10 @@ from examples.extraction.reader import MODEL, serving
 from guardrail import CalibrationArtifact, Guardrail, Partial, PromptWrapping, plan_for
 from guardrail.bindings import bindings_for
 from guardrail.describe import guarantee
-from guardrail.gate import accepts
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import ItemsMeasure, compare_with_gold, items_estimator, items_measure
 from guardrail.items.spec import ITEMS
+from guardrail.outcome import accepts
 from guardrail.plain_json import sha256_hex
 from guardrail.review import Content, ItemDecision, ReviewStore, by_items, ticket
 from guardrail.review.hooks import audit_sample

@@ -16,8 +16,8 @@ from pydantic import NonNegativeInt, PositiveInt
 from ..artifact import CalibrationArtifact
 from ..describe import CALLS, nouns_of
 from ..errors import UsageError
-from ..gate import EVERY_QUESTION
 from ..items.spec import mean_uncertainty
+from ..outcome import EVERY_QUESTION
 from ..types import Frozen, Uncertainty
 from ..verdict import Verdict
 from .state import STAKES, Bet, BettingState, check_unit

@@ -20,8 +20,7 @@ from calibrate.data.records import RecordFile, write_records
 from calibrate.fitting import fit
 from calibrate.scoring.metrics import aurc, auroc
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, accepts
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import list_estimators as available
 

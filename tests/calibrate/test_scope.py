@@ -22,9 +22,8 @@ from calibrate.scoring.scores import score_records
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import ArtifactFormatError, UsageError
-from guardrail.gate import EVERY_QUESTION, Scope
 from guardrail.monitor import Drift
-from guardrail.outcome import Feasible
+from guardrail.outcome import EVERY_QUESTION, Feasible, Scope
 from guardrail.prompting import PromptWrapping
 from guardrail.review import Monitors, ReviewStore
 from guardrail.specs import CorrectnessSpec, ModelIdentity

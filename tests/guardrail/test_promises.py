@@ -41,11 +41,10 @@ from guardrail.describe import (
 )
 from guardrail.doctor import examine
 from guardrail.explain import next_step
-from guardrail.gate import Scope
 from guardrail.judges import ToolCallJudge
 from guardrail.monitor import Alarm
 from guardrail.notebook import sure
-from guardrail.outcome import Feasible, Outcome
+from guardrail.outcome import Feasible, Outcome, Scope
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
 from integrations._gateway.protocol import SHOWN

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from calibrate.fitting import fit
 from calibrate.rules import RULES
 from guardrail.describe import why_infeasible
-from guardrail.gate import accepts
-from guardrail.outcome import Feasible, InfeasibleReason
+from guardrail.outcome import Feasible, InfeasibleReason, accepts
 
 Scores = NDArray[np.float64]
 Labels = NDArray[np.int64]

@@ -23,7 +23,7 @@ from calibrate.data.records import (
 )
 from calibrate.data.table import table_of
 from guardrail.errors import RecordError, UsageError
-from guardrail.gate import Scope
+from guardrail.outcome import Scope
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
 from guardrail.types import Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured

@@ -19,8 +19,7 @@ from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
 from guardrail.errors import UsageError
-from guardrail.gate import Scope
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, Scope
 from guardrail.specs import CorrectnessSpec
 
 KEY = "semantic_entropy"

@@ -26,8 +26,7 @@ from calibrate.evaluation.evaluate import (
 from calibrate.fitting import fit
 from calibrate.rules import RULES
 from guardrail.errors import UsageError
-from guardrail.gate import accepts
-from guardrail.outcome import Feasible
+from guardrail.outcome import Feasible, accepts
 
 DATA = Path(__file__).parents[4] / "shared" / "data"
 

@@ -13,7 +13,6 @@ from calibrate.cli.frame.labels import print_merged
 from calibrate.data.records import Record
 from calibrate.dataframe import from_frame
 from calibrate.evaluation.label_checks import (
-    auroc_interval,
     judge_to_look_at,
     labelled_answers,
     merged,
@@ -21,77 +20,10 @@ from calibrate.evaluation.label_checks import (
     suspicious,
     unread_answers,
 )
-from calibrate.evaluation.planning import Binormal
 from calibrate.report.sentences import unread
 from calibrate.scoring.metrics import ks_two_sample
-from guardrail.errors import UsageError
 from guardrail.judges import ExactJudge, JudgeSpec, TextJudge
 from guardrail.types import Sample, SampleSet, Uncertainty
-
-
-def test_delong_by_hand() -> None:
-    # Wrong answers at 2 and 4, right ones at 1 and 3. Of the right ones 2 lies above one of two, 4 above both: .5, 1.
-    # Of the wrong ones, 1 lies below both and 3 below one: 1, .5. AUROC .75; each variance .125, over 2: .0625.
-    interval = auroc_interval([1, 2, 3, 4], [0, 1, 0, 1])
-    assert interval is not None
-    assert interval.value == 0.75
-    assert interval.se == pytest.approx(math.sqrt(0.125))
-    reach = 1.959964 * math.sqrt(0.125) / (0.75 * 0.25)
-    assert interval.low == pytest.approx(1 / (1 + math.exp(-(math.log(3) - reach))), abs=1e-6)
-    assert interval.high == pytest.approx(1 / (1 + math.exp(-(math.log(3) + reach))), abs=1e-6)
-
-
-def test_delong_with_ties_by_hand() -> None:
-    # Wrong at 1, 2; right at 0, 1. Shares below with ties half: .75, 1 and (above) 1, .75. AUROC .875.
-    interval = auroc_interval([1, 2, 0, 1], [1, 1, 0, 0])
-    assert interval is not None
-    assert interval.value == 0.875
-    assert interval.se == pytest.approx(math.sqrt(2 * 0.25**2 / 2 / 2))
-
-
-def test_a_perfect_ranking_has_an_interval_all_the_same() -> None:
-    # Newcombe at value 1: the lower end A solves (1 - A)^2 = z^2 V(A), 2 wrong and 2 right: N* - 1 = 1.
-    interval = auroc_interval([1, 2, 3, 4], [0, 0, 1, 1])
-    assert interval is not None
-    assert (interval.value, interval.high, interval.se) == (1.0, 1.0, 0.0)
-    a, z = interval.low, 1.959964
-    assert (1 - a) ** 2 == pytest.approx(z**2 * a * (1 - a) * (1 + (1 - a) / (2 - a) + a / (1 + a)) / 4, rel=1e-5)
-    assert interval.verdict == "unclear"  # four items prove nothing
-    many = auroc_interval(np.arange(60.0), np.arange(60) >= 30)
-    assert many is not None
-    assert many.verdict == "ranks"
-
-
-def test_verdicts() -> None:
-    u = np.arange(200.0)
-    e = (np.arange(200) % 3 == 0).astype(int)
-    for scores, errors, verdict in ((u, e, "unclear"), (u, u >= 120, "ranks"), (-u, u >= 120, "reversed")):
-        interval = auroc_interval(scores, np.asarray(errors).astype(int))
-        assert interval is not None
-        assert interval.verdict == verdict
-    constant = auroc_interval(np.zeros(40), [0, 1] * 20)
-    assert constant is not None
-    assert (constant.value, constant.verdict) == (0.5, "unclear")
-    assert auroc_interval([1, 2], [1, 1]) is None
-    single = auroc_interval([1, 2, 3], [0, 0, 1])  # one error: no sample variance
-    assert single is not None
-    assert single.low < 0.5 < single.high
-    with pytest.raises(UsageError, match="confidence"):
-        auroc_interval([1, 2], [0, 1], confidence=95)
-
-
-@pytest.mark.parametrize(("auroc", "n"), [(0.75, 150), (0.95, 100), (0.5, 80)])
-def test_coverage(auroc: float, n: int) -> None:
-    population = Binormal(0.7, auroc)
-    runs, hit = 400, 0
-    for seed in range(runs):
-        u, e = population.draw(np.random.default_rng(seed), n)
-        interval = auroc_interval(u, e)
-        assert interval is not None
-        hit += interval.low <= auroc <= interval.high
-    # 95 % coverage up to a percent of approximation; a correct interval fails this in 1 of 10,000 seeds.
-    assert hit >= stats.binom.ppf(1e-4, runs, 0.94)
-    assert hit <= runs - 4  # and it does not cover everything
 
 
 def test_kolmogorov_smirnov_by_hand() -> None:

@@ -16,8 +16,8 @@ from guardrail import Guardrail, UsageError, plan_for, scorer
 from guardrail.artifact import CalibrationArtifact
 from guardrail.decision import ThresholdGate, by_first_call
 from guardrail.errors import ArtifactMismatchError
-from guardrail.gate import accepts
 from guardrail.judges import ExactJudge, JudgeSpec
+from guardrail.outcome import accepts
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from guardrail.uncertainty import (
