@@ -194,18 +194,19 @@ def artifact_with_people(
     check_labelled_part(file, file.records, score)
     if score in file.header.estimators:
         refuse_overlap(file.header.estimators[score], file.records)
-    labelled = RecordFile(
-        file.path,
-        file.header.model_copy(update={"correctness": labels.spec}),
-        tuple(
-            record for record in apply_labels(file.records, labels) if record.correct is not None or record.is_undecided
-        ),
-    )
-    sample = RecordFile(labelled.path, part_header(labelled.header, labelled.records), labelled.records)
     # An answer that people skipped is part of their random sample: without it the answers that err most are missing.
-    errors = {record.id: int(not record.correct) for record in labelled.records}
+    looked_at = tuple(
+        record for record in apply_labels(file.records, labels) if record.correct is not None or record.is_undecided
+    )
+    header = file.header.model_copy(update={"correctness": labels.spec})
+    sample = RecordFile(file.path, part_header(header, looked_at), looked_at)
+    errors = {record.id: int(not record.correct) for record in looked_at}
     people = [errors.get(name) for name in pool.ids]
-    _refuse_selected(file, pool, np.array([error is not None for error in people]), labels)
+    if why := _unlike_a_sample(pool, np.array([error is not None for error in people]), labels):
+        raise UsageError(
+            f"{why}: they are not a random sample, and only a random one corrects the judge. Draw what people label at "
+            f"random from all of {file.path}, or have the rest labelled as well."
+        )
     units = units_of(file.records, score)
     people += [None] * (units.u.size - len(people))
     outcome = fit_prediction_powered(units.u, units.wrong, people, alpha=alpha, delta=delta)
@@ -215,14 +216,15 @@ def artifact_with_people(
     judge = file.header.correctness
     options = {**outcome.options, "judge": judge.name, "judge_version": judge.version}
     # Shares are of all questions, also of those that nobody labelled and that could not be measured.
-    asked = {
-        "n_questions": len(file.records),
-        "n_unmeasured": pool.n_unmeasured,
-        "n_failed": n_failed,
-        "n_unlabelled": len(pool.ids) + pool.n_unlabelled - artifact.data.n_used,
-    }
+    data = artifact.data.model_copy(
+        update={
+            "n_questions": len(file.records),
+            "n_unmeasured": pool.n_unmeasured,
+            "n_failed": n_failed,
+            "n_unlabelled": len(pool.ids) + pool.n_unlabelled - artifact.data.n_used,
+        }
+    )
     outcome = outcome.model_copy(update={"options": options})
-    data = artifact.data.model_copy(update=asked)
     return artifact.model_copy(update={"outcome": outcome, "data": data}), sample
 
 
@@ -255,39 +257,33 @@ def group_unlike_sample(groups: Sequence[str], sampled: NDArray[np.bool_]) -> st
     return name if p < SELECTED / max(1, large.size) else None
 
 
-def _refuse_selected(file: RecordFile, pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabels) -> None:
-    """Refuse people's labels on answers that the judge's labels, or the scores, had a part in choosing.
+def _unlike_a_sample(pool: Scored, sampled: NDArray[np.bool_], labels: GivenLabels) -> str | None:
+    """What shows that the judge's labels, the groups or the scores had a part in choosing what people labelled.
 
-    The judge's own labels are compared, of the answers that people labelled against the others: a random sample has as
-    many wrong ones, by any label of people (Fisher's exact test). Scores are compared by Kolmogorov-Smirnov.
-
-    Raises:
-        UsageError: One of them, or the shares of groups, has a p-value below .001: at most three honest fits in a
-            thousand are refused.
+    Each is compared on the answers that people labelled against the others; in a random sample they are alike, by any
+    label of people. The judge's labels and groups by Fisher's exact test, scores by Kolmogorov-Smirnov, each at
+    p < .001: at most three honest fits in a thousand are refused.
     """
     inside, outside = pool.error[sampled], pool.error[~sampled]
     if not min(inside.size, outside.size):
-        return
+        return None
     p = selection_p(pool.error, sampled)
     if p < SELECTED:
-        raise UsageError(
+        return (
             f"the judge calls {int(inside.sum())} of the {inside.size} answers in {labels.path} wrong, and "
-            f"{int(outside.sum())} of the other {outside.size} (p = {p:.1g}): they are not a random sample, and only a "
-            f"random one corrects the judge. Draw what people label at random from all of {file.path}, or have the "
-            "rest labelled as well."
+            f"{int(outside.sum())} of the other {outside.size} (p = {p:.1g})"
         )
     if min(inside.size, outside.size) < FEWEST_COMPARED:
-        return
+        return None
     if pool.group is not None and (unlike := group_unlike_sample(pool.group, sampled)) is not None:
-        raise UsageError(
-            f"the answers in {labels.path} hold too many or too few of group {unlike!r}: they are not a random sample, "
-            "and a judge that errs in one group only is corrected only by labels of all groups. Draw what people label "
-            f"at random from all of {file.path}, or have the rest labelled as well."
+        return (
+            f"the answers in {labels.path} hold too many or too few of group {unlike!r}, and a judge that errs in one "
+            "group only is corrected only by labels of all groups"
         )
     distance, p = ks_two_sample(pool.uncertainty[sampled], pool.uncertainty[~sampled])
     if p < SELECTED:
-        raise UsageError(
-            f"the answers in {labels.path} differ in their scores from the others (largest distance {distance:.2f}, p "
-            f"= {p:.1g}): they are not a random sample, and only a random one corrects the judge. Draw what people "
-            f"label at random from all of {file.path}, or have the rest labelled as well."
+        return (
+            f"the answers in {labels.path} differ in their scores from the others (largest distance {distance:.2f}, "
+            f"p = {p:.1g})"
         )
+    return None
