@@ -20,7 +20,7 @@ the recorded one leads its users elsewhere; record the guarded agent's own conve
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,7 @@ from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
+from .data.rows import jsonl_row
 from .data.split import Groups
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header
@@ -123,14 +124,11 @@ def read_steps(path: str | Path) -> list[Step]:
     if not path.is_file():
         raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
     step_of: dict[str, Step] = {}
-    for number, line in enumerate(path.read_text(encoding="utf-8").splitlines(), start=1):
-        if not line.strip():
-            continue
+    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         where = f"{path}, line {number}"
-        try:
-            step = _step(json.loads(line), where)
-        except json.JSONDecodeError as error:
-            raise RecordError(f"{where}: not JSON: {error}") from error
+        if (row := jsonl_row(where, line)) is None:
+            continue
+        step = _step(row.values, where)
         if step.id in step_of:
             raise RecordError(f"{where}: a step with the id {step.id!r} was there before. Remove one or give it an id.")
         step_of[step.id] = step
@@ -228,11 +226,10 @@ def fit_action(
     rule: str = "certified",
     delta: float | None = None,
     groups: Groups = "cluster",
-    ledger: Ledger | None = None,
 ) -> CalibrationArtifact:
     """Score, label and fit one part, in one go; scores and labels are written into the file.
 
-    Fits on the labels of the part are counted beside it (`calibrate.ledger`).
+    Fits on the labels of the part are counted in the ledger beside it (`calibrate.ledger`).
 
     Args:
         path: A part that `split_by_action` made.
@@ -243,43 +240,34 @@ def fit_action(
         delta: Failure probability, for rules that have one.
         groups: Whether the steps' groups are conversations (one step of each is used), or "category" to treat steps as
             independent.
-        ledger: Counts the fits on these labels; default: the file beside the part.
     """
-    correctness_rule = correctness or ToolCalls()
+    right = correctness or ToolCalls()
     file = score_records(read_records(path), [estimator])
-    header = labelled_by(file.header, correctness_rule)
-    write_records(path, header, label_records(file.records, correctness_rule))
+    write_records(path, labelled_by(file.header, right), label_records(file.records, right))
     key = estimator_key(estimator)
-
     artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
-    return counted(artifact, ledger or Ledger([Path(path)]))
+    return counted(artifact, Ledger([Path(path)]))
 
 
-def _step(row: Any, where: str) -> Step:
-    if not isinstance(row, dict) or not isinstance(row.get("messages"), list) or not row["messages"]:
-        raise RecordError(f"{where}: field 'messages': got {str(row)[:80]}; a list of messages in OpenAI's form")
+def _step(row: Mapping[str, Any], where: str) -> Step:
     check_version(row.get("format", 1), 1, where, "write messages, references and group only", error=RecordError)
     try:
-        messages = convert_to_messages(row["messages"])
+        messages = convert_to_messages(row.get("messages") or [])
         plain: Any = convert_to_openai_messages(messages)
     except (ValueError, TypeError, NotImplementedError) as error:
         raise RecordError(f"{where}: field 'messages': {error}") from error
-    if any(isinstance(message, SystemMessage) for message in messages):
-        raise RecordError(f"{where}: field 'messages': a system message is given when collecting; leave it out here")
-    references_given = row.get("references")
-    listed = (
-        references_given
-        if isinstance(references_given, list) and not _is_calls(references_given)
-        else [references_given]
-    )
+    if not messages or any(isinstance(message, SystemMessage) for message in messages):
+        raise RecordError(
+            f"{where}: field 'messages': got {str(row.get('messages'))[:80]}; a list of messages in OpenAI's form, "
+            "without the system message, which is given when collecting"
+        )
+    right, group = row.get("references"), row.get("group")
+    listed = right if isinstance(right, list) and not _is_calls(right) else [right]
     rejected = tuple(_reference(value, where) for value in row.get("rejected") or ())
-    references = () if rejected and not references_given else tuple(_reference(value, where) for value in listed)
-    group = row.get("group")
-    named = row.get("id") or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12)
     return Step(
-        id=str(named),
+        id=str(row.get("id") or "step-" + sha256_hex(canonical_json(plain, compact=False, ascii_only=True), 12)),
         messages=tuple(plain),
-        references=references,
+        references=() if rejected and not right else tuple(_reference(value, where) for value in listed),
         rejected=rejected,
         group=None if group is None else str(group),
     )
@@ -291,8 +279,7 @@ def _is_calls(value: list[Any]) -> bool:
 
 def _reference(value: Any, where: str) -> str:
     text = value if isinstance(value, str) else json.dumps(value)
-    calls = read_calls(text)
-    if calls is not None:
+    if (calls := read_calls(text)) is not None:
         return canonical_calls(calls)
     if not isinstance(value, str) or not value.strip():
         raise RecordError(
