@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -67,6 +68,14 @@ def labelled(file: RecordFile, wrong: dict[str, bool]) -> RecordFile:
     return RecordFile(file.path, header, records, False)
 
 
+def half(n: int = 300) -> RecordFile:
+    """n labelled questions, drawn from the lower half of 2,000 scores; the error rate is .3 of the score."""
+    rng = np.random.default_rng(0)
+    u = rng.random(2000)
+    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
+    return labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=n, seed=1), wrong)
+
+
 def test_the_cut_keeps_ties_together() -> None:
     values = np.array([0.0, 0.0, 0.0, 1.0, 1.0, 2.0, 3.0, 3.0, 3.0, 3.0])
     assert [cut_at(values, share) for share in (0.3, 0.49, 0.5, 0.6, 0.99, 1.0)] == [0.0, 0.0, 1.0, 2.0, 2.0, 3.0]
@@ -127,10 +136,7 @@ def test_labels_must_not_be_there_already() -> None:
 
 
 def test_the_artifact_binds_the_scope_and_counts_over_all_questions(tmp_path: Path) -> None:
-    rng = np.random.default_rng(0)
-    u = rng.random(2000)
-    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
-    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
+    drawn = half()
     write_records(tmp_path / "labelled.jsonl", drawn.header, drawn.records)
     fitted = fit_artifact(read_records(tmp_path / "labelled.jsonl"), score=KEY, alpha=0.15, rule="certified")
     assert isinstance(fitted.outcome, Feasible)
@@ -142,53 +148,46 @@ def test_the_artifact_binds_the_scope_and_counts_over_all_questions(tmp_path: Pa
 
 
 def test_a_fit_refuses_what_was_not_drawn_so() -> None:
-    rng = np.random.default_rng(0)
-    u = rng.random(1000)
-    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
-    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=100), wrong)
-    above = drawn.records[0].model_copy(update={"scores": {KEY: Uncertainty(value=0.9, unit="nats", estimator=KEY)}})
-    with pytest.raises(UsageError, match="above the cut"):
-        fit_artifact(
-            RecordFile(drawn.path, drawn.header, (above, *drawn.records[1:]), False),
-            score=KEY,
-            alpha=0.1,
-            rule="acrc",
-        )
-    added = drawn.records[0].model_copy(update={"id": "another"})
-    with pytest.raises(UsageError, match=r"the 101 questions .* are not the 100 that were drawn"):
-        fit_artifact(
-            RecordFile(drawn.path, drawn.header, (*drawn.records, added), False), score=KEY, alpha=0.1, rule="acrc"
-        )
+    """Other questions, another order (right ones first) or other scores than those of the draw choose the labels."""
+    drawn = half(100)
+    first, *others = drawn.records
+
+    def at(record: Record, value: float) -> Record:
+        return record.model_copy(update={"scores": {KEY: Uncertainty(value=value, unit="nats", estimator=KEY)}})
+
+    changed: list[tuple[Sequence[Record], str]] = [
+        ([at(first, 0.9), *others], "above the cut"),
+        ([*drawn.records, first.model_copy(update={"id": "another"})], "101 questions .* are not the 100 that were"),
+        (sorted(drawn.records, key=lambda record: not record.correct), "another order or other"),
+        ([at(record, 0.0) if record.correct else record for record in drawn.records], "another order or other"),
+    ]
+    for records, message in changed:
+        with pytest.raises(UsageError, match=message):
+            fit_artifact(RecordFile(drawn.path, drawn.header, tuple(records), False), score=KEY, alpha=0.1, rule="acrc")
     other = drawn.header.model_copy(update={"scope": drawn.header.scope.model_copy(update={"score": "perplexity"})})
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
         fit_artifact(RecordFile(drawn.path, other, drawn.records, False), score=KEY, alpha=0.1, rule="acrc")
+    part = drawn.records[40:]
+    kept_out = RecordFile(drawn.path, part_header(drawn.header, part), part, False)
+    assert fit_artifact(kept_out, score=KEY, alpha=0.1, rule="acrc").outcome.scope == kept_out.header.scope
 
 
-def test_labels_on_the_certain_questions_only_are_refused_without_a_scope() -> None:
+@pytest.mark.parametrize("detail", ["", "there is no reference"])
+def test_labels_on_the_certain_questions_only_are_refused_without_a_scope(detail: str) -> None:
+    """Whoever labels the surest answers certifies a rate that the others do not have."""
     u = np.random.default_rng(1).random(400)
-    by_people = CorrectnessSpec(name="given", version=1, params={})
+    file = scored(u.tolist(), correctness=CorrectnessSpec(name="given", version=1, params={}))
 
     def fitted(keep: np.ndarray[Any, Any]) -> CalibrationArtifact:
-        labels = [True if is_labelled else None for is_labelled in keep]
-        return fit_artifact(scored(u.tolist(), labels, correctness=by_people), score=KEY, alpha=0.2, rule="acrc")
-
-    with pytest.raises(UsageError, match=r"not a random part.*calibrate sample"):
-        fitted(u < 0.4)
-    assert isinstance(fitted(np.random.default_rng(2).random(400) < 0.4).outcome, Feasible)  # a random part is fine
-
-
-def test_labels_that_people_gave_to_the_certain_questions_only_are_refused_too() -> None:
-    u = np.random.default_rng(1).random(400)
-    file = scored(u.tolist())
-    for chosen, detail in ((u < 0.4, ""), (u < 0.4, "there is no reference")):
         records = tuple(
             record.model_copy(update={"correct": True} if is_labelled else {"label_detail": detail})
-            for record, is_labelled in zip(file.records, chosen, strict=True)
+            for record, is_labelled in zip(file.records, keep, strict=True)
         )
-        rule = CorrectnessSpec(name="given" if not detail else "token_f1", version=1, params={})
-        header = file.header.model_copy(update={"correctness": rule})
-        with pytest.raises(UsageError, match=r"170 labelled questions .* differ in imported:u from the 230 without"):
-            fit_artifact(RecordFile(file.path, header, records, False), score=KEY, alpha=0.2, rule="acrc")
+        return fit_artifact(RecordFile(file.path, file.header, records, False), score=KEY, alpha=0.2, rule="acrc")
+
+    with pytest.raises(UsageError, match=r"170 labelled questions .* differ in imported:u from the 230 without"):
+        fitted(u < 0.4)
+    assert isinstance(fitted(np.random.default_rng(2).random(400) < 0.4).outcome, Feasible)  # a random part is fine
 
 
 def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
@@ -220,17 +219,9 @@ def test_a_guard_never_accepts_above_the_cut(tmp_path: Path) -> None:
         CalibrationArtifact.load(tmp_path / "above.json")
 
 
-def within_half(seed: int = 0) -> tuple[CalibrationArtifact, list[float]]:
-    """An artifact fitted on 300 labels of the lowest half of 2,000 scores, and 300 fresh scores of the same kind."""
-    rng = np.random.default_rng(seed)
-    u = rng.random(2000)
-    wrong = {f"q{i:04}": bool(rng.random() < 0.3 * value) for i, value in enumerate(u)}
-    drawn = labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=300, seed=1), wrong)
-    return fit_artifact(drawn, score=KEY, alpha=0.15, rule="certified"), rng.random(300).tolist()
-
-
 def test_monitor_and_audit_compare_what_lies_within_scope(tmp_path: Path) -> None:
-    artifact, fresh = within_half()
+    artifact = fit_artifact(half(), score=KEY, alpha=0.15, rule="certified")
+    fresh = np.random.default_rng(3).random(300).tolist()
     test = Drift(artifact)
     state, _ = test.take(test.start, *fresh)
     shared = Monitors(ReviewStore(tmp_path / "reviews.db")).drift("d", artifact)
@@ -253,7 +244,7 @@ def test_promises_about_all_questions_are_not_made_within_scope() -> None:
     drawn = draw_to_label(scored([i / 1000 for i in range(1000)]), KEY, share=0.5, n=100)
     with pytest.raises(UsageError, match="a cascade asks the next model about the others"):
         matched([drawn, drawn], [KEY, KEY])
-    artifact, _ = within_half()
+    artifact = fit_artifact(half(), score=KEY, alpha=0.15, rule="certified")
     with pytest.raises(UsageError, match="reviewers see the others, too"):
         judge_candidates(drawn, artifact, make_rule("exact"))
 
@@ -271,30 +262,6 @@ def test_scores_that_decided_the_draw_are_not_replaced_by_others() -> None:
     older = {"perplexity": estimator.spec.model_copy(update={"version": 0})}
     with pytest.raises(UsageError, match="drawn by their 'perplexity' scores"):
         score_records(RecordFile(drawn.path, header.model_copy(update={"estimators": older}), (), False), [estimator])
-
-
-def drawn_and_labelled() -> RecordFile:
-    """A labelled file of 240 questions, drawn from the lower half of 2,000 scores."""
-    rng = np.random.default_rng(0)
-    u = rng.random(2000)
-    wrong = {f"q{i:04}": bool(rng.random() < 0.2 * value) for i, value in enumerate(u)}
-    return labelled(draw_to_label(scored(u.tolist()), KEY, share=0.5, n=240), wrong)
-
-
-def test_the_order_and_the_scores_of_a_draw_are_kept() -> None:
-    file = drawn_and_labelled()
-    right_first = tuple(sorted(file.records, key=lambda record: not record.correct))
-    with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, right_first, False), score=KEY, alpha=0.1, rule="acrc")
-    better = tuple(
-        record.model_copy(update={"scores": scored([0.0]).records[0].scores}) if record.correct else record
-        for record in file.records
-    )
-    with pytest.raises(UsageError, match="another order or other"):
-        fit_artifact(RecordFile(file.path, file.header, better, False), score=KEY, alpha=0.1, rule="acrc")
-    part = file.records[100:]
-    kept_out = RecordFile(file.path, part_header(file.header, part), part, False)
-    assert fit_artifact(kept_out, score=KEY, alpha=0.1, rule="acrc").outcome.scope == kept_out.header.scope
 
 
 MU, GAP, ALPHA, DELTA, RUNS = 0.3, 1.0, 0.15, 0.1, 1_500
