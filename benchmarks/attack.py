@@ -42,7 +42,7 @@ N = 4
 """Samples of a question."""
 SURE, UNSURE = "What is the capital of Peru?", "Who was the first to arrive?"
 CAPITALS = ["Lima", "Oslo", "Bern", "Riga", "Rome", "Kiel"]
-NAMES = [f"name {number}" for number in range(1000)]
+NAMES = ["".join(letters) for letters in itertools.product("bdfgk", "aeiou", "lmnrs", "aeiou")]
 PATHS = ("chat/completions", "responses", "messages")
 
 
