@@ -177,7 +177,9 @@ def against_two(model: Instant, repeats: int) -> dict[str, tuple[float, float, f
         return float((await model.ainvoke(answer)).text == "Paris")
 
     def guarded(own: Scorer) -> Guardrail:
-        return Guardrail(model=model, artifact=make_artifact(model, estimator=own.estimator), scorer=own, remember=0)
+        return Guardrail(
+            model=model, artifact=make_artifact(model, estimator=own.estimator), using={"scorer": own}, remember=0
+        )
 
     async def bare() -> None:
         await model.ainvoke(QUESTION)

@@ -78,7 +78,7 @@ def guard(url: str, number: int, folder: Path) -> None:
         drift.watch(verdict.model_copy(update={"uncertainty": value}), messages)
 
     switch = monitors.switch(names="quiet", every=1.0)
-    guarded = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=watch, switch=switch)
+    guarded = Guardrail(model=MODEL, artifact=ARTIFACT, on_verdict=[switch, watch])
     with (folder / f"guard-{number}-{os.getpid()}").open("w") as answers:
         while not (folder / "stop").exists():
             score[0] = float(random.getrandbits(52))

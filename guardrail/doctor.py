@@ -235,7 +235,7 @@ def _guard(
         own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
         estimator = gate_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None).estimator
     except Exception as error:  # loading a judge's weights or a user's module can raise anything
-        fix = "install what is named, or pass the judge as an object: Guardrail(judge=...)"
+        fix = "install what is named, or pass the judge as an object: Guardrail(using={'judge': ...})"
         if scorer_of(artifact.plan) is not None:
             fix = "name the scorer: guardrail doctor ARTIFACT --scorer MODULE:NAME"
         elif artifact.estimator.name.startswith("imported:"):

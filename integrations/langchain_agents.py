@@ -138,10 +138,10 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
             gets the agent's.
-        **settings: Settings of `Guardrail`: abstain_message, judge, similarity, entailment, scorer, probe, switch,
-            on_verdict, max_concurrency, remember, remember_slots. Several judges are a mapping by name, several scorers
-            a list. Where no tool has an artifact, a `ToolCallJudge` says which calls a person is shown as one: the
-            arguments that matter, `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
+        **settings: Settings of `Guardrail`: abstain_message, using, probe, on_verdict, max_concurrency, remember,
+            remember_slots. In ``using`` several judges are a mapping by name, several scorers a list. Where no tool has
+            an artifact, a `ToolCallJudge` says which calls a person is shown as one: the arguments that matter,
+            `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
 
     Raises:
         UsageError: Nothing is gated, or a tool is gated and exempt at once; or a tool collects where no person decides.

@@ -214,7 +214,7 @@ class GuardedModel(Model):
             resumed elsewhere.
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7.
-        **guard_options: Further settings of `Guardrail`: abstain_message, judge (or several by name), probe, ...
+        **guard_options: Further settings of `Guardrail`: abstain_message, using, probe, ...
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,

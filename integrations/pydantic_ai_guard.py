@@ -25,6 +25,7 @@ from guardrail.artifact import RouterArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
+from guardrail.guard.base import Using
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
@@ -224,7 +225,7 @@ class GuardedModel(WrapperModel):
         on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
         calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of the verdicts on tool calls.
-        **guard_options: Further settings of `Guardrail`: abstain_message, judge (or several by name), probe, ...
+        **guard_options: Further settings of `Guardrail`: abstain_message, using, probe, ...
 
     Raises:
         ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
@@ -390,7 +391,7 @@ class GuardCapability(AbstractCapability[Any]):
     """Tools whose calls pass: those that only read."""
     key: Key | None = None
     """Of a router: a function of the conversation's messages that names its group, or None for "all others"."""
-    judge: Any = None
+    using: Using = field(default_factory=lambda: Using())
     """As for `GuardedModel`."""
     on_abstain: Any = "review"
     """"review": a person decides about held-back calls and answers. Or as for `GuardedModel`."""
@@ -446,7 +447,7 @@ class GuardCapability(AbstractCapability[Any]):
             tools=self.tools,
             exempt=self.exempt,
             key=self.key,
-            judge=self.judge,
+            using=self.using,
             on_abstain=self.on_abstain,
             calibrated_settings=self.calibrated_settings,
             verdicts=self.verdicts,

@@ -62,7 +62,9 @@ def fitted(stages: Sequence[Stage], questions: Sequence[Question], folder: Path,
 
 def system(stages: Sequence[Stage], artifact: CascadeArtifact, fallback: Any) -> Cascade:
     """The cascade, with each stage's scorer given to its guard."""
-    settings: list[dict[str, Any]] = [{"scorer": stage.scorer, "remember": 0} for stage in stages]
+    settings: list[dict[str, Any]] = [
+        {"using": {} if stage.scorer is None else {"scorer": stage.scorer}, "remember": 0} for stage in stages
+    ]
     models = [stage.model for stage in stages]
     return Cascade(models, artifact=artifact, fallback=fallback, stage_settings=settings)
 

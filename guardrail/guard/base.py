@@ -14,7 +14,8 @@ from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
 from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetry
-from pydantic import field_validator, model_validator
+from pydantic import field_validator, model_validator, with_config
+from typing_extensions import TypedDict
 
 from ..artifact import CalibrationArtifact
 from ..errors import UsageError
@@ -29,6 +30,7 @@ __all__ = [
     "Retriable",
     "Retry",
     "SteppedChatModel",
+    "Using",
     "known_path",
     "may_be_retried",
     "refuse_same_guard",
@@ -37,6 +39,20 @@ __all__ = [
 _ABSENT = object()
 _FIXED = frozenset({"cache", "disable_streaming"})  # fields of any chat model that a guard fixes
 _STREAMING = "streaming"  # LangChain gives it to any chat model; a guard's stream is always one chunk
+
+
+@with_config(extra="forbid")
+class Using(TypedDict, total=False):
+    """Objects of the score that cannot be made by name, or that no artifact can hold."""
+
+    judge: Any
+    """The judge; for JSON fields, judges by path."""
+    similarity: Any
+    """The similarity."""
+    entailment: Any
+    """The entailment model."""
+    scorer: Any
+    """The scorer of an artifact that was calibrated with one (docs/scores.md)."""
 
 
 class SteppedChatModel(BaseChatModel):
@@ -125,6 +141,8 @@ class GuardedChatModel(SteppedChatModel):
 
     @classmethod
     def _way_out(cls, name: str) -> str:
+        if name in Using.__annotations__:
+            return f"give the object among those of the score: using={{{name!r}: ...}}."
         own = [field for field in cls.model_fields if field not in BaseChatModel.model_fields]
         near = get_close_matches(name, own, n=1)
         return f"did you mean {near[0]!r}?" if near else f"its own settings are {', '.join(own)}."

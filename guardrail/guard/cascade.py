@@ -26,7 +26,7 @@ from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
 from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
-from .observers import Observers, as_observers
+from .observers import Observers
 from .structured import TRANSPORT
 
 if TYPE_CHECKING:
@@ -154,7 +154,9 @@ class Cascade(GuardedChatModel):
                 f"order: {', '.join(stage.model.model for stage in stages)}."
             )
         self._refuse_itself(*stages)
-        self._observers = Observers(functions=as_observers(self.on_verdict))
+        self._observers = Observers.of(self.on_verdict)
+        if self._observers.switches:
+            raise UsageError("a safety switch goes to a stage: stage_settings=[{'on_verdict': switch}, ...].")
         settings = self.stage_settings or [{} for _ in stages]
         if len(settings) != len(stages):
             raise UsageError(f"stage_settings must have one dict a stage: {len(stages)} stages, got {len(settings)}.")

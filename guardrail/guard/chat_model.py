@@ -22,7 +22,6 @@ from ..decision import Gate, in_two_stages
 from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
-from ..monitor import SafetySwitch
 from ..prompting import ONE_QUESTION
 from ..sampling.call_settings import check_settings
 from ..sampling.callbacks import child_callbacks, note_verdict
@@ -38,11 +37,11 @@ from ..uncertainty import Scorer
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
 from .assess import Assessment, Assessor, check_slots
-from .base import GuardedChatModel
+from .base import GuardedChatModel, Using
 from .config import from_config, to_config
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
-from .observers import Observers, as_observers
+from .observers import Observers
 from .structured import FORM, TRANSPORT, Method, form_of, method_of, parser_of, structured, tracing_of, wanted_bindings
 
 if TYPE_CHECKING:
@@ -88,14 +87,8 @@ class Guardrail(GuardedChatModel):
     abstain_message: Wording = ABSTENTION
     """Text for the user under "message". May use {reason}, {detail}, {uncertainty}, {threshold}, {alpha}, {score},
     {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
-    judge: Any = Field(default=None, repr=False)
-    """The judge object, for artifacts whose judge cannot be made by name; for JSON fields, objects by path."""
-    similarity: Any = Field(default=None, repr=False)
-    """The similarity object, for artifacts whose similarity cannot be made by name."""
-    entailment: Any = Field(default=None, repr=False)
-    """The entailment model object, for artifacts whose entailment model cannot be made by name."""
-    scorer: Scorer | None = Field(default=None, repr=False)
-    """The scorer, for artifacts that were calibrated with one (docs/scores.md)."""
+    using: Using = Field(default_factory=lambda: Using(), repr=False)
+    """The objects of the score that cannot be made by name, e.g. ``{"judge": ChatJudge(model)}``."""
     probe: Literal["auto", "off"] = "auto"
     """Whether an endpoint is probed before its samples are believed: a few calls at the first question
     (docs/endpoints.md). Local samplers and fakes are never probed."""
@@ -103,11 +96,10 @@ class Guardrail(GuardedChatModel):
     """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
     single ones: "refuse" raises `TurnsMismatchError`; "mark" gives out what the gate accepts, with a verdict that is
     not accepted (`Reason.OTHER_TURNS`) and names the turns (``verdict.turns``): the promise does not cover it."""
-    switch: SafetySwitch | None = Field(default=None, repr=False)
-    """Holds accepted answers back after a monitor's alarm (docs/monitoring.md); such a verdict is "suspended"."""
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
-    ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back."""
+    ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back. A `SafetySwitch`
+    among them holds accepted answers back after a monitor's alarm (docs/monitoring.md): the verdict is "suspended"."""
     remember: Any = Field(default=REMEMBERED, repr=False)
     """Seconds for which a draw and its verdict are remembered: a caller who asks the same again gets the same verdict,
     and an attempt that failed or was cancelled is continued (docs/langchain.md). Retries would otherwise go on until a
@@ -151,14 +143,10 @@ class Guardrail(GuardedChatModel):
         artifact.check_model(identify(self.model))
         check_settings(self.model, artifact.plan)
         self._refuse_itself(artifact)
-        gate = gate_of(
-            artifact,
-            judge=self.judge,
-            similarity=self.similarity,
-            entailment=self.entailment,
-            scorer=self.scorer,
-        )
-        observers = Observers(self.switch, as_observers(self.on_verdict))
+        if not isinstance(scorer := self.using.get("scorer"), Scorer | None):
+            raise UsageError(f"using['scorer'] must be a scorer (@scorer), got {type(scorer).__name__}.")
+        gate = gate_of(artifact, **self.using)
+        observers = Observers.of(self.on_verdict)
         observers.admit(artifact)
         memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
         self._slots = check_slots(self.remember_slots, artifact.prompt.slots) if memory.seconds > 0 else ()
@@ -168,8 +156,6 @@ class Guardrail(GuardedChatModel):
     def _made(self, gate: Gate, observers: Observers, memory: Draws) -> Assessor:
         """The assessor of prompts."""
         artifact, estimator = gate.artifact, gate.estimator
-        if self.switch is not None:
-            self.switch.check(artifact.threshold)
         # Without a threshold nothing can be accepted: only the primary answer is drawn, for a person to see.
         plan = artifact.plan if artifact.threshold is not None else artifact.plan.primary_only()
         return Assessor(

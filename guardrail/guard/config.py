@@ -26,7 +26,7 @@ PLAIN = (
     "remember_slots",
     "max_concurrency",
 )
-OBJECTS = ("judge", "similarity", "entailment", "scorer", "switch", "on_verdict")
+OBJECTS = ("using", "on_verdict")
 
 
 def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Path | None) -> dict[str, Any]:
@@ -42,7 +42,7 @@ def to_config(guard: GuardedChatModel, own: CalibrationArtifact, path: str | Pat
         handler, a judge object) and has to be given to `from_config` again.
     """
     settings: dict[str, Any] = {}
-    needs = [name for name in OBJECTS if getattr(guard, name) is not None]
+    needs = [name for name in OBJECTS if getattr(guard, name)]
     for name in PLAIN:
         value = getattr(guard, name)
         if value is None or isinstance(value, str | int | float | tuple):

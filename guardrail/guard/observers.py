@@ -28,7 +28,7 @@ from ..sampling.effects import Effect, Steps
 from ..types import Note, NoteKind
 from ..verdict import Reason, Verdict
 
-__all__ = ["Observer", "Observers", "as_observers", "chosen", "hold_if_suspended"]
+__all__ = ["Observer", "Observers", "chosen"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 """Takes copies of a verdict and its messages; the result is ignored, unless it must be awaited."""
@@ -36,54 +36,53 @@ Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
 log = logging.getLogger("guardrail")
 
 
-def hold_if_suspended(verdict: Verdict, switch: SafetySwitch | None) -> Verdict:
-    """The verdict, or, if the switch does not allow the acceptance, an abstention with its reason."""
-    if switch is None or not verdict.passes:
-        return verdict
+def _hold_if_suspended(verdict: Verdict, switches: Sequence[SafetySwitch]) -> Verdict:
+    """The verdict, or, if a switch does not allow the acceptance, an abstention with its reason."""
     # Of an answer in items, all that are given out must be certain enough.
     value = max((item.uncertainty or 0.0 for item in verdict.items if item.kept), default=verdict.uncertainty.value)
-    why = switch.objection(value)
-    if why is None:
-        return verdict
-    return _held(verdict, NoteKind.ALARM, why)
-
-
-def as_observers(given: Observer | Sequence[Observer] | None) -> tuple[Observer, ...]:
-    """One observer, several or none, as a tuple.
-
-    Raises:
-        UsageError: Something that cannot be called.
-    """
-    if given is None:
-        return ()
-    observers = (given,) if callable(given) or not isinstance(given, Iterable) else tuple(given)
-    for observer in observers:
-        if not callable(observer):
-            raise UsageError(
-                f"on_verdict takes functions of (verdict, messages), got {type(observer).__name__}. For a monitor "
-                "give its method: on_verdict=monitor.watch"
-            )
-    return observers
+    why = next(filter(None, (switch.objection(value) for switch in switches)), None) if verdict.passes else None
+    return verdict if why is None else _held(verdict, NoteKind.ALARM, why)
 
 
 @dataclass(frozen=True, slots=True)
 class Observers:
-    """A guard's switch and observers.
+    """What a guard has in its ``on_verdict``.
 
     Attributes:
-        switch: Decides about every acceptance; None allows all.
+        switches: Decide about every acceptance; without one all pass.
         functions: Called with every verdict, in order.
     """
 
-    switch: SafetySwitch | None = None
+    switches: tuple[SafetySwitch, ...] = ()
     functions: tuple[Observer, ...] = ()
 
-    def admit(self, artifact: CalibrationArtifact) -> None:
-        """Have every observer that compares scores watch this artifact.
+    @classmethod
+    def of(cls, given: Any) -> Observers:
+        """One observer or switch, several, or None.
 
         Raises:
-            UsageError: An observer compares with scores of another kind, so it would ignore every verdict.
+            UsageError: Something else.
         """
+        alone = given is None or isinstance(given, SafetySwitch) or callable(given) or not isinstance(given, Iterable)
+        listed = () if given is None else (given,) if alone else tuple(given)
+        functions = tuple(each for each in listed if not isinstance(each, SafetySwitch))
+        for observer in functions:
+            if not callable(observer):
+                raise UsageError(
+                    "on_verdict takes functions of (verdict, messages) and safety switches, got "
+                    f"{type(observer).__name__}. For a monitor give its method: on_verdict=monitor.watch"
+                )
+        return cls(tuple(each for each in listed if isinstance(each, SafetySwitch)), functions)
+
+    def admit(self, artifact: CalibrationArtifact) -> None:
+        """Check the switches with this artifact, and have every observer that compares scores watch it.
+
+        Raises:
+            UsageError: A switch would hold nothing back, as one would otherwise learn only after an alarm. Or an
+                observer compares with scores of another kind, so it would ignore every verdict.
+        """
+        for switch in self.switches:
+            switch.check(artifact.threshold)
         for observer in filter(_needs_scores, self.functions):
             admit = getattr(getattr(observer, "__self__", observer), "admit", None)
             if admit is not None:
@@ -107,8 +106,8 @@ class Observers:
         Raises:
             UsageError: An async observer in a sync call.
         """
-        if self.switch is not None:
-            decided = partial(hold_if_suspended, verdict, self.switch)
+        if self.switches:
+            decided = partial(_hold_if_suspended, verdict, self.switches)
             verdict = yield Effect(decided, partial(run_in_executor, None, decided))
         for place, observer in enumerate(self.functions):
             before = verdict

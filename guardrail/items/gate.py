@@ -78,7 +78,7 @@ def gate_of(
     if (similarity, entailment, scorer) != (None, None, None) or not (judge is None or isinstance(judge, Mapping)):
         raise ArtifactMismatchError(
             "this artifact gates items of answers: it takes no similarity, no entailment model and no scorer, and "
-            "judges by the path of a field, judge={'/total': ...}."
+            "judges by the path of a field, using={'judge': {'/total': ...}}."
         )
     running = items_estimator(items_measure(ItemsSpec.of(artifact.estimator), judges=judge))
     if running.spec != artifact.estimator:

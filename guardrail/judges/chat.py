@@ -75,7 +75,7 @@ class ChatJudge(Judge):
 
     The model is asked once for each unordered pair, the smaller text first, at temperature 0, several pairs at a time.
     It is not changed. An artifact holds its identity, not the model: pass the judge to the guard,
-    ``Guardrail(..., judge=ChatJudge(model))``.
+    ``Guardrail(..., using={"judge": ChatJudge(model)})``.
 
     Args:
         model: Any chat model.

@@ -97,8 +97,8 @@ class Alarm(Frozen):
 class SafetySwitch:
     """The reaction of a guard to an alarm: accept nothing, or apply a stricter threshold. Thread-safe.
 
-    Pass it to a guard, ``Guardrail(..., switch=switch)``. `guardrail.review.Monitors.switch` makes one that follows
-    the monitors of a database.
+    Pass it to a guard, ``Guardrail(..., on_verdict=[switch])``. `guardrail.review.Monitors.switch` makes one that
+    follows the monitors of a database.
 
     Args:
         threshold: After an alarm, accept at most this: the threshold of an artifact that was fitted beforehand, e.g. at

@@ -2,7 +2,7 @@
 
     monitors = Monitors(store)
     drift = monitors.drift("drift", artifact)
-    guard = Guardrail(..., switch=monitors.switch(), on_verdict=[drift.watch, audit_sample(store, rate=0.1)])
+    guard = Guardrail(..., on_verdict=[monitors.switch(), drift.watch, audit_sample(store, rate=0.1)])
 
 Every update is one transaction: it locks the row, bets, and writes row, history and alarm. A process that is killed at
 any instruction leaves all of that or nothing. An alarm is also a line of the audit trail.

@@ -139,7 +139,7 @@ def from_spec(
         if scorer is None:
             raise ArtifactMismatchError(
                 f"calibrated with the scorer {spec.name}, a function that no artifact can hold. Pass it: "
-                "Guardrail(..., scorer=...)."
+                "Guardrail(..., using={'scorer': ...})."
             )
         return scorer.serving(spec)
     if scorer is not None:
@@ -176,7 +176,7 @@ def _remade(spec: JudgeSpec | None, remake: Callable[..., Made], kind: str, argu
     except UsageError as error:
         raise ArtifactMismatchError(
             f"calibrated with {kind} {spec.name!r} {spec.params}, which cannot be made by name here ({error}). "
-            f"Pass the {kind} object: Guardrail(..., {argument}=...)."
+            f"Pass the {kind} object: Guardrail(..., using={{{argument!r}: ...}})."
         ) from error
 
 

@@ -26,13 +26,12 @@ from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UnreadableReplyError, UsageError, refuse_unknown
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
-from guardrail.guard.base import known_path, refuse_same_guard
+from guardrail.guard.base import Using, known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.messages import with_verdict
-from guardrail.guard.observers import Observers, as_observers
+from guardrail.guard.observers import Observers
 from guardrail.guard.router import route_by
 from guardrail.items.gate import gate_of, judges_among, undivided
-from guardrail.monitor import SafetySwitch
 from guardrail.sampling.callbacks import child_callbacks, note_verdict
 from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.sampling.effects import Steps
@@ -69,14 +68,9 @@ class GateSettings:
     """Settings of `Guardrail` that the gate of an agent takes under the same names; see there."""
 
     abstain_message: Any = ABSTENTION
-    judge: Any = None
-    """A judge object, or several by name."""
-    similarity: Any = None
-    entailment: Any = None
-    scorer: Any = None
-    """A scorer, or several; each artifact finds its own by name."""
+    using: Using = field(default_factory=lambda: Using())
+    """As in `Guardrail`; the judge may be several by name, and the scorer several: each artifact finds its own."""
     probe: Literal["auto", "off"] = "auto"
-    switch: SafetySwitch | None = None
     on_verdict: Any = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)] = REMEMBERED
@@ -99,13 +93,13 @@ class GateSettings:
     @property
     def judges(self) -> dict[str, Any]:
         """The judge objects by name."""
-        judge = self.judge
+        judge = self.using.get("judge")
         return dict(judge) if isinstance(judge, Mapping) else {} if judge is None else {judge.spec.name: judge}
 
     @property
     def scorers(self) -> dict[str, Scorer]:
         """The scorers by the name of their estimator."""
-        scorer = self.scorer
+        scorer = self.using.get("scorer")
         listed = [] if scorer is None else [scorer] if isinstance(scorer, Scorer) else list(scorer)
         return {each.follow_up: each for each in listed}
 
@@ -115,8 +109,8 @@ class GateSettings:
             artifact.digest: gate_of(
                 artifact,
                 judge=judges_among(artifact, self.judges),
-                similarity=self.similarity,
-                entailment=self.entailment,
+                similarity=self.using.get("similarity"),
+                entailment=self.using.get("entailment"),
                 scorer=self.scorers.get(scorer_of(artifact.plan) or ""),
             )
             for artifact in artifacts
@@ -232,11 +226,8 @@ class AgentGate:
         self.calibrated_settings = dict(calibrated_settings or {})
         self.records = Path(records)
         self.gates = settings.gates_of(listed)
-        self.observers = Observers(settings.switch, as_observers(settings.on_verdict))
+        self.observers = Observers.of(settings.on_verdict)
         for each in listed:
-            # At set-up: nobody may learn only after an alarm that the switch is not stricter than an artifact.
-            if settings.switch is not None:
-                settings.switch.check(each.threshold)
             self.observers.admit(each)
         refuse_same_guard(self.on_abstain, listed)
         remember = settings.remember

@@ -120,7 +120,8 @@ class ServedAlias:
         self.single = self._stages[0]
         """The artifact; of a cascade or router the first one."""
         self._check_slots()
-        self._scorer = _scorer_of(config)
+        scorer = _scorer_of(config)
+        self._using = {} if scorer is None else {"scorer": scorer}
         self._route = None if config.route is None else import_named(config.route, f"models.{name}.route")
         self._guards: LRU[Guardrail | Cascade | Router] = LRU(CREDENTIALS)
         self._watches: dict[str, dict[str, Any]] = {}
@@ -278,7 +279,7 @@ class ServedAlias:
         if isinstance(self.artifact, CascadeArtifact):
             stages = [own for _ in chats]
             return Cascade(chats, artifact=self.artifact, stage_settings=stages, on_verdict=self._observers, **common)
-        settings = {**own, **common, "scorer": self._scorer}
+        settings = {**own, **common, "using": self._using}
         if isinstance(self.artifact, RouterArtifact):
             return Router.of(chats[0], self.artifact, key=self._route_of, settings=self._watch, **settings)
         return Guardrail(model=chats[0], artifact=self.artifact, **settings, **self._watch(self.single))
@@ -309,15 +310,15 @@ class ServedAlias:
 
             name, monitors = f"{self.name}-{artifact.digest[:12]}", Monitors(self._store)
             names = [name] if self.canary is None else [name, self.canary.name]
-            observers = [*self._observers, monitors.drift(name, artifact).watch]
-            self._watches[artifact.digest] = {"on_verdict": observers, "switch": monitors.switch(names=names)}
+            watching = [monitors.switch(names=names), *self._observers, monitors.drift(name, artifact).watch]
+            self._watches[artifact.digest] = {"on_verdict": watching}
         return self._watches[artifact.digest]
 
     def _unobserved(self) -> Guardrail:
         """A guard for the canary: every question is drawn anew, and nobody observes the verdicts."""
         guard = self.guard(None)
         assert isinstance(guard, Guardrail), "checked in the configuration"
-        settings = {"probe": self.config.probe, "turns": self.config.turns, "scorer": self._scorer}
+        settings = {"probe": self.config.probe, "turns": self.config.turns, "using": self._using}
         return Guardrail(model=guard.model, artifact=guard.artifact, remember=0, **settings)
 
     async def answer(self, asking: Asking) -> GuardReply | ApiError:

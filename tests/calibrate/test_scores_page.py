@@ -47,5 +47,5 @@ def test_a_metric_in_its_lines(monkeypatch: pytest.MonkeyPatch) -> None:
 
     own = page["measured_by"](Metric, "1")
     model = ScriptedChat(default=["a"])
-    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=own.estimator), scorer=own)
+    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=own.estimator), using={"scorer": own})
     assert guard.assess("q?").uncertainty.value == 0.25

@@ -128,7 +128,7 @@ def nowhere(answer: str) -> float:
 
 def scored() -> Guardrail:
     model = saying(SECRET)
-    return Guardrail(model=model, artifact=make_artifact(model, estimator=nowhere.estimator), scorer=nowhere)
+    return Guardrail(model=model, artifact=make_artifact(model, estimator=nowhere.estimator), using={"scorer": nowhere})
 
 
 def switched_off() -> SafetySwitch:
@@ -153,7 +153,7 @@ HELD: list[tuple[Reason, Callable[[], Guardrail]]] = [
     (Reason.ABOVE_THRESHOLD, lambda: guarded(saying(*UNSURE))),
     (Reason.ABOVE_THRESHOLD, lambda: guarded(saying(*UNSURE))),
     (Reason.INFEASIBLE, lambda: guarded(saying(*SURE), threshold=None)),
-    (Reason.SUSPENDED, lambda: guarded(saying(*SURE), switch=switched_off())),
+    (Reason.SUSPENDED, lambda: guarded(saying(*SURE), on_verdict=switched_off())),
     (Reason.SUSPENDED, lambda: guarded(saying(*SURE), on_verdict=unable)),
 ]
 MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
@@ -181,9 +181,9 @@ MISSING: list[tuple[Unmeasured, Callable[[], Guardrail]]] = [
     (Unmeasured.CUT_OFF, lambda: guarded(Native(sample=Sample(text=SECRET, finish_reason="length")))),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*SURE), estimator="verbalised")),
     (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*SURE), estimator="selfcheck_prompt")),
-    (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(ValueError))),
-    (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(ConnectionError))),
-    (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), judge=Quoting(None))),
+    (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), using={"judge": Quoting(ValueError)})),
+    (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), using={"judge": Quoting(ConnectionError)})),
+    (Unmeasured.JUDGE_FAILED, lambda: guarded(saying(*UNSURE), using={"judge": Quoting(None)})),
     (Unmeasured.NOT_FINITE, scored),
 ]
 

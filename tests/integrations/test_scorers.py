@@ -60,7 +60,7 @@ def verdict(
     bindings = bindings_for(tools) if tools else None
     turns = ["human" if isinstance(messages, str) else turns_of(messages, bindings or Bindings())]
     artifact = make_artifact(model, estimator=own.estimator, prompt=prompt, turns=turns, bindings=bindings)
-    return Guardrail(model=model, artifact=artifact, scorer=own, remember=0).assess(messages)
+    return Guardrail(model=model, artifact=artifact, using={"scorer": own}, remember=0).assess(messages)
 
 
 # -- decisions ---------------------------------------------------------------------------------------------------------
@@ -347,20 +347,20 @@ def test_a_classifier_of_scikit_learn_is_bound_by_its_parameters(tmp_path: Path)
     classifier = fitted()
     own = classified(classifier, length, version=1, trained_on=["an id"], wrong=True)
     artifact = make_artifact(MODEL, estimator=own.estimator)
-    judged = Guardrail(model=MODEL, artifact=artifact, scorer=own, remember=0).assess("q?")
+    judged = Guardrail(model=MODEL, artifact=artifact, using={"scorer": own}, remember=0).assess("q?")
     assert judged.uncertainty.value == classifier.predict_proba([[5, 2]])[0][1]
     assert (judged.cost.calls, own.reads) == (1, ("question", "answer"))
     (tmp_path / "forest").write_bytes(pickle.dumps(classifier))
     loaded = pickle.loads((tmp_path / "forest").read_bytes())
     again = classified(loaded, length, version=1, trained_on=["other"], wrong=True)
-    Guardrail(model=MODEL, artifact=artifact, scorer=again)
+    Guardrail(model=MODEL, artifact=artifact, using={"scorer": again})
     for other in (
         classified(fitted(max_depth=1), length, version=1, trained_on=["an id"], wrong=True),
         classified(classifier, length, version=1, trained_on=["an id"], wrong=False),
         classified(classifier, lambda answer: [1, 2], version=1, trained_on=["an id"], wrong=True),
     ):
         with pytest.raises(ArtifactMismatchError, match="scorer differs"):
-            Guardrail(model=MODEL, artifact=artifact, scorer=other)
+            Guardrail(model=MODEL, artifact=artifact, using={"scorer": other})
 
 
 def test_a_classifier_without_the_class_is_refused() -> None:
@@ -389,7 +389,7 @@ async def waiting(*, inputs: str, outputs: str) -> dict[str, Any]:
 async def test_an_evaluator_is_a_scorer(evaluator: Any) -> None:
     own = evaluated(evaluator, params={"prompt": "abc"})
     assert verdict(own).uncertainty.value == 0.25
-    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, estimator=own.estimator), scorer=own)
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, estimator=own.estimator), using={"scorer": own})
     assert (await guard.aassess("q?")).uncertainty.value == 0.25
 
 
@@ -401,5 +401,5 @@ def test_an_evaluator_without_a_number_is_no_acceptance(result: Any) -> None:
 
 def test_ready_made_scorers_work_on_an_event_loop() -> None:
     own = stated_confidence(Confident(reply={"percent": 80}))
-    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, estimator=own.estimator), scorer=own)
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL, estimator=own.estimator), using={"scorer": own})
     assert asyncio.run(guard.aassess("q?")).accepted

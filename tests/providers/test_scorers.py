@@ -34,7 +34,7 @@ TOOLS = Bindings(tools=({"type": "function", "function": {"name": "pay", "parame
 
 def verdict(own: Scorer, model: ScriptedChat = MODEL, bindings: Bindings | None = None) -> Verdict:
     artifact = make_artifact(model, estimator=own.estimator, bindings=bindings)
-    return Guardrail(model=model, artifact=artifact, scorer=own, remember=0).assess("q?")
+    return Guardrail(model=model, artifact=artifact, using={"scorer": own}, remember=0).assess("q?")
 
 
 # -- langchain-core: BaseDecisionModel ---------------------------------------------------------------------------------

@@ -41,7 +41,9 @@ def pool(tmp_path_factory: pytest.TempPathFactory) -> tuple[NDArray[np.float64],
     collect_records(questions, model, plan_for([risk.estimator]), path, scorer=risk)
     scored = score_records(read_records(path), [risk.estimator])
     on_file = {int(record.id): record.scores[risk.follow_up].value for record in scored.records}
-    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=risk.estimator), scorer=risk, remember=0)
+    guard = Guardrail(
+        model=model, artifact=make_artifact(model, estimator=risk.estimator), using={"scorer": risk}, remember=0
+    )
     served = [guard.assess(str(place)).uncertainty.value for place in range(POOL)]
     columns = [
         [np.nan if value is None else value for value in side] for side in ([on_file[i] for i in range(POOL)], served)

@@ -61,7 +61,7 @@ def test_from_questions_to_a_guard(questions: Path, tmp_path: Path, asked: str) 
     assert result.output.startswith("answer if score:rank@1 >= ")  # high means certain
     loaded = CalibrationArtifact.load(artifact)
     assert (loaded.estimator.name, loaded.plan.follow_ups) == ("score:rank@1", ("score:rank@1",))
-    guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=rank)
+    guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, using={"scorer": rank})
     assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
 
 
@@ -100,7 +100,7 @@ def test_ties_of_a_scorer_are_broken(questions: Path, tmp_path: Path) -> None:
     stricter = fit_artifact(read_records(records), score=key, alpha=0.06, rule="certified")
     assert summary(stricter)[0].startswith("answer if ties <= ")
     assert loaded.plan.follow_ups == ("score:coarse@1",)
-    guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, scorer=coarse)
+    guard = Guardrail(model=resolve_model(f"python:{HERE}:MODEL"), artifact=loaded, using={"scorer": coarse})
     on_file = {record.id: record.scores[key].value for record in read_records(records).records}
     for place in (3, 50, 150, 199):
         assert guard.assess(f"q{place}").uncertainty.value == on_file[str(place)]
@@ -113,7 +113,7 @@ def test_run_with_a_scorer(questions: Path, tmp_path: Path) -> None:
     assert result.exit_code == 0, result.output
     artifact = CalibrationArtifact.load(tmp_path / "out" / "artifact.json")
     assert (artifact.estimator.name, artifact.plan.n) == ("score:rank@1", 0)
-    guard = Guardrail(model=MODEL, artifact=artifact, scorer=rank)
+    guard = Guardrail(model=MODEL, artifact=artifact, using={"scorer": rank})
     assert [guard.assess(q).accepted for q in ("q0", "q199")] == [False, True]
     for other in (["--score", "auto"], ["--calls", "1"]):
         refused = called(*asked, *settings, *other)

@@ -56,7 +56,7 @@ def test_what_is_collected_is_what_the_guard_computes(tmp_path: Path) -> None:
     assert sorted(rank.calls) == sorted(f"a{i}" for i in range(N))  # once each, and not again by score
     artifact = records.fit(alpha=0.1, rule="certified")
     assert (artifact.plan.n, artifact.plan.follow_ups, artifact.estimator.name) == (0, (KEY,), KEY)
-    guard = Guardrail(model=MODEL, artifact=artifact, scorer=rank.scorer)
+    guard = Guardrail(model=MODEL, artifact=artifact, using={"scorer": rank.scorer})
     for record in records.file.records[::10]:
         verdict = guard.assess(record.question)
         assert verdict.uncertainty.value == record.scores[KEY].value
@@ -111,7 +111,7 @@ def test_logged_answers(tmp_path: Path) -> None:
     records = from_frame(rows, model=MODEL).score(rank.scorer)
     artifact = records.fit(alpha=0.1, rule="certified", score=KEY)
     artifact.save(tmp_path / "a.json")
-    guard = Guardrail(model=MODEL, artifact=tmp_path / "a.json", scorer=rank.scorer)
+    guard = Guardrail(model=MODEL, artifact=tmp_path / "a.json", using={"scorer": rank.scorer})
     assert guard.assess("q199").accepted
     assert not guard.assess("q0").accepted
 
@@ -177,7 +177,7 @@ def test_questions_that_the_score_was_trained_on_are_refused(tmp_path: Path, nam
     rest = RecordFile(file.path, header, table_of([r for r in labelled if r.id != "id7"]), file.torn)
     artifact = fit_artifact(rest, score=KEY, alpha=0.1, rule="certified")
     ids.unlink()  # it need not exist where answers are served
-    assert Guardrail(model=MODEL, artifact=artifact, scorer=Rank().scorer).assess("q199").accepted
+    assert Guardrail(model=MODEL, artifact=artifact, using={"scorer": Rank().scorer}).assess("q199").accepted
 
 
 def test_a_plan_with_a_scorer_needs_it_and_no_engine_has_it(tmp_path: Path) -> None:

@@ -69,7 +69,7 @@ def guarded(**settings: Any) -> Guardrail:
         ("model", ScriptedChat(name_of_model="other")),
         ("artifact", make_artifact(MODEL, threshold=9.0)),
         ("on_abstain", "rase"),
-        ("switch", None),
+        ("on_verdict", None),
         ("turns", "mark"),
         ("disable_streaming", False),
         ("cache", True),
@@ -251,7 +251,7 @@ def test_an_answer_without_a_promise_is_given_out_and_not_accepted() -> None:
 def test_an_alarm_holds_an_answer_without_a_promise_back_too() -> None:
     switch = SafetySwitch()
     switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
-    verdict = guarded(turns="mark", switch=switch).assess(CONVERSATION)
+    verdict = guarded(turns="mark", on_verdict=switch).assess(CONVERSATION)
     assert (verdict.passes, verdict.reason) == (False, Reason.SUSPENDED)
 
 
@@ -317,7 +317,7 @@ def test_a_slot_is_bound_in_its_place_and_free_in_its_content() -> None:
     judge = Reading()
     judge.questions.clear()
     guard = Guardrail(
-        model=model, artifact=make_artifact(model, threshold=9.0, prompt=RAG), judge=judge, remember_slots=()
+        model=model, artifact=make_artifact(model, threshold=9.0, prompt=RAG), using={"judge": judge}, remember_slots=()
     )
     texts = {"context": "Paris {question} {date} is the capital.", "date": "today"}
     message = (guard.prompt | guard).invoke({"question": "Capital?", **texts})

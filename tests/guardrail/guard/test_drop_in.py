@@ -259,7 +259,7 @@ class Whispering(Judge):
 def test_a_judge_that_asks_a_model_is_in_no_stream(asynchronous: bool) -> None:
     judge = Whispering()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
-    guard = Guardrail(model=MODEL, artifact=ARTIFACT.model_copy(update={"estimator": spec}), judge=judge)
+    guard = Guardrail(model=MODEL, artifact=ARTIFACT.model_copy(update={"estimator": spec}), using={"judge": judge})
 
     async def aask(question: str) -> Any:
         return (await guard.ainvoke(question)).content
@@ -446,14 +446,14 @@ def test_configuration_holds_no_secret_and_asks_for_objects_again() -> None:
         artifact=make_artifact(model),
         on_abstain=model,
         abstain_message=lambda v: "x",
-        judge=TextJudge(),
+        using={"judge": TextJudge()},
     )
     config = guard.to_config()
     assert "sk-very-secret" not in json.dumps(config)
-    assert config["needs"] == ["abstain_message", "judge", "on_abstain"]
-    with pytest.raises(UsageError, match="give abstain_message, judge, on_abstain again"):
+    assert config["needs"] == ["abstain_message", "on_abstain", "using"]
+    with pytest.raises(UsageError, match="give abstain_message, on_abstain, using again"):
         Guardrail.from_config(config, model=model)
-    settings: dict[str, Any] = {"on_abstain": "raise", "abstain_message": "x", "judge": TextJudge()}
+    settings: dict[str, Any] = {"on_abstain": "raise", "abstain_message": "x", "using": {"judge": TextJudge()}}
     assert Guardrail.from_config(config, model=model, **settings).on_abstain == "raise"
 
 
@@ -538,6 +538,6 @@ def test_a_deep_copy_asks_its_own_judge(copied: Callable[[Guardrail], Guardrail]
     judge, model = CountingJudge(), ScriptedChat(default=["a", "b", "c"])
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
-    duplicate = copied(Guardrail(model=model, artifact=artifact, judge=judge))
+    duplicate = copied(Guardrail(model=model, artifact=artifact, using={"judge": judge}))
     duplicate.assess("q")
-    assert (judge.pairs, duplicate.judge.pairs > 0) == (0, True)
+    assert (judge.pairs, duplicate.using["judge"].pairs > 0) == (0, True)

@@ -218,7 +218,7 @@ def test_a_cascade_whose_first_stage_failed_is_asked_again() -> None:
 
 
 def test_what_a_switch_holds_back_and_what_calibration_forbids() -> None:
-    model, guard = turning(switch=SafetySwitch())
+    model, guard = turning(on_verdict=SafetySwitch())
     assert not guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}).is_result
     forbidden = Guardrail(model=model, artifact=make_artifact(model, threshold=None))
     assert forbidden.assess(SURE).is_result
@@ -314,7 +314,7 @@ def test_what_a_judge_did_not_decide_is_a_result() -> None:
     judge = Speechless()
     artifact = make_artifact(model, n=4)
     artifact = artifact.model_copy(update={"estimator": artifact.estimator.model_copy(update={"judge": judge.spec})})
-    guard = Guardrail(model=model, artifact=artifact, judge=judge, on_abstain="raise", remember=0)
+    guard = Guardrail(model=model, artifact=artifact, using={"judge": judge}, on_abstain="raise", remember=0)
     with pytest.raises(AbstainedError) as caught:
         tried(guard).invoke(LATE)
     assert (caught.value.verdict.uncertainty.reason, model.rounds(LATE)) == (Unmeasured.JUDGE_FAILED, 1)
@@ -480,7 +480,7 @@ def test_a_switch_is_asked_about_a_remembered_acceptance() -> None:
     memory = Draws()
     model, guard = turning(remember=memory)
     assert guard.assess(SURE).accepted
-    alarmed = Guardrail(model=model, artifact=guard.artifact, remember=memory, switch=Alarmed())
+    alarmed = Guardrail(model=model, artifact=guard.artifact, remember=memory, on_verdict=Alarmed())
     assert [alarmed.assess(SURE).reason for _ in range(2)] == [Reason.SUSPENDED] * 2
     assert guard.assess(SURE).accepted  # what an alarm held back is given out when it is over
     assert model.rounds(SURE) == 1

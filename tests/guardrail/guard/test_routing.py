@@ -131,7 +131,7 @@ def test_a_stage_that_is_held_back_is_not_passed_over() -> None:
 
     switch = SafetySwitch()
     switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
-    for own in ({"switch": switch}, {"on_verdict": unable}):
+    for own in ({"on_verdict": switch}, {"on_verdict": unable}):
         cascade = system(stage_settings=[own, {}])
         for verdict in both_ways(cascade, EASY):
             assert (verdict.reason, verdict.stage, len(verdict.stages)) == (Reason.SUSPENDED, 1, 1)
@@ -234,7 +234,7 @@ def test_settings_are_checked() -> None:
     with pytest.raises(ValueError, match="Cascade has no setting 'on_abstian'; did you mean 'on_abstain'"):
         system(on_abstian="raise")
     with pytest.raises(ValueError, match=r"switch.*stage_settings"):
-        system(switch=SafetySwitch())
+        system(on_verdict=SafetySwitch())
     with pytest.raises(ValueError, match="Guardrail has no setting 'jugde'"):
         system(stage_settings=[{"jugde": None}, {}])
     with pytest.raises(ValueError, match="on_abstain must be"):

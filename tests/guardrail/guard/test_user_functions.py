@@ -46,14 +46,14 @@ def careless(tool_calls: Any, messages: Any) -> float:
 
 
 def answered(accepts: bool, asked: HumanMessage, **options: Any) -> AIMessage:
-    own = options.get("scorer")
+    own = options.get("using", {}).get("scorer")
     estimator = "primary_disagreement" if own is None else own.estimator
     artifact = make_artifact(MODEL, threshold=0.5 if accepts else None, estimator=estimator, n=2, bindings=TOOLS)
     return Guardrail(model=MODEL, artifact=artifact, **options).bind_tools([pay]).invoke([asked])
 
 
 @pytest.mark.parametrize(
-    "option", [{"scorer": careless}, {"on_verdict": [change, change]}], ids=["scorer", "on_verdict"]
+    "option", [{"using": {"scorer": careless}}, {"on_verdict": [change, change]}], ids=["scorer", "on_verdict"]
 )
 def test_the_call_that_runs_is_the_one_that_was_accepted(option: dict[str, Any]) -> None:
     """The tool ran with arguments that no gate had seen."""

@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
-from guardrail.guard.observers import as_observers
+from guardrail.guard.observers import Observers
 from guardrail.monitor import Alarm, SafetySwitch
 from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
@@ -52,14 +52,14 @@ def both_ways(guard: Guardrail, question: str) -> list[Verdict]:
 
 
 def test_without_an_alarm_a_switch_changes_nothing() -> None:
-    for verdict in both_ways(guarded(switch=SafetySwitch(), remember=0), SURE):
+    for verdict in both_ways(guarded(on_verdict=SafetySwitch(), remember=0), SURE):
         assert verdict == guarded().assess(SURE).model_copy(update={"cost": verdict.cost})
 
 
 def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
     switch = SafetySwitch()
     switch.alarm(ALARM)
-    guard = guarded(switch=switch)
+    guard = guarded(on_verdict=switch)
     for verdict in both_ways(guard, SURE):
         assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
         assert f"because of an alarm. {ALARM.detail} Look into the alarm" in verdict.detail
@@ -75,23 +75,23 @@ def test_a_stricter_threshold_lets_the_surest_pass() -> None:
     # unanimous samples have entropy 0, so even a threshold of 0 keeps them
     switch = SafetySwitch(threshold=0.0)
     switch.alarm(ALARM)
-    assert guarded(switch=switch).assess(SURE).accepted
-    lenient = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=2.0), switch=switch)
+    assert guarded(on_verdict=switch).assess(SURE).accepted
+    lenient = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=2.0), on_verdict=switch)
     assert lenient.assess(UNSURE).reason is Reason.SUSPENDED
 
 
 def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
     for threshold in (0.5, 99.0):
         with pytest.raises(ValidationError, match=r"not stricter than the artifact's 0\.5"):
-            guarded(switch=SafetySwitch(threshold=threshold))
+            guarded(on_verdict=SafetySwitch(threshold=threshold))
     nothing = make_artifact(MODEL, threshold=None)
-    Guardrail(model=MODEL, artifact=nothing, switch=SafetySwitch(threshold=99.0))
+    Guardrail(model=MODEL, artifact=nothing, on_verdict=SafetySwitch(threshold=99.0))
 
 
 def test_observers_see_every_final_verdict_with_its_messages() -> None:
     switch, observer = SafetySwitch(), Seen()
     switch.alarm(ALARM)
-    guard = guarded(switch=switch, on_verdict=observer)
+    guard = guarded(on_verdict=[observer, switch])
     guard.invoke(SURE)
     asyncio.run(guard.ainvoke(UNSURE))
     guard.invoke(BROKEN)
@@ -182,10 +182,10 @@ def test_a_drift_monitor_watches_the_same_scores_at_another_alpha(monitors: Moni
 
 
 def test_a_configuration_names_what_it_cannot_hold() -> None:
-    assert guarded(switch=SafetySwitch(), on_verdict=Seen()).to_config()["needs"] == ["on_verdict", "switch"]
+    assert guarded(on_verdict=[SafetySwitch(), Seen()]).to_config()["needs"] == ["on_verdict"]
 
 
 @pytest.mark.parametrize("given", [5, "watch", object(), [object()]])
 def test_what_cannot_be_called_is_no_observer(given: object) -> None:
-    with pytest.raises(UsageError, match=r"on_verdict takes functions of \(verdict, messages\), got .*monitor\.watch"):
-        as_observers(given)  # type: ignore[arg-type]
+    with pytest.raises(UsageError, match=r"on_verdict takes functions .*, got .*monitor\.watch"):
+        Observers.of(given)

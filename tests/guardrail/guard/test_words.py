@@ -57,7 +57,7 @@ def words(verdict: Verdict, artifact: CalibrationArtifact) -> str:
     ],
 )
 def test_a_scorer_gives_a_score_with_unit_and_direction(own: Any, threshold: float, says: str) -> None:
-    judged, artifact = verdict(own.estimator, threshold, scorer=own)
+    judged, artifact = verdict(own.estimator, threshold, using={"scorer": own})
     text = words(judged, artifact)
     assert says in judged.detail
     assert "uncertainty" not in text.lower()
@@ -81,7 +81,7 @@ def test_a_score_of_one_call_says_nothing_of_samples() -> None:
 def test_scores_that_are_made_of_others() -> None:
     judged, _ = verdict(staged(), 0.001)
     assert "too little probability, or its further answers contradict it" in judged.detail
-    judged, _ = verdict(ties(stated.estimator, make_estimator("sequence_nll")), 0.05, scorer=stated)
+    judged, _ = verdict(ties(stated.estimator, make_estimator("sequence_nll")), 0.05, using={"scorer": stated})
     assert "The score does not speak for the answer clearly enough" in judged.detail
     assert "disagree" not in judged.detail
 

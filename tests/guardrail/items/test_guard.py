@@ -329,7 +329,7 @@ def test_observers_see_the_call_that_is_given_out_as_an_object() -> None:
 
 def test_an_alarm_holds_back_a_call_that_is_read_as_an_object() -> None:
     with pytest.raises(AbstainedError) as caught:
-        as_object(switch=Off()).invoke(Q)
+        as_object(on_verdict=Off()).invoke(Q)
     assert caught.value.verdict.reason is Reason.SUSPENDED
 
 
@@ -344,7 +344,7 @@ def test_a_call_that_cannot_be_recorded_is_not_read_as_an_object() -> None:
 
 
 def test_a_switch_holds_all_items_back() -> None:
-    verdict = guard_of(answers({"total": 13}, {"total": 14}), switch=Off()).assess(Q)
+    verdict = guard_of(answers({"total": 13}, {"total": 14}), on_verdict=Off()).assess(Q)
     assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
     assert not any(item.kept for item in verdict.items)
     assert verdict.candidate is not None
@@ -356,7 +356,7 @@ def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
     for doubt, given in (({"total": 13}, False), ({"number": "A-1"}, True)):
         switch = SafetySwitch(threshold=0.1)
         switch.alarm(Alarm(monitor="risk", at=1, wealth=20, delta=0.1, alpha=0.1))
-        verdict = guard_of(answers(doubt), switch=switch, threshold=0.3).assess(Q)
+        verdict = guard_of(answers(doubt), on_verdict=switch, threshold=0.3).assess(Q)
         assert verdict.accepted == given
         assert verdict.uncertainty.value == 0.0
 

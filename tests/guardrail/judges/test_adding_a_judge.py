@@ -184,6 +184,6 @@ class WatchedAndFast(Watched):
 def test_only_a_slow_judge_is_asked_in_a_thread(judge: Watched, in_a_thread: bool) -> None:
     estimator = make_estimator(NAME, judge=judge)
     artifact = make_artifact(MODEL).model_copy(update={"estimator": estimator.spec})
-    asyncio.run(Guardrail(model=MODEL, artifact=artifact, judge=judge).aassess("spread?"))
+    asyncio.run(Guardrail(model=MODEL, artifact=artifact, using={"judge": judge}).aassess("spread?"))
     assert judge.threads
     assert (threading.get_ident() not in judge.threads) == in_a_thread

@@ -111,7 +111,7 @@ def test_a_switch_follows_the_database(store: ReviewStore) -> None:
     monitors = Monitors(store)
     monitors.risk("other", ARTIFACT)
     switch, deaf = monitors.switch(every=0.0), monitors.switch(names=["other"], every=0.0)
-    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), switch=switch)
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), on_verdict=switch)
     assert guard.invoke(SURE).content == "Paris"
     alarmed(monitors)
     assert guard.assess(SURE).reason is Reason.SUSPENDED
@@ -204,7 +204,7 @@ def test_permission_and_words_are_of_one_look(store: ReviewStore, monkeypatch: p
     monitors = Monitors(store)
     alarmed(monitors)
     switch = monitors.switch(every=0.0)
-    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), switch=switch)
+    guard = Guardrail(model=MODEL, artifact=make_artifact(MODEL), on_verdict=switch)
     read = switch._read
 
     def busy_afterwards() -> Any:

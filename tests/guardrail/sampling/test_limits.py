@@ -363,7 +363,7 @@ def test_a_chat_model_that_judges_is_counted(reply: Any) -> None:
     judge = ChatJudge(Judging(default=["yes"], seen=traffic, crowd=3), reply=reply)
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
-    guard = Guardrail(model=model, artifact=artifact, judge=judge)
+    guard = Guardrail(model=model, artifact=artifact, using={"judge": judge})
     (message, _) = soon(lambda: guard.batch(["q"] * 2, {"max_concurrency": 2}))
     assert message.response_metadata["guardrail"]["accepted"]
     assert traffic.calls > 2 * (11 + 7)

@@ -43,7 +43,7 @@ def test_the_loop_runs_while_a_judge_thinks(way: str) -> None:
     judge = Patient()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(MODEL).model_copy(update={"estimator": spec})
-    guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, remember=0)
+    guard = Guardrail(model=MODEL, artifact=artifact, using={"judge": judge}, remember=0)
 
     async def run() -> None:
         task = asyncio.create_task(getattr(guard, way)(["q"] if way == "abatch" else "q"))
@@ -66,7 +66,7 @@ def test_async_and_sync_verdicts_are_the_same() -> None:
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     for threshold in (0.0, 1.0, 2.0, 3.0):
         artifact = make_artifact(MODEL, threshold=threshold).model_copy(update={"estimator": spec})
-        guard = Guardrail(model=MODEL, artifact=artifact, judge=judge, remember=0)
+        guard = Guardrail(model=MODEL, artifact=artifact, using={"judge": judge}, remember=0)
         blocking, awaited = guard.assess("q"), asyncio.run(guard.aassess("q"))
         assert blocking.model_dump(exclude={"cost"}) == awaited.model_dump(exclude={"cost"})
         assert blocking.cost.calls == awaited.cost.calls
@@ -115,5 +115,5 @@ def test_long_answers_are_measured_off_the_loop(length: int, on_loop: bool) -> N
     judge = Noting()
     spec = make_estimator("discrete_semantic_entropy", judge=judge).spec
     artifact = make_artifact(model).model_copy(update={"estimator": spec})
-    asyncio.run(Guardrail(model=model, artifact=artifact, judge=judge).aassess("q"))
+    asyncio.run(Guardrail(model=model, artifact=artifact, using={"judge": judge}).aassess("q"))
     assert (threading.get_ident() in judge.threads) is on_loop

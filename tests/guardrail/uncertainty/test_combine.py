@@ -218,7 +218,7 @@ def test_a_first_score_beyond_the_steps_is_unmeasured(first: float) -> None:
 def test_the_guard_orders_ties_by_the_second_score() -> None:
     # "Oslo" is one token of probability 1/2 (nll .69), "Rome, Italy" has more; both state .9.
     artifact = make_artifact(MODEL, threshold=0.1075, estimator=TIES)
-    guard = Guardrail(model=MODEL, artifact=artifact, scorer=stated)
+    guard = Guardrail(model=MODEL, artifact=artifact, using={"scorer": stated})
     sure, unsure = (guard.assess(question) for question in ("sure?", "unsure?"))
     assert sure.uncertainty.value is not None
     assert unsure.uncertainty.value is not None
@@ -332,7 +332,7 @@ def test_the_artifact_stores_it_whole(estimator: Estimator) -> None:
 
 def test_the_artifact_binds_the_scorer_and_every_version(tmp_path: Path) -> None:
     artifact = CalibrationArtifact.load(make_artifact(MODEL, threshold=0.1, estimator=TIES).save(tmp_path / "t.json"))
-    assert Guardrail(model=MODEL, artifact=artifact, scorer=stated).assess("sure?").uncertainty.measured
+    assert Guardrail(model=MODEL, artifact=artifact, using={"scorer": stated}).assess("sure?").uncertainty.measured
 
     @scorer(version=2, higher="certain", name="stated")
     def newer(question: str) -> float:
@@ -340,7 +340,7 @@ def test_the_artifact_binds_the_scorer_and_every_version(tmp_path: Path) -> None
 
     for given_scorer in (None, newer):
         with pytest.raises(ArtifactMismatchError, match="score:stated@1"):
-            Guardrail(model=MODEL, artifact=artifact, scorer=given_scorer)
+            Guardrail(model=MODEL, artifact=artifact, using={"scorer": given_scorer})
     spec = artifact.estimator
     old = [spec.params["parts"][0], {**spec.params["parts"][1], "version": 99}]
     for change in ({"version": 2}, {"unit": "nats"}, {"params": {**spec.params, "parts": old}}):

@@ -55,7 +55,7 @@ def artifact_of(own: Scorer, threshold: float | None = 0.5) -> CalibrationArtifa
 
 
 def verdict(own: Scorer, **settings: Any) -> Verdict:
-    return Guardrail(model=MODEL, artifact=artifact_of(own), scorer=own, **settings).assess("q?")
+    return Guardrail(model=MODEL, artifact=artifact_of(own), using={"scorer": own}, **settings).assess("q?")
 
 
 # -- Arguments ---------------------------------------------------------------------------------------------------------
@@ -224,7 +224,7 @@ def test_an_outage_is_no_abstention_that_is_remembered(error: Exception, reason:
         calls.append(answer)
         raise error
 
-    guard = Guardrail(model=MODEL, artifact=artifact_of(failing), scorer=failing)
+    guard = Guardrail(model=MODEL, artifact=artifact_of(failing), using={"scorer": failing})
     first = guard.assess("q?")
     guard.assess("q?")
     assert first.uncertainty.reason is reason
@@ -248,7 +248,7 @@ async def test_a_score_that_takes_too_long_is_unmeasured_in_every_driver(kind: s
         return 1.0
 
     own = sync_scorer if kind == "sync" else async_scorer
-    guard = Guardrail(model=MODEL, artifact=artifact_of(own), scorer=own, remember=0)
+    guard = Guardrail(model=MODEL, artifact=artifact_of(own), using={"scorer": own}, remember=0)
     started = time.perf_counter()
     verdicts = [await guard.aassess("q?"), await asyncio.to_thread(guard.assess, "q?"), guard.assess("q?")]
     assert time.perf_counter() - started < 10
@@ -271,7 +271,7 @@ def test_a_scorer_that_hangs_leaves_no_more_threads_than_max_concurrency(asynchr
         return sum(thread.name == "guardrail-scorer" for thread in threading.enumerate())
 
     model = ScriptedChat(default=["Paris"])
-    guard = Guardrail(model=model, artifact=artifact_of(hanging), scorer=hanging, remember=0)
+    guard = Guardrail(model=model, artifact=artifact_of(hanging), using={"scorer": hanging}, remember=0)
     questions: list[Any] = [f"q{i}?" for i in range(40)]
     config = RunnableConfig(max_concurrency=4)
     before = running()
@@ -306,7 +306,7 @@ async def test_sync_and_async_functions_are_asked_in_sync_and_async_guards() -> 
 
     own_object = scorer(version=1, higher="certain", name="called")(Called())
     for own in (waiting, rated(0.75), own_object):
-        guard = Guardrail(model=MODEL, artifact=artifact_of(own), scorer=own, remember=0)
+        guard = Guardrail(model=MODEL, artifact=artifact_of(own), using={"scorer": own}, remember=0)
         verdicts = [guard.assess("q?"), await guard.aassess("q?"), await asyncio.to_thread(guard.assess, "q?")]
         assert [each.uncertainty.value for each in verdicts] == [0.25] * 3
     # This loop, and the one loop of sync code: a client's connections stay usable.
@@ -320,7 +320,7 @@ def test_the_cost_of_a_verdict_counts_the_scorers_calls() -> None:
 
 def test_an_infeasible_guard_asks_no_scorer() -> None:
     own = rated(AssertionError("must not be asked"))
-    guard = Guardrail(model=MODEL, artifact=artifact_of(own, threshold=None), scorer=own)
+    guard = Guardrail(model=MODEL, artifact=artifact_of(own, threshold=None), using={"scorer": own})
     assert guard.assess("q?").cost.calls == 1
 
 
@@ -341,23 +341,23 @@ def test_an_infeasible_guard_asks_no_scorer() -> None:
 )
 def test_a_guard_refuses_another_scorer(other: Scorer) -> None:
     with pytest.raises(ArtifactMismatchError, match="scorer differs"):
-        Guardrail(model=MODEL, artifact=artifact_of(rated(0.5)), scorer=other)
+        Guardrail(model=MODEL, artifact=artifact_of(rated(0.5)), using={"scorer": other})
 
 
 def test_a_guard_refuses_a_missing_and_a_needless_scorer() -> None:
-    with pytest.raises(ArtifactMismatchError, match=r"Pass it: Guardrail\(\.\.\., scorer=\.\.\.\)"):
+    with pytest.raises(ArtifactMismatchError, match=r"Pass it: Guardrail\(\.\.\., using=\{'scorer': \.\.\.\}\)"):
         Guardrail(model=MODEL, artifact=artifact_of(rated(0.5)))
     with pytest.raises(ArtifactMismatchError, match="Leave scorer out"):
-        Guardrail(model=MODEL, artifact=make_artifact(MODEL), scorer=rated(0.5))
+        Guardrail(model=MODEL, artifact=make_artifact(MODEL), using={"scorer": rated(0.5)})
 
 
 def test_a_spec_survives_storing(tmp_path: Path) -> None:
     own = rated(0.5, params={"model": "a", "cuts": (1, 2)})
     artifact_of(own).save(tmp_path / "artifact.json")
-    guard = Guardrail(model=MODEL, artifact=tmp_path / "artifact.json", scorer=own)
+    guard = Guardrail(model=MODEL, artifact=tmp_path / "artifact.json", using={"scorer": own})
     config = guard.to_config()
-    assert config["needs"] == ["scorer"]
-    assert Guardrail.from_config(config, model=MODEL, scorer=own).assess("q?").accepted
+    assert config["needs"] == ["using"]
+    assert Guardrail.from_config(config, model=MODEL, using={"scorer": own}).assess("q?").accepted
 
 
 def test_a_reply_of_another_scorer_of_the_same_name_is_not_read() -> None:
@@ -413,7 +413,7 @@ def test_observing_rates_the_served_answer_without_a_model_call() -> None:
         answers.append(answer)
         return 0.9
 
-    guard = Guardrail(model=MODEL, artifact=artifact_of(noted), scorer=noted)
+    guard = Guardrail(model=MODEL, artifact=artifact_of(noted), using={"scorer": noted})
     served = Sample(text="yes", finish_reason="stop")
     verdict = guard.assess_served([HumanMessage("q?")], served).verdict
     assert verdict is not None

@@ -57,7 +57,7 @@ def answer_of(amount: int, **options: Any) -> str:
         agent_artifact(model, grounded),
         tools={"transfer": agent_artifact(model, risk)},
         exempt=["balance", "close"],
-        scorer=[risk, grounded],
+        using={"scorer": [risk, grounded]},
         on_abstain="message",
         **options,
     )
@@ -89,7 +89,7 @@ async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
         tools={"transfer": agent_artifact(model, risk)},
         exempt=["balance", "close"],
         on_abstain="message",
-        settings={"scorer": [risk, grounded]},
+        settings={"using": {"scorer": [risk, grounded]}},
     )
     bindings = bindings_for(TOOLS)
     messages = PromptWrapping(system=SYSTEM).messages("pay")
@@ -100,7 +100,7 @@ async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
         model,
         agent_artifact(model, risk),
         on_abstain="message",
-        settings={"scorer": risk},
+        settings={"using": {"scorer": risk}},
     )
     assert not (await alone.ask(messages, bindings)).message.tool_calls
     assert asked == [("risk", "500"), ("risk", "500")]

@@ -126,12 +126,12 @@ def test_the_arguments_to_compare_are_checked_and_merged_while_collecting(caplog
     assert caplog.text.count("Which arguments matter?") == 1
     shown()
     assert caplog.text.count("Which arguments matter?") == 1, "a later process goes on with the same record file"
-    assert shown(judge=ToolCallJudge(arguments={"transfer": ["amount"]}), records="merged.jsonl") == ["bob"]
+    assert shown(using={"judge": ToolCallJudge(arguments={"transfer": ["amount"]})}, records="merged.jsonl") == ["bob"]
     assert caplog.text.count("Which arguments matter?") == 1
     with pytest.raises(
         UsageError, match=r"name 'amonut', which is not an argument of transfer. Did you mean 'amount'\?"
     ):
-        shown(judge=ToolCallJudge(arguments={"transfer": ["amonut"]}), records="refused.jsonl")
+        shown(using={"judge": ToolCallJudge(arguments={"transfer": ["amonut"]})}, records="refused.jsonl")
 
 
 def test_a_message_that_no_gate_judges_needs_no_samples() -> None:
@@ -153,7 +153,7 @@ def test_judges_are_given_alone_or_by_name() -> None:
     artifact = artifact_of(AgentChat()).model_copy(update={"estimator": spec})
     forms: list[Any] = [judge, {"own": judge}]
     for form in forms:
-        assert GuardrailMiddleware(artifact, judge=form)
+        assert GuardrailMiddleware(artifact, using={"judge": form})
 
 
 class Weather(BaseModel):

@@ -54,7 +54,7 @@ def middleware(model: ScriptedChat, *, judge: Any = None, n: int = 4, **more: An
     if judge is not None:
         spec = make("discrete_semantic_entropy", judge=judge).spec
         artifact = artifact.model_copy(update={"estimator": spec})
-        more["judge"] = judge
+        more["using"] = {"judge": judge}
     return GuardrailMiddleware(artifact, **{"on_abstain": "message", **more})
 
 

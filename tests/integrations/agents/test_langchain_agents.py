@@ -972,7 +972,7 @@ def test_a_switch_holds_accepted_messages_back_and_observers_see_that() -> None:
     model = fresh(SURE)
     verdicts: list[Verdict] = []
     alarmed: Any = Alarmed()
-    middleware = gate(model, switch=alarmed, on_verdict=lambda verdict, messages: verdicts.append(verdict))
+    middleware = gate(model, on_verdict=[alarmed, lambda verdict, messages: verdicts.append(verdict)])
     value = interrupt_of(agent_of(model, middleware).invoke({"messages": "pay bob"}, CONFIG))
     assert value["verdict"]["reason"] == "suspended"
     assert "The error rate has risen." in value["action_requests"][0]["description"]
@@ -981,7 +981,7 @@ def test_a_switch_holds_accepted_messages_back_and_observers_see_that() -> None:
 
 def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
     with pytest.raises(UsageError, match="not stricter than the artifact's"):
-        gate(fresh(SURE), switch=SafetySwitch(threshold=1e9))
+        gate(fresh(SURE), on_verdict=SafetySwitch(threshold=1e9))
 
 
 class Untrusted(AgentChat):

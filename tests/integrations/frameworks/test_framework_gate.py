@@ -315,7 +315,7 @@ async def test_the_loop_runs_while_a_judge_thinks() -> None:
     judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
     spec = make("discrete_semantic_entropy", judge=judge).spec
     calibrated = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings={"judge": judge})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings={"using": {"judge": judge}})
     asking = asyncio.create_task(guard.ask(ASKED, Bindings()))
     while not (judge.thinking.is_set() or asking.done()):
         await asyncio.sleep(0.001)

@@ -98,8 +98,8 @@ def test_judges_are_given_one_or_several_by_name(tmp_path: Path) -> None:
     calibrated.save(tmp_path / "artifact.json")
     for judges in (judge, {"ours": judge, "another": ExactJudge()}):
         for artifact in (calibrated, tmp_path / "artifact.json"):
-            guarded = openai_agents_guard.GuardedModel(model, artifact, judge=judges)
+            guarded = openai_agents_guard.GuardedModel(model, artifact, using={"judge": judges})
             (gate,) = guarded._gate.gate.gates.values()
             assert gate.estimator.judge is judge
     with pytest.raises(GuardrailError, match="judge"):
-        openai_agents_guard.GuardedModel(model, calibrated, judge={"another": judge})
+        openai_agents_guard.GuardedModel(model, calibrated, using={"judge": {"another": judge}})
