@@ -11,10 +11,10 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.testclient import TestClient
 
-from guardrail.review import Candidate, CandidateSet, Content
+from guardrail.review import Candidate, CandidateSet, Content, Decision, Lease, ReviewStore
 from guardrail.review.web.app import server_of
 
-__all__ = ["HOSTILE", "OURS", "REVIEWERS", "held_back", "in_process", "served"]
+__all__ = ["HOSTILE", "OURS", "REVIEWERS", "claim", "decision_of", "held_back", "in_process", "served"]
 
 REVIEWERS = "ann:reviewer:ann-token-0123456789ab,bob:reviewer:bob-token-0123456789ab,eve:admin:eve-token-0123456789ab"
 OURS = {"Sec-Fetch-Site": "same-origin"}
@@ -55,6 +55,20 @@ def held_back(question: str = "Who wrote The Waves?", answer: str = "Virginia Wo
         **changes,
     }
     return Content.model_validate(values)
+
+
+def claim(store: ReviewStore, reviewer: str, **settings: Any) -> Lease:
+    """Claim an item that is free."""
+    lease = store.claim(reviewer, **settings)
+    assert lease is not None
+    return lease
+
+
+def decision_of(store: ReviewStore, item: str) -> Decision:
+    """Return the decision about an item that is decided."""
+    decision = store.item(item).decision
+    assert decision is not None
+    return decision
 
 
 def in_process(app: Starlette) -> TestClient:

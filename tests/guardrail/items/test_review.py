@@ -28,7 +28,7 @@ from guardrail.review import (
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
 from tests.guardrail.items.test_guard import CALL, SURE, Invoice, Q, answers, as_calls, guard_of
-from tests.review_pages import OURS, REVIEWERS
+from tests.review_pages import OURS, REVIEWERS, claim
 
 DOUBTFUL = answers({"total": 13}, {"total": 14, "tags": ["y"]}, {"tags": []}, {})
 
@@ -126,8 +126,7 @@ def test_a_person_writes_no_field_that_cannot_be_given_out() -> None:
 
 def test_a_decision_that_does_not_follow_from_its_items_is_refused(store: ReviewStore) -> None:
     store.enqueue(content())
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     forged = Decision(action="edit", candidate=Candidate(text='{"total": 1}'), items=decide("right", None))
     with pytest.raises(UsageError, match="not the one that follows"):
         store.decide(lease, forged)
@@ -167,8 +166,7 @@ async def test_waiting_for_the_decision_gives_the_decided_answer(store: ReviewSt
 
         def enqueue(*args: Any, **kwargs: Any) -> Any:
             item = original(*args, **kwargs)
-            lease = store.claim("ann")
-            assert lease is not None
+            lease = claim(store, "ann")
             store.decide(lease, by_items(lease.item.content, decisions))
             return item
 

@@ -25,6 +25,7 @@ from guardrail.review import (
 )
 from guardrail.review.hooks import AskReviewer
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
+from tests.review_pages import claim
 
 CONTENT = Content(question=QUESTION, candidate=Candidate(text="Woolf"))
 APPROVE = Decision(action="approve")
@@ -58,8 +59,7 @@ def words(store: ReviewStore, item: Item) -> list[str]:
 
 
 def decide(store: ReviewStore, item: Item) -> None:
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     store.decide(lease, APPROVE)
 
 
@@ -191,8 +191,7 @@ def test_without_reopen_a_deadline_never_moves(timed: ReviewStore, now: list[flo
 
 def test_a_reviewer_who_holds_it_keeps_it_unless_it_was_closed(timed: ReviewStore, now: list[float]) -> None:
     item = timed.enqueue(CONTENT, key="k", expires_in=100)
-    lease = timed.claim("ann", seconds=600)
-    assert lease is not None
+    lease = claim(timed, "ann", seconds=600)
     now[0] += 100
     with pytest.raises(ItemExpiredError):
         timed.renew(lease)

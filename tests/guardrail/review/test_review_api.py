@@ -17,7 +17,7 @@ from guardrail.items.item import ItemVerdict
 from guardrail.review import Candidate, Content, Decision, ReviewStore
 from guardrail.review.web.accounts import Accounts
 from guardrail.review.web.app import review_app
-from tests.review_pages import REVIEWERS, held_back, in_process
+from tests.review_pages import REVIEWERS, claim, decision_of, held_back, in_process
 
 SYSTEMS = f"{REVIEWERS},zendesk:system:zendesk-token-0123456789ab,jira:system:jira-token-0123456789ab"
 APPROVE = {"action": "approve", "reviewer": "Dora"}
@@ -46,8 +46,7 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     decided = decide(system, item.id, body, If_Match=shown.headers["ETag"])
     assert decided.status_code == 200
     assert decided.json()["decision"]["candidate"]["text"] == "V. Woolf"
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert (decision.action, decision.reviewer, decision.note) == ("edit", "Dora via zendesk", "checked")
     assert [event.what for event in store.trail(item.id)] == ["enqueued", "claimed", "decided"]
     assert store.stats().undelivered == 1, "the caller's callback is queued as after a decision on the page"
@@ -142,8 +141,7 @@ def test_bodies_that_are_not_json_or_too_large(store: ReviewStore, system: TestC
 
 def test_a_reviewer_who_holds_the_item_keeps_it(store: ReviewStore, system: TestClient) -> None:
     item = store.enqueue(held_back())
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     answer = decide(system, item.id)
     assert (answer.status_code, answer.json()["error"]) == (409, "Held by a reviewer")
     store.release(lease)
@@ -181,8 +179,7 @@ def test_only_the_version_that_was_read_is_decided(store: ReviewStore, system: T
     closed = system.get(f"/api/items/{item.id}").headers["ETag"]
     assert closed != read
     store.enqueue(held_back(), key="k", expires_in=100, reopen=True)
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     store.release(lease)
     assert decide(system, item.id, If_Match=closed).status_code == 412
     assert decide(system, item.id, If_Match=f'"x", {read}').status_code == 200

@@ -17,7 +17,7 @@ from guardrail.review import Candidate, Content, Decision, Destination, ReviewSt
 from guardrail.review.destinations import KEPT, SETTLED, announce
 from guardrail.review.tables import events, outbox
 from tests.guardrail.review.test_review_outbox import Receiver, deliverer_to, receiver
-from tests.review_pages import REVIEWERS
+from tests.review_pages import REVIEWERS, claim
 
 __all__ = ["receiver"]  # a fixture
 EVIL = "<!channel> & <https://evil.example|click>\nsecond line"
@@ -64,8 +64,7 @@ def test_everything_that_happens_as_json(store: ReviewStore, receiver: Receiver,
     }
     assert (alarmed["type"], alarmed["alarm"]["name"]) == ("monitor.alarm", "errors")
     assert alarmed["link"] == "https://review.example.org/monitor"
-    lease = store.claim("ann", item=first.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=first.id)
     store.decide(lease, Decision(action="respond", text="b"))
     now[0] += 10
     assert deliverer.run_once() == 2

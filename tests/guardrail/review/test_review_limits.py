@@ -33,6 +33,7 @@ from guardrail.review.web.choices import choices_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import ToolCall
 from tests.guardrail.review.test_review_hooks import QUESTION, guarded
+from tests.review_pages import claim
 
 HALF, ARTIFACT = "\ud83d", make_artifact(ScriptedChat())
 CONTENT = Content(question="q", candidate=Candidate(text="a"))
@@ -58,8 +59,7 @@ def nested(depth: int) -> dict[str, Any]:
 @pytest.mark.parametrize("seconds", TOO_LONG)
 def test_times_that_no_calendar_holds(store: ReviewStore, seconds: float) -> None:
     item = store.enqueue(CONTENT, expires_in=LONGEST)
-    lease = store.claim("ann", seconds=LONGEST)
-    assert lease is not None
+    lease = claim(store, "ann", seconds=LONGEST)
     attempts: list[Callable[[], object]] = [
         lambda: store.enqueue(CONTENT, expires_in=seconds),
         lambda: store.claim("bob", seconds=seconds, item=item.id),
@@ -96,8 +96,7 @@ def test_keys_that_no_database_holds(store: ReviewStore, key: Any) -> None:
 @pytest.mark.parametrize("name", ["r" * 257, "r\0", HALF])
 def test_names_that_no_database_holds(store: ReviewStore, name: str) -> None:
     item = store.enqueue(CONTENT)
-    lease = store.claim("r" * 256)
-    assert lease is not None
+    claim(store, "r" * 256)
     for attempt in (
         lambda: store.claim(name),
         lambda: store.enqueue(CONTENT, who=name),
@@ -183,8 +182,7 @@ def test_a_candidate_that_cannot_be_stored_can_be_answered_but_not_approved(stor
     assert item.content.question == "q\ufffd"
     assert item.content.candidate == Candidate(text="a\ufffdb")
     assert item.content.allowed == ("reject", "respond")
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     for wrong in (Decision(action="approve"), Decision(action="edit", candidate=Candidate(text="b"))):
         with pytest.raises(UsageError, match="does not allow"):
             store.decide(lease, wrong)
@@ -197,8 +195,7 @@ def test_an_audit_of_such_an_answer_can_still_call_it_right(store: ReviewStore, 
     calls = () if argument is None else (ToolCall(name="pay", arguments={"amount": argument}),)
     candidate = Candidate(text=f"a{HALF}b", tool_calls=calls)
     store.enqueue(Content(question="q", kind="audit", candidate=candidate, allowed=("approve", "edit", "reject")))
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     assert lease.item.content.candidate is not None
     assert lease.item.content.candidate.text == "a\ufffdb"
     decided = store.decide(lease, Decision(action="approve"))
@@ -256,8 +253,7 @@ def test_what_is_nested_too_deeply_is_refused(store: ReviewStore, depth: int) ->
     deep = Content(question="q", candidate=Candidate(tool_calls=(ToolCall(name="f", arguments=nested(depth)),)))
     with pytest.raises(UnstorableError, match="nested too deeply"):
         store.enqueue(deep)
-    lease = store.claim("ann", item=store.enqueue(CONTENT).id)
-    assert lease is not None
+    lease = claim(store, "ann", item=store.enqueue(CONTENT).id)
     with pytest.raises(UnstorableError, match="nested more than"):
         store.decide(lease, Decision(action="edit", candidate=deep.candidate))
     assert store.item(lease.item.id).state == "claimed"
@@ -266,8 +262,7 @@ def test_what_is_nested_too_deeply_is_refused(store: ReviewStore, depth: int) ->
 @pytest.mark.parametrize(("text", "argument"), [("b", math.nan), ("b", HALF), (HALF, 1)])
 def test_a_decision_is_stored_as_it_was_made_or_refused(store: ReviewStore, text: str, argument: Any) -> None:
     item = store.enqueue(CONTENT)
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     wrong = Candidate(text=text, tool_calls=(ToolCall(name="f", arguments={"x": argument}),))
     with pytest.raises(UnstorableError, match="cannot be stored"):
         store.decide(lease, Decision(action="edit", candidate=wrong))

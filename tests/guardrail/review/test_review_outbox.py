@@ -26,6 +26,7 @@ from standardwebhooks import Webhook, WebhookVerificationError
 from guardrail.errors import UsageError
 from guardrail.review import Candidate, Content, Decision, Deliverer, ReviewStore, tables
 from guardrail.review.delivery import _is_named
+from tests.review_pages import claim, decision_of
 
 ROOT = Path(__file__).parents[3]
 SECRET = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"  # of the examples of Standard Webhooks
@@ -87,8 +88,7 @@ def at_pace(deliverer: Deliverer, **settings: float) -> Deliverer:
 def decide(store: ReviewStore, url: str, key: str = "k") -> str:
     content = Content(question="q", candidate=Candidate(text="a"), metadata={"thread": 7})
     item = store.enqueue(content, key=key, callback=url)
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     store.decide(lease, Decision(action="edit", candidate=Candidate(text="b")))
     return item.id
 
@@ -275,8 +275,7 @@ def test_a_callback_says_when_its_event_was(store: ReviewStore, receiver: Receiv
     now[0] += 100
     assert deliverer.run_once() == 1
     assert (json.loads(on_its_way.body)["at"], receiver.accepted[0]["at"]) == (1010.0, 1015.0)
-    decision = store.item(ticket).decision
-    assert decision is not None
+    decision = decision_of(store, ticket)
     assert decision.at == receiver.accepted[0]["at"]
 
 

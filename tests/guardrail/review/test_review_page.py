@@ -30,7 +30,7 @@ from guardrail.review.web.choices import choices_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Basis, Reason, ToolCall, Uncertainty
 from guardrail.verdict import Verdict
-from tests.review_pages import HOSTILE, REVIEWERS, held_back, in_process, verdict
+from tests.review_pages import HOSTILE, REVIEWERS, decision_of, held_back, in_process, verdict
 
 
 class Client:
@@ -89,8 +89,7 @@ def test_a_review_without_javascript(store: ReviewStore, site: Starlette) -> Non
         f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited="V.\r\nWoolf", note="n"
     )
     assert status == 303
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.candidate is not None
     assert (decision.reviewer, decision.candidate.text, decision.note) == ("ann", "V.\nWoolf", "n")
     assert "edited" in ann.get("/history")[1]
@@ -110,8 +109,7 @@ def test_edited_tool_calls(store: ReviewStore, site: Starlette) -> None:
         assert (status, "amount must be a number" in text) == (400, True)
     four = {"argument:0:0": "4", "argument:0:1": "For Ann\r\nand Bob", "argument:0:2": ""}
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **four)
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.candidate is not None
     arguments = {"amount": 4, "text": "For Ann\nand Bob", "to": "\u202ebob"}
     assert decision.candidate.tool_calls == (ToolCall(name="transfer", arguments=arguments),)
@@ -163,8 +161,7 @@ def test_the_form_of_a_call_follows_the_tools_schema(store: ReviewStore, site: S
         fields["reason"]: '"broken"',
     }
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **edited)
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.candidate is not None
     assert decision.candidate.tool_calls[0].arguments == {
         **{"order_id": "A-17", "amount": 12.5, "reason": "broken", "lines": ["shirt"], "notify": True}
@@ -199,8 +196,7 @@ def test_null_is_an_empty_field_and_stays_null_unless_something_is_written(store
     assert '<option value="null" selected>(empty)</option>' in page
     empty = {"argument:0:1": "", "argument:0:4": "null"}
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **empty)
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.action == "approve"
 
 
@@ -213,8 +209,7 @@ def test_an_argument_that_does_not_fit_its_tool_is_shown_and_stays_unless_it_is_
     assert '<option value="&#34;lost&#34;" selected>lost</option>' in page
     edit = {"argument:0:1": "40", "argument:0:2": '"lost"'}
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **edit)
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.action == "approve"
 
 
@@ -268,8 +263,7 @@ def test_an_edit_that_changes_nothing_approves(store: ReviewStore, site: Starlet
     ann, _, lease = claimed(site, item.id)
     sent = text.replace("\0", "\ufffd").replace("\r\n", "\n").replace("\r", "\n").replace("\n", "\r\n")
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", edited=sent, note="looked it up")
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert (decision.action, decision.note, decision.outcome(item.content)) == (
         "approve",
         "looked it up",
@@ -288,8 +282,7 @@ def test_an_edit_of_calls_counts_where_the_call_or_the_text_beside_it_is_another
     ann, _, lease = claimed(site, item.id)
     fields = {"edited": edited, "argument:0:0": "Ann", "argument:0:1": f"{amount}"}
     ann.post(f"/items/{item.id}/decide", lease=lease, action="edit", **fields)
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.action == action
 
 
@@ -361,8 +354,7 @@ def test_the_waiting_caller_gets_exactly_the_chosen_text(store: ReviewStore, sit
         message = reply.result(timeout=60)
     assert message.content == SAID
     assert message.response_metadata["review"]["action"] == "edit"
-    decision = store.item(waiting[0].id).decision
-    assert decision is not None
+    decision = decision_of(store, waiting[0].id)
     assert (decision.reviewer, decision.note) == ("ann", "looked it up [chosen from the list]")
     # Learning counts it as a wrong candidate, also where it leaves out answers that reviewers wrote.
     (reviewed,) = reviews.read_reviews(store, [artifact], respond="leave-out").items
@@ -375,8 +367,7 @@ def test_choosing_the_candidate_approves_it(store: ReviewStore, site: Starlette)
     ann, offered, lease = claimed(site, item.id)
     assert list(offered) == ["Virginia Woolf", "Katherine Mansfield", "E. M. Forster", "Henry James"]
     assert ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["Virginia Woolf"], note="n")[0] == 303
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert (decision.action, decision.note, decision.outcome(item.content)) == ("approve", "n", item.content.candidate)
 
 
@@ -403,8 +394,7 @@ def test_what_is_not_allowed_cannot_be_chosen(store: ReviewStore, site: Starlett
     item = store.enqueue(held_back(allowed=("approve", "reject", "respond")))
     ann, offered, lease = claimed(site, item.id)
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=offered["E. M. Forster"])
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert (decision.action, decision.text) == ("respond", "E. M. Forster")
 
 
@@ -468,8 +458,7 @@ def test_an_agent_is_told_why_its_call_is_rejected_and_nobody_else(store: Review
     ann, _, lease = claimed(site, agents.id)
     assert "Reject and tell the agent why" in ann.get(f"/items/{agents.id}")[1]
     ann.post(f"/items/{agents.id}/decide", lease=lease, action="reject", reason="already paid", note="see order")
-    decision = store.item(agents.id).decision
-    assert decision is not None
+    decision = decision_of(store, agents.id)
     assert (decision.action, decision.text, decision.note) == ("reject", "already paid", "see order")
     ann, _, lease = claimed(site, guards.id)
     assert "tell the agent" not in ann.get(f"/items/{guards.id}")[1]
@@ -490,8 +479,7 @@ def test_another_call_of_the_same_tool(store: ReviewStore, site: Starlette) -> N
     amounts = [f'<dl class="arguments"><dt>amount</dt><dd class="pre">{amount}</dd></dl>' for amount in (5, 4)]
     assert list(offered) == [f"<b>transfer</b>{amount}" for amount in amounts]
     ann.post(f"/items/{item.id}/decide", lease=lease, choice=list(offered.values())[1])
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.candidate is not None
     assert (decision.action, decision.candidate.tool_calls) == ("edit", (four,))
 
@@ -614,8 +602,7 @@ def test_no_character_turns_the_text_around(store: ReviewStore, site: Starlette)
     field = unescape(re.findall(r"<textarea[^>]*>\n(.*?)</textarea>", page, flags=re.DOTALL)[0])
     assert field == "pay bob ot 05", "an edit starts from what can be seen"
     ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", edited=field)
-    decided = store.item(item.id).decision
-    assert decided is not None
+    decided = decision_of(store, item.id)
     assert decided.candidate == Candidate(text=field), "the override is gone, so this is not what was judged"
 
 
@@ -628,8 +615,7 @@ def test_arguments_to_edit_keep_their_value_though_no_character_turns_them(store
     assert "\u202e" not in page
     field = unescape(re.findall(r'<textarea id="argument:0:0".*?>\n(.*?)</textarea>', page, flags=re.DOTALL)[0])
     ann.post(f"/items/{item.id}/decide", lease=lease_of(page), action="edit", **{"argument:0:0": field})
-    decided = store.item(item.id).decision
-    assert decided is not None
+    decided = decision_of(store, item.id)
     assert decided.action == "approve"
 
 
@@ -937,8 +923,7 @@ def test_a_label_is_blind_and_the_samples_appear_after_it(store: ReviewStore, si
     for hint in (*hints, 'class="approve"', 'class="reject"'):
         assert hint not in text
     browser.post(f"/items/{item.id}/decide", lease=lease_of(text), action="reject")
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert decision.action == "reject"
     decided = browser.get(f"/items/{item.id}")[1]
     assert "Other answers of the model, with their shares" in decided
@@ -1004,8 +989,7 @@ def test_the_user_and_the_agent_are_answered_in_two_fields(store: ReviewStore, s
     assert "the agent takes this for what the tool returned" in page
     assert "the user gets exactly this text; the call is not made" in page
     ann.post(f"/items/{item.id}/decide", lease=lease, action="answer", text="It is closed.")
-    decision = store.item(item.id).decision
-    assert decision is not None
+    decision = decision_of(store, item.id)
     assert (decision.action, decision.text) == ("answer", "It is closed.")
     assert "Answered the user by ann" in ann.get(f"/items/{item.id}")[1]
 

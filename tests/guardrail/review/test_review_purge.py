@@ -27,6 +27,7 @@ from guardrail.review import (
 )
 from guardrail.testing import ScriptedChat, make_artifact
 from tests.guardrail.review.test_review_outbox import SECRET, at_pace
+from tests.review_pages import claim
 
 SECRET_TEXT = "the patient is called Erna Unbekannt"
 DAY = 86_400.0
@@ -51,8 +52,7 @@ def queued(store: ReviewStore, key: str | None = None, callback: str | None = No
 
 def decided(store: ReviewStore, key: str | None = None, callback: str | None = None) -> Item:
     item = queued(store, key, callback)
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     return store.decide(lease, Decision(action="respond", text=SECRET_TEXT))
 
 

@@ -37,6 +37,7 @@ from guardrail.review import (
     tables,
 )
 from guardrail.review.keys import ExpiringKeys
+from tests.review_pages import claim, decision_of
 
 ROOT = Path(__file__).parents[3]
 APPROVE = Decision(action="approve")
@@ -65,8 +66,7 @@ def words(store: ReviewStore, item: str) -> list[str]:
 def test_the_way_of_an_item(store: ReviewStore) -> None:
     item = store.enqueue(content(), key="k")
     assert (item.state, item.content) == ("pending", content())
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     assert (lease.item.id, lease.item.state, lease.item.holder) == (item.id, "claimed", "ann")
     assert store.claim("bob") is None
     decided = store.decide(lease, Decision(action="respond", text="Virginia Woolf", note="full name"))
@@ -90,8 +90,7 @@ def test_the_same_key_is_the_same_item_and_the_first_content_stays(store: Review
 def test_oldest_first_and_by_kind(store: ReviewStore) -> None:
     for kind in ("answer", "audit", "answer"):
         store.enqueue(content(kind, kind=kind))
-    audit = store.claim("ann", kinds=["audit"])
-    assert audit is not None
+    audit = claim(store, "ann", kinds=["audit"])
     assert audit.item.content.kind == "audit"
     leases = [store.claim("ann") for _ in range(3)]
     assert [lease and lease.item.number for lease in leases] == [1, 3, None]
@@ -99,11 +98,9 @@ def test_oldest_first_and_by_kind(store: ReviewStore) -> None:
 
 def test_a_stale_lease_goes_to_the_next_and_the_first_is_refused(store: ReviewStore, now: list[float]) -> None:
     item = store.enqueue(content())
-    first = store.claim("ann", seconds=10)
-    assert first is not None
+    first = claim(store, "ann", seconds=10)
     now[0] += 10
-    second = store.claim("bob", seconds=10)
-    assert second is not None
+    second = claim(store, "bob", seconds=10)
     with pytest.raises(LeaseLostError, match="bob holds it now"):
         store.decide(first, APPROVE)
     for act in (store.renew, store.release):
@@ -119,8 +116,7 @@ def test_a_stale_lease_goes_to_the_next_and_the_first_is_refused(store: ReviewSt
 @pytest.mark.parametrize("swept", [False, True])
 def test_a_stale_lease_that_nobody_took_still_counts(store: ReviewStore, now: list[float], swept: bool) -> None:
     store.enqueue(content())
-    lease = store.claim("ann", seconds=10)
-    assert lease is not None
+    lease = claim(store, "ann", seconds=10)
     now[0] += 100
     if swept:
         store.expire()
@@ -129,8 +125,7 @@ def test_a_stale_lease_that_nobody_took_still_counts(store: ReviewStore, now: li
 
 def test_renew_keeps_it_and_release_gives_it_back(store: ReviewStore, now: list[float]) -> None:
     store.enqueue(content())
-    lease = store.claim("ann", seconds=10)
-    assert lease is not None
+    lease = claim(store, "ann", seconds=10)
     now[0] += 9
     lease = store.renew(lease, seconds=10)
     now[0] += 9
@@ -144,12 +139,10 @@ def test_renew_keeps_it_and_release_gives_it_back(store: ReviewStore, now: list[
 def test_taking_a_named_item(store: ReviewStore) -> None:
     store.enqueue(content("one"))
     item = store.enqueue(content("two"))
-    first = store.claim("ann", item=item.id)
-    assert first is not None
+    first = claim(store, "ann", item=item.id)
     assert first.item.content.question == "two"
     assert store.claim("bob", item=item.id) is None
-    again = store.claim("ann", item=item.id)
-    assert again is not None
+    again = claim(store, "ann", item=item.id)
     with pytest.raises(LeaseLostError):
         store.decide(first, APPROVE)
     store.take_back(item.id, who="admin")
@@ -164,22 +157,19 @@ def test_what_was_taken_back_comes_in_its_turn_for_everybody(store: ReviewStore)
     first, second = store.enqueue(content("one")), store.enqueue(content("two"))
 
     def next_of(reviewer: str) -> str:
-        lease = store.claim(reviewer)
-        assert lease is not None
+        lease = claim(store, reviewer)
         store.take_back(lease.item.id, who="eve")
         return lease.item.id
 
     assert [next_of(reviewer) for reviewer in ("ann", "ann", "eve", "eve")] == 4 * [first.id]
-    lease = store.claim("eve")
-    assert lease is not None
+    lease = claim(store, "eve")
     store.release(lease)
     assert [next_of(reviewer) for reviewer in ("eve", "ann")] == [second.id, first.id]
 
 
 def test_the_same_decision_twice_is_one_and_another_is_refused(store: ReviewStore) -> None:
     item = store.enqueue(content(), callback="https://example.org/hook")
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     first = store.decide(lease, APPROVE)
     assert store.decide(lease, APPROVE) == first
     with pytest.raises(AlreadyDecidedError):
@@ -190,8 +180,7 @@ def test_the_same_decision_twice_is_one_and_another_is_refused(store: ReviewStor
 
 def test_after_the_deadline_nobody_decides(store: ReviewStore, now: list[float]) -> None:
     item = store.enqueue(content(), expires_in=60)
-    lease = store.claim("ann", seconds=600)
-    assert lease is not None
+    lease = claim(store, "ann", seconds=600)
     now[0] += 60
     with pytest.raises(ItemExpiredError):
         store.decide(lease, APPROVE)
@@ -203,8 +192,7 @@ def test_after_the_deadline_nobody_decides(store: ReviewStore, now: list[float])
 
 def test_giving_up_loses_to_a_decision_that_came_first(store: ReviewStore) -> None:
     first, second = store.enqueue(content()), store.enqueue(content())
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     store.decide(lease, APPROVE)
     decision = store.cancel(first.id).decision
     assert decision is not None
@@ -215,8 +203,7 @@ def test_giving_up_loses_to_a_decision_that_came_first(store: ReviewStore) -> No
 
 def test_what_is_not_allowed_is_refused(store: ReviewStore) -> None:
     store.enqueue(content(allowed=("approve", "reject")))
-    lease = store.claim("ann")
-    assert lease is not None
+    lease = claim(store, "ann")
     with pytest.raises(UsageError, match="does not allow 'respond'; it allows approve, reject"):
         store.decide(lease, Decision(action="respond", text="x"))
     assert store.item(lease.item.id).state == "claimed"
@@ -259,8 +246,7 @@ def test_counters(store: ReviewStore, now: list[float]) -> None:
         store.enqueue(content())
     store.enqueue(content(), expires_in=1)
     for action in ("approve", "reject"):
-        lease = store.claim("ann")
-        assert lease is not None
+        lease = claim(store, "ann")
         store.decide(lease, Decision(action=action))
     store.claim("ann", seconds=5)
     store.claim("bob", seconds=500)
@@ -292,8 +278,7 @@ def test_waiting_ends_with_the_decision(store_url: str) -> None:
         item = store.enqueue(content())
 
         def review() -> None:
-            lease = store.claim("ann")
-            assert lease is not None
+            lease = claim(store, "ann")
             store.decide(lease, APPROVE)
 
         reviewer = threading.Thread(target=review)
@@ -598,8 +583,7 @@ def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(sqlite_store: 
     connected: list[object] = []
     event.listen(sqlite_store.database.engine, "connect", lambda *_: connected.append(1))
     sqlite_store.enqueue(content())
-    lease = sqlite_store.claim("ann")
-    assert lease is not None
+    lease = claim(sqlite_store, "ann")
     sqlite_store.decide(lease, APPROVE)
     assert (len(connected), (tmp_path / "reviews.db-wal").exists()) == (0, True)
     (tmp_path / "reviews.db").rename(tmp_path / "away.db")
@@ -616,8 +600,7 @@ def test_a_connection_stays_open_and_a_moved_file_is_not_replaced(sqlite_store: 
 
 def decided(store: ReviewStore) -> str:
     item = store.enqueue(content())
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     store.decide(lease, APPROVE)
     return item.id
 
@@ -663,8 +646,7 @@ def test_an_expired_item_is_leased_too_and_a_decision_told_twice_stays_one(store
     item = store.enqueue(content())
     store.cancel(item.id, why="x")
     assert len(store.lease([item.id])) == 1
-    lease = store.claim("ann", item=store.enqueue(content()).id)
-    assert lease is not None
+    lease = claim(store, "ann", item=store.enqueue(content()).id)
     store.decide(lease, APPROVE)
     store.lease([lease.item.id])
     assert store.decide(lease, APPROVE).decision is not None  # a retry after an answer that got lost
@@ -698,19 +680,16 @@ def test_an_edit_with_a_number_that_a_graphs_state_cannot_hold_is_refused(store:
     calls = [{"name": "pay", "arguments": {"wei": 5}}]
     waits = content(kind="tool_call", candidate={"tool_calls": calls}, edits="arguments")
     item = store.enqueue(waits)
-    lease = store.claim("ann", item=item.id)
-    assert lease is not None
+    lease = claim(store, "ann", item=item.id)
     more = {"tool_calls": [{"name": "pay", "arguments": {"wei": 25 * 10**18}}]}
     edit = Decision.model_validate({"action": "edit", "candidate": more})
     with pytest.raises(UsageError, match=r"pay hold an integer of 65 bits.*Correct them, or reject"):
         store.decide(lease, edit)
     assert store.item(item.id).state == "claimed"
     # Where no graph waits, JSON's own numbers do.
-    lease = store.claim("ann", item=store.enqueue(waits.model_copy(update={"edits": "any"})).id)
-    assert lease is not None
+    lease = claim(store, "ann", item=store.enqueue(waits.model_copy(update={"edits": "any"})).id)
     store.decide(lease, edit)
-    decision = store.item(lease.item.id).decision
-    assert decision is not None
+    decision = decision_of(store, lease.item.id)
     assert decision.candidate == edit.candidate
 
 
@@ -734,8 +713,7 @@ def test_an_expiring_key_is_added_once_and_changed_by_its_owner(store_url: str) 
 def test_a_lease_is_of_use_to_the_reviewer_who_claimed_the_item_only(store: ReviewStore, now: list[float]) -> None:
     """With the value of Karl's lease Dora decided an item that Karl was reviewing."""
     item = store.enqueue(content())
-    lease = store.claim("karl", seconds=60)
-    assert lease is not None
+    lease = claim(store, "karl", seconds=60)
     hers = replace(lease, reviewer="dora")
     with pytest.raises(LeaseLostError, match=f"this lease of item {item.id} is karl's, not dora's"):
         store.decide(hers, Decision(action="approve"))
@@ -753,8 +731,7 @@ def test_a_lease_is_of_use_to_the_reviewer_who_claimed_the_item_only(store: Revi
 def test_an_item_that_was_closed_says_why(store: ReviewStore) -> None:
     """A reviewer read "the deadline has passed" where the customer had written another message."""
     item = store.enqueue(content())
-    lease = store.claim("karl")
-    assert lease is not None
+    lease = claim(store, "karl")
     store.cancel(item.id, why="The conversation went on.")
     with pytest.raises(ItemExpiredError, match=r"nobody waits for a decision any more\. The conversation went on\."):
         store.decide(lease, Decision(action="approve"))
