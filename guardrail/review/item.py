@@ -268,10 +268,23 @@ class Decision(Frozen):
         """Whether both are the same decision, apart from the time."""
         return self.model_copy(update={"at": other.at}) == other
 
-    def follows_from(self, content: Content) -> bool:
-        """Whether action and candidate are those that follow from the decisions about the content's items."""
-        derived = by_items(content, self.items)
-        return (derived.action, derived.candidate) == (self.action, self.candidate)
+    def objection(self, content: Content) -> str | None:
+        """Why this content cannot be decided so; None if it can.
+
+        Raises:
+            UsageError: Decisions about other items than those that were held back.
+        """
+        if self.action not in content.allowed:
+            return f"this item does not allow {self.action!r}; it allows {', '.join(content.allowed)}."
+        if self.action == "reject" and self.text and not content.has_agent:
+            return "the reason of a rejection goes to an agent, and no agent waits here. Write a note."
+        if self.items:
+            derived = by_items(content, self.items)
+            if (derived.action, derived.candidate) != (self.action, self.candidate):
+                return "the decision is not the one that follows from those about its items (by_items)."
+        elif content.items and self.action == "edit":
+            return "this item is edited item by item (by_items): the items that were kept stay as they are."
+        return None if self.candidate is None else content.why_not(self.candidate)
 
     def outcome(self, content: Content) -> Candidate | None:
         """The answer to return: the frozen or the edited candidate, the reviewer's own text, or None for "reject"."""

@@ -343,19 +343,7 @@ class ReviewStore:
             if there.decision is not None and row.lease == lease.token and there.decision.same_as(decision):
                 return there  # a retry whose first answer was lost
             _check_held(connection, row, lease, now)
-            if decision.action not in there.content.allowed:
-                allowed = ", ".join(there.content.allowed)
-                raise UsageError(f"this item does not allow {decision.action!r}; it allows {allowed}.")
-            if decision.action == "reject" and decision.text and not there.content.has_agent:
-                raise UsageError("the reason of a rejection goes to an agent, and no agent waits here. Write a note.")
-            if decision.items and not decision.follows_from(there.content):
-                raise UsageError("the decision is not the one that follows from those about its items (by_items).")
-            if there.content.items and not decision.items and decision.action == "edit":
-                raise UsageError(
-                    "this item is edited item by item (by_items): the items that were kept stay as they are."
-                )
-            why_not = None if decision.candidate is None else there.content.why_not(decision.candidate)
-            if why_not is not None:
+            if (why_not := decision.objection(there.content)) is not None:
                 raise UsageError(why_not)
             dated = decision.model_copy(update={"at": now})
             changed = {  # `lease` keeps its token, by which a retry is recognised above
