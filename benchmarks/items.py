@@ -38,8 +38,9 @@ from calibrate.correctness import CorrectnessRule, make_rule
 from calibrate.data.questions import Question
 from calibrate.fitting import fit
 from calibrate.items.answers import cap_of_counts
-from calibrate.items.evaluate import plan_items
-from calibrate.items.rules import RULES, AnswerItems
+from calibrate.rules import RULES, compared_rules
+from calibrate.rules.counts import Infeasible
+from calibrate.rules.items import AnswerItems
 from examples.bank_agent.calibration import COMPARED
 from examples.bank_agent.calibration import recorded as recorded_transfers
 from examples.bank_agent.model import Teller
@@ -486,12 +487,35 @@ def lines(pool: Pool, alphas: Sequence[float], calibrations: int) -> list[Line]:
     found = []
     for alpha in alphas:
         found.append(whole_answers(pool, alpha, calibrations))
-        rows = plan_items(pool.items, rules=RULES, alpha=alpha, sizes=[N], delta=DELTA, repetitions=calibrations)
-        found += [
-            Line(row.rule, alpha, row.right_kept, row.shown, row.wrong or 0.0, row.violated, row.infeasible)
-            for row in rows
-        ]
+        found += [by_item(pool.items, rule, alpha, calibrations) for rule in compared_rules("item")]
     return found
+
+
+def by_item(items: AnswerItems, name: str, alpha: float, calibrations: int) -> Line:
+    """Return the line of a rule for items: means over calibrations drawn with replacement from the pool."""
+    rng, rule = np.random.default_rng(0), RULES[name]
+    right, shown, wrong, violated = [], [], [], 0
+    for _ in range(calibrations):
+        some = items.take(rng.integers(0, items.n, N))
+        # An answer that is drawn twice is two draws, and needs two names.
+        names = [str(i) for i in some.answer.tolist()]
+        result = rule.choose(some.uncertainty, some.wrong, alpha, DELTA, group=names, cap=some.cap)
+        if isinstance(result, Infeasible):
+            continue
+        K, W = items.counts(result.threshold)
+        right.append((K.sum() - W.sum()) / max(1, (items.wrong == 0).sum()))
+        shown.append((K > 0).mean())
+        wrong += [W.sum() / K.sum()] if K.any() else []
+        violated += (rule.risk_of(K, W) or 0.0) > alpha
+    return Line(
+        name,
+        alpha,
+        float(sum(right)) / calibrations,
+        float(sum(shown)) / calibrations,
+        float(np.mean(wrong)) if wrong else 0.0,
+        violated / calibrations,
+        1 - len(right) / calibrations,
+    )
 
 
 def embedded_pools(questions: int, answers: Path) -> list[Pool]:

@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from .evaluation.evaluate import evaluate
     from .evaluation.planning import Plan, plan
     from .fitting import fit
-    from .items.records import RecordItems
     from .pipeline import FitSettings, fit_artifact, held_out
     from .report import write_report
     from .router import ByGroup, fit_router
@@ -60,7 +59,6 @@ __all__ = [
     "Record",
     "RecordFile",
     "RecordHeader",
-    "RecordItems",
     "Records",
     "Rule",
     "Step",
@@ -97,7 +95,6 @@ _MODULES = {
     "Record": "data.records",
     "RecordFile": "data.records",
     "RecordHeader": "data.records",
-    "RecordItems": "items.records",
     "Records": "dataframe",
     "Rule": "rules",
     "Step": "agent_steps",

@@ -6,7 +6,7 @@ import json
 import logging
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -17,8 +17,9 @@ from langchain_core.language_models import BaseChatModel
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import describe
 from guardrail.errors import RecordError, UsageError, require
+from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS
-from guardrail.outcome import CERTIFIED
+from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
@@ -30,16 +31,16 @@ from .data.rows import RawRow
 from .data.split import Groups, dependence, split
 from .data.table import RecordTable, table_of
 from .data.values import read_list
+from .evaluation.audit import LEVEL, Audit, audit, prepared
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels, unread_answers
+from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .items.documents import import_document_rows
-from .items.records import RecordItems
 from .ledger import Ledger, counted
-from .pipeline import FitSettings, fit_artifact, part_header, refuse_few, require_same, without_choice
+from .pipeline import FitSettings, fit_artifact, keys_of_score, part_header, refuse_few, require_same, without_choice
 from .report import compare_rules, parts_of, write_report
-from .report.items import write_items_report
 from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -55,8 +56,8 @@ class Records:
     ``from_frame(df, ...).score().label()``, then ``compare``, ``fit``, ``evaluate``, ``report``. The steps are the
     functions of this package, which also work alone: `score_records`, `label_records`, `evaluate`, `fit_artifact`,
     `write_report`, and on plain arrays `calibrate.fit` and `calibrate.evaluate`. ``score``, ``label`` and ``fit``
-    change this object, as in most notebooks, so a cell may be run again. ``items`` has these steps for the items of
-    answers.
+    change this object, as in most notebooks, so a cell may be run again. With ``score_items`` and ``label_items`` in
+    place of ``score`` and ``label`` the fields of the answers are gated.
 
     Args:
         file: Header and records, e.g. of `read_records`.
@@ -101,10 +102,6 @@ class Records:
         """Scores of right and wrong answers on a matplotlib axis; default: those of `fit`."""
         return self.file.plot(self._key(estimator), ax)
 
-    def items(self) -> RecordItems:
-        """The fields of the answers, with the same steps: ``records.items().score().label().fit(alpha=0.05)``."""
-        return RecordItems(self)
-
     def score(self, *estimators: str | Estimator | Scorer) -> Self:
         """Measure the uncertainty of every record; no model is called, unless a judge or a scorer calls one.
 
@@ -121,6 +118,43 @@ class Records:
         ]
         self.file = score_records(self.file, computed or supported(self.file.header.plan))
         self.artifact = None
+        return self
+
+    def score_items(self, *, cap: int | None = None, **options: Any) -> Self:
+        """Split every answer into items and measure each: ``calibrate score --items``.
+
+        Args:
+            cap: Most items of an answer that are ever kept. Default: that of the schema, else the 90th percentile of
+                the numbers of items (the median below 300 answers).
+            **options: As `guardrail.items.json_fields.json_spec` takes them: ``judges``, ``keys``, ``optional``,
+                ``schema``.
+
+        Raises:
+            UsageError: A path in the options is that of no field.
+        """
+        spec = spec_of_answers(self.file.records, self.file.header.plan.bindings, cap=cap, **options)
+        self.file, self.artifact = measure_records(self.file, items_measure(spec)), None
+        return self
+
+    def label_items(self, labels: str | Path | Iterable[Mapping[str, Any]] | None = None) -> Self:
+        """Label the items: ``calibrate label --items``.
+
+        Args:
+            labels: What people decided: rows ``{"id": ..., "items": {"/total": True, ...}}``, or a file of them; see
+                `calibrate.items.answers.labels_by_hand`. Default: the fields of every answer are compared with its
+                reference, each by its judge.
+
+        Raises:
+            UsageError: The records have no items, or neither labels nor references fit them.
+        """
+        if labels is None:
+            file = label_items(self.file)
+        elif isinstance(labels, str | Path):
+            file = labels_of_file(self.file, Path(labels))
+        else:
+            rows = [dict(row) for row in labels]
+            file = labels_by_hand(self.file, rows, "labels", sha256_hex(canonical_json(rows)))
+        self.file, self.artifact = file, None
         return self
 
     def label(self, rule: str | CorrectnessRule | None = None, **params: Any) -> Self:
@@ -220,10 +254,11 @@ class Records:
         """
         if alphas is None and self.artifact is None:
             raise UsageError("evaluate needs targets where nothing is fitted yet: evaluate(alphas=[0.1]).")
+        key = self._key(score)
         grid = evaluate_grid(
             sources([replace(self.file, records=self._unchosen())], apart=True),
-            [self._key(score)],
-            rules=rules or compared_rules(),
+            [key],
+            rules=rules or compared_rules("item" if key == ITEMS else "answer"),
             alphas=alphas or [self._fitted().alpha],
             sizes=None if n_calibration is None else [n_calibration],
             splits=splits,
@@ -237,7 +272,7 @@ class Records:
         self,
         *,
         alpha: float | Literal["smallest"],
-        rule: str | Rule = CERTIFIED,
+        rule: str | Rule | None = None,
         score: str | None = None,
         delta: float | None = None,
         share: float | None = None,
@@ -254,10 +289,11 @@ class Records:
 
         Args:
             alpha: Target error rate among accepted answers, in (0, 1). Choose it before you look at results.
-            rule: Name of a threshold rule, or a rule of your own.
+            rule: Name of a threshold rule, or a rule of your own; default: certified, and wrong_share for items.
             score: Key of the scores; default: semantic entropy, or predictive entropy with options; without
                 log-probabilities graded disagreement, or, if the answer is the vote of the samples, discrete semantic
-                entropy. "auto": the one with the highest AUROC on 20 % of the questions, which the fit does not use.
+                entropy; "items" where only `score_items` was called. "auto": the one with the highest AUROC on 20 % of
+                the questions, which the fit does not use.
             delta: Failure probability, for rules that have one.
             share: Rule certified: share of the questions from which thresholds are tested.
             groups: Whether groups are categories, or clusters of dependent questions.
@@ -273,7 +309,7 @@ class Records:
             UsageError: As `fit_artifact` and `counted`, or nearly no answer is right and many wrong ones contain a
                 reference.
         """
-        self._refuse_unready()
+        self._refuse_unready(score)
         if not trust_labels:
             self._refuse_broken()
         _refuse_few(self.file, allowed=few)
@@ -308,6 +344,23 @@ class Records:
             if line is not None:
                 log.warning("calibrate: %s", _in_python(line))
 
+    def audit(
+        self, artifact: CalibrationArtifact, *, level: float = LEVEL, target: float | None = None, anytime: bool = False
+    ) -> Audit:
+        """Test the promise of a gate that was not fitted on these records: ``calibrate audit``.
+
+        Args:
+            artifact: The gate. Records without scores or labels are scored and labelled as it says.
+            level: Probability of refuting a gate whose risk is exactly its target; and of supporting it.
+            target: Share to test instead of the artifact's alpha.
+            anytime: Whether the verdict holds however often the audit of growing records is repeated.
+
+        Raises:
+            UsageError: It was fitted on these records, or they were made otherwise.
+        """
+        file, key = prepared(self.file, artifact)
+        return audit(artifact, file.records, key, level=level, target=target, anytime=anytime)
+
     def report(
         self,
         path: str | Path,
@@ -332,9 +385,6 @@ class Records:
             UsageError: Nothing is fitted, or on other records.
         """
         artifact = artifact or self._fitted()
-        if artifact.kind == "items":
-            other = None if test is None else test.file
-            return write_items_report(path, artifact, self.file, test=other)[0]
         key = self._key(None, artifact)
         require_same(artifact, self.file, key)
         if test is not None:
@@ -344,13 +394,9 @@ class Records:
         evaluation = compare_rules(artifact, fitted, key, splits=splits) if splits else None
         return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
 
-    def _refuse_unready(self) -> None:
+    def _refuse_unready(self, score: str | None) -> None:
         """Refuse to fit records without scores or labels, and name the call that makes them."""
-        if ITEMS in self.file.header.estimators and not self.file.header.whole_answer_keys:
-            raise UsageError(
-                "these records are scored by the items of answers, and whole answers are asked for: call "
-                "items().fit(alpha=...), or score() and label() first."
-            )
+        by_item = (score or (*self.file.header.whole_answer_keys, ITEMS)[0]) == ITEMS
         notes = "".join(f" {note}." for note in self.notes if note.startswith("Column "))
         if not self.file.header.estimators:
             raise UsageError(
@@ -358,9 +404,10 @@ class Records:
                 'score of your own goes in with the frame: from_frame(..., score="COLUMN"), or '
                 f'confidence="COLUMN" for a confidence.{notes}'
             )
-        if self.file.header.correctness is None:
+        if self.file.header.label_rule(ITEMS if by_item else "") is None:
             raise UsageError(
-                "these records have no labels yet. Call label() first, which compares answers with references; grades "
+                f"these records have no labels yet. Call {'label_items' if by_item else 'label'}() first, which "
+                "compares answers with references; grades "
                 f'of your own go in with the frame: from_frame(..., correct="COLUMN").{notes}'
             )
 
@@ -379,8 +426,9 @@ class Records:
     def _key(self, estimator: str | None, artifact: CalibrationArtifact | None = None) -> str:
         """The scores that are named, else those of the artifact, else the default."""
         artifact = artifact or self.artifact
-        specs = {} if artifact is None or estimator is not None else self.file.header.estimators
-        fitted = [key for key, spec in specs.items() if artifact is not None and spec == artifact.estimator]
+        fitted = (
+            [] if artifact is None or estimator is not None else keys_of_score(self.file.header, artifact.estimator)
+        )
         return fitted[0] if fitted else _key_of(self.file, estimator)
 
     def _unchosen(self) -> RecordTable:

@@ -14,13 +14,14 @@ from numpy.typing import ArrayLike
 from guardrail.errors import UsageError, did_you_mean
 from guardrail.outcome import CERTIFIED, Diagnostics, Feasible, Hint, Infeasible, InfeasibleReason, TieBlock
 
-from .rules import RULES, Result, Rule
+from .rules import PLANNED, RULES, Result, Rule, Unit
 from .rules.certificate import fewest_accepted, interval, smallest
 from .rules.counts import TOLERANCE, Bools, Counts, Floats, Ints, check_share, counts, items
 from .rules.counts import Feasible as Threshold
+from .rules.items import AnswerItems
 from .rules.plug_in import default_k_min
 
-__all__ = ["DEFAULT_DELTA", "Target", "fit", "one_of_each", "rule_named"]
+__all__ = ["DEFAULT_DELTA", "Target", "fit", "one_of_each", "rule_for", "rule_named"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
@@ -53,7 +54,7 @@ def fit(
         delta: Failure probability of rules that have one; 0.1 when left out.
         groups: Ids of the conversation, user or document of each item. With repeated ids items are not independent:
             "certified_groups" reads all of them, and every other rule uses one item a group (counts are of those; the
-            options of the outcome have the number of items).
+            options of the outcome have the number of items). Of rules for items of answers the id of the answer.
         **settings: Settings of the rule, e.g. ``share=.4``, declared before labels are seen.
 
     Returns:
@@ -68,10 +69,10 @@ def fit(
     scores, labels = items(u, wrong)
     part, options = target.units(groups, scores.size)
     scores, labels, group = scores[part], labels[part], None if groups is None else [groups[i] for i in part.tolist()]
-    at = counts(scores, labels)
     if alpha == "smallest":
-        return _smallest(target, scores, labels, at, options)
-    return _outcome(target, at, target.choose(scores, labels, group), options)
+        return _smallest(target, scores, labels, counts(scores, labels), options)
+    at = target.answers(scores, labels, group).as_answers() if target.by_item else counts(scores, labels)
+    return _outcome(target, at, target.choose(scores, labels, group), {} if target.by_item else options)
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +118,15 @@ class Target:
         target = cls(chosen, float(alpha), None if delta is None else float(delta), {**known, **given})
         target.choose(np.zeros(1), np.zeros(1, dtype=np.int64))  # the function refuses settings that make no sense
         return target
+
+    @property
+    def by_item(self) -> bool:
+        """Whether items of answers are accepted, each by itself."""
+        return self.rule.unit == "item"
+
+    def answers(self, u: ArrayLike, wrong: ArrayLike, groups: Sequence[Hashable] | None) -> AnswerItems:
+        """Items as the answers that they are of."""
+        return AnswerItems.of_rows(u, wrong, range(np.size(u)) if groups is None else groups, self.settings["cap"])
 
     @property
     def level(self) -> float:
@@ -172,6 +182,22 @@ def rule_named(name: str | Rule) -> Rule:
     )
 
 
+def rule_for(unit: Unit, rule: str | Rule | None) -> Rule:
+    """The rule of a fit on whole answers, or on items of answers; its default for None.
+
+    Raises:
+        UsageError: An unknown rule, or one of the other unit.
+    """
+    chosen = rule_named(PLANNED[unit][0] if rule is None else rule)
+    if chosen.unit != unit:
+        own, other = ("items", "whole answers") if unit == "item" else ("whole answers", "items of answers")
+        these = ", ".join(name for name, each in RULES.items() if each.unit == unit)
+        raise UsageError(
+            f"rule {chosen.name!r} is about {other}, and these scores are of {own}. Choose one of: {these}."
+        )
+    return chosen
+
+
 def one_of_each(groups: Sequence[Hashable]) -> Ints:
     """Indices of one item of each group, in order: its position in the group is a hash of the group's id.
 
@@ -191,15 +217,17 @@ def one_of_each(groups: Sequence[Hashable]) -> Ints:
 
 def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, Any]) -> Feasible | Infeasible:
     base = at.errors / at.measured if at.measured else 0.0
-    # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted.
-    reachable = min(1.0, (1.0 - base) / (1.0 - target.alpha)) * at.measured / at.n
+    # Accepting every right answer, 1 - base, and errors up to alpha of what is accepted. What items allow is not known.
+    reachable = 1.0 if target.by_item else min(1.0, (1.0 - base) / (1.0 - target.alpha)) * at.measured / at.n
     common: dict[str, Any] = {
         "rule": target.rule.name,
         "alpha": target.alpha,
         "delta": target.delta,
         "options": {**target.resolved(at.n), **options},
         "n": at.n,
-        "diagnostics": Diagnostics(base_error=base, auroc=at.auroc, max_acceptance=reachable),
+        "diagnostics": Diagnostics(
+            base_error=base, auroc=None if target.by_item else at.auroc, max_acceptance=reachable
+        ),
         "certifies": target.rule.certifies,
     }
     if isinstance(result, Threshold):
@@ -208,7 +236,7 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
             n_accepted=result.k,
             n_errors=result.e,
             interval=interval(result.e, result.k),
-            tie_block=int(at.ties[np.searchsorted(at.threshold, result.threshold)]),
+            tie_block=int(at.ties[at.threshold == result.threshold].sum()),
             **common,
         )
     first, common["n_measured"] = result.first, at.measured
@@ -220,6 +248,8 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
         if target.delta is not None:
             needed = int(fewest_accepted(0, target.alpha, target.delta)) if result.start is None else result.start
         return Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, needed=needed, hint=hint, **common)
+    if target.by_item:
+        return Infeasible(reason=InfeasibleReason(result.reason), **common)
     # Would a cut inside a block of ties do, errors spread evenly? Otherwise the risk is never low enough.
     if at.k.size < at.measured and isinstance(target.choose(*_untied(at)), Threshold):
         return Infeasible(reason=InfeasibleReason.TIE_BLOCK_TOO_LARGE, ties=_largest_block(at), hint=hint, **common)

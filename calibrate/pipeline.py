@@ -11,15 +11,10 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import (
-    CalibrationArtifact,
-    CalibrationScores,
-    DataFingerprint,
-    EstimatorChoice,
-)
+from guardrail.artifact import CalibrationArtifact, DataFingerprint, EstimatorChoice
 from guardrail.errors import UsageError
-from guardrail.items.spec import ITEMS, ItemFigures
-from guardrail.outcome import CERTIFIED, Feasible, Infeasible, accepts
+from guardrail.items.spec import ITEMS, ItemFigures, ItemsSpec
+from guardrail.outcome import Feasible, Infeasible, accepts
 from guardrail.specs import EstimatorSpec
 from guardrail.types import Frozen
 
@@ -30,14 +25,14 @@ from .data.questions import fingerprint
 from .data.records import Record, RecordFile, RecordHeader
 from .data.split import Groups, Repeats, all_grouped, one_per_cluster, one_per_question, split
 from .data.table import CUT, ENDED, RecordTable, among, table_of
-from .fitting import DEFAULT_DELTA, fit, rule_named
+from .fitting import fit, rule_for, rule_named
 from .items.figures import item_figures
-from .items.fit import fit_items_artifact, held_out_items
 from .rules import Rule
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
-from .scoring.scores import Scored, arrays, refuse_failed, units_of, unmeasured_among
+from .scoring.items import ScoredItems
+from .scoring.scores import Scored, refuse_failed, scored_by, units_of, unmeasured_among
 from .spec_syntax import estimator_flags
 
 __all__ = [
@@ -51,6 +46,8 @@ __all__ = [
     "calibration_part",
     "fit_artifact",
     "held_out",
+    "judged_by",
+    "keys_of_score",
     "part_header",
     "refuse_choice",
     "refuse_few",
@@ -156,10 +153,10 @@ def fit_artifact(
     Args:
         records: A record file, scored and labelled.
         score: Key of the score in the file, e.g. "semantic_entropy"; "items" for a gate that keeps or holds back each
-            field of the answers, see `calibrate.items.fit.fit_items_artifact`.
+            field of the answers.
         alpha: Target error rate among accepted answers, in (0, 1); "smallest" as in `calibrate.fit`.
-        rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own; default: "certified". For items a
-            name of `calibrate.items.rules.RULES`; default: "wrong_share".
+        rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own; default: "certified", and
+            "wrong_share" for items.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         share: Share of the questions from which rule certified tests thresholds; default .25. Declare it before labels
             are seen: about half of what you expect to be answered.
@@ -177,68 +174,73 @@ def fit_artifact(
             be used.
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
-    if score == ITEMS:
-        if alpha == "smallest" or isinstance(rule, Rule) or share is not None or settings.options.keys() - {"cap"}:
-            raise UsageError(
-                "a gate of items takes alpha as a number, a rule by name and the setting cap; alpha smallest, rules of "
-                "your own, share and other settings are of whole answers."
-            )
-        return fit_items_artifact(
-            file,
-            alpha=alpha,
-            rule=rule,
-            delta=DEFAULT_DELTA if delta is None else delta,
-            part=part,
-            groups=groups,
-            cap=settings.options.get("cap"),
-            repeats=settings.repeats,
-            without_failed=settings.without_failed,
-        )
-    rule, header = rule or CERTIFIED, file.header
-    if header.correctness is None:
-        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}")
-    if (spec := header.estimators.get(score)) is None:
-        raise UsageError(
-            f"the header of {file.path} does not describe the score {score!r} (it has "
-            f"{', '.join(sorted(header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
-            f"{estimator_flags(score)}"
-        )
+    spec, correctness, header = described(file, score), file.header.label_rule(score), file.header
+    if correctness is None:
+        flag = " --items" if spec.name == ITEMS else ""
+        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{flag}")
+    options = {**settings.options, **({} if share is None else {"share": share})}
+    if (cap := options.get("cap")) is not None and spec.name == ITEMS:
+        spec = spec.model_copy(update={"params": {**spec.params, "cap": cap}})
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
     used = _used(file.records if part is None else table_of(part), spec, rule, groups, settings.repeats)
     n_failed = refuse_failed(used, score, allowed=settings.without_failed)
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, score)
-    scored = arrays(used, score)
-    calibration = CalibrationScores(
-        uncertainty=array("d", scored.uncertainty.tobytes()),
-        error=array("b", scored.error.tobytes()),
-        group=tuple(scored.group) if groups == "cluster" and scored.group is not None else None,
-    )
-    units = units_of(used, score, groups=calibration.group is not None)
-    options = {**settings.options, **({} if share is None else {"share": share})}
-    outcome = fit(units.u, units.wrong, alpha=alpha, rule=rule, delta=delta, groups=units.group, **options)
+    scored = scored_by(used, score, spec)
+    calibration = scored.stored(clusters=groups == "cluster")
+    units = units_of(used, score, groups=calibration.group is not None, spec=spec)
+    options |= {} if units.cap is None else {"cap": units.cap}
+    chosen = rule_for(units.unit, rule)
+    outcome = fit(units.u, units.wrong, alpha=alpha, rule=chosen, delta=delta, groups=units.group, **options)
     return CalibrationArtifact(
+        kind=calibration.kind,
         made=made(),
         model=header.model,
         plan=narrowed_plan(header.plan, spec),
         prompt=header.prompt,
         estimator=spec,
-        correctness=header.correctness,
-        data=_fingerprint(file, used, used.take(used.usable(score)), scored, n_failed, settings.choice),
+        correctness=correctness,
+        data=_fingerprint(file, used, scored, n_failed, settings.choice),
         outcome=outcome.model_copy(update={"scope": scope}),
         calibration=calibration,
         fingerprint=header.probe.greedy if header.probe is not None else None,
+        items=figures_of(scored, outcome.threshold),
     )
 
 
-def _used(records: RecordTable, spec: EstimatorSpec, rule: str | Rule, groups: Groups, repeats: Repeats) -> RecordTable:
+def _used(
+    records: RecordTable, spec: EstimatorSpec, rule: str | Rule | None, groups: Groups, repeats: Repeats
+) -> RecordTable:
     """The records that a fit reads: without those that the score ranks by, one of each cluster and of each question."""
     used = without_ranked(spec, records, groups=groups)
     if groups == "cluster":
-        # A rule that reads dependent items takes them all; the others get one of each cluster.
-        used = all_grouped(used) if rule_named(rule).reads_groups else one_per_cluster(used)
+        # A rule that reads dependent questions takes them all; the others get one of each cluster.
+        chosen = None if rule is None else rule_named(rule)
+        reads = chosen is not None and chosen.reads_groups and chosen.unit == "answer"
+        used = all_grouped(used) if reads else one_per_cluster(used)
     return one_per_question(used) if repeats == "once" else used
+
+
+def described(file: RecordFile, score: str) -> EstimatorSpec:
+    """The score of a file under a key.
+
+    Raises:
+        UsageError: The header does not describe it.
+    """
+    spec = file.header.estimators.get(score)
+    if spec is None:
+        raise UsageError(
+            f"the header of {file.path} does not describe the score {score!r} (it has "
+            f"{', '.join(sorted(file.header.estimators)) or 'none'}). Run: calibrate score {file.typed} "
+            f"{estimator_flags(score)}"
+        )
+    return spec
+
+
+def figures_of(scored: Scored | ScoredItems, threshold: float | None) -> ItemFigures | None:
+    """The counts of items that a threshold keeps; None for whole answers."""
+    return None if isinstance(scored, Scored) else item_figures(scored.items, threshold, scored.columns)
 
 
 def refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> None:
@@ -261,6 +263,17 @@ def refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> 
         )
 
 
+def keys_of_score(header: RecordHeader, spec: EstimatorSpec) -> list[str]:
+    """Keys of the scores that are those of an artifact. The cap of items is the artifact's own, whatever was scored."""
+    return [key for key, own in header.estimators.items() if _uncapped(own) == _uncapped(spec)]
+
+
+def _uncapped(spec: EstimatorSpec | None) -> EstimatorSpec | None:
+    if spec is None or spec.name != ITEMS:
+        return spec
+    return spec.model_copy(update={"params": {**spec.params, "cap": None}})
+
+
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
     """Refuse records that were not made as the artifact says.
 
@@ -269,12 +282,11 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     """
     header = file.header
     differences = artifact.model.differences(header.model)
-    spec = header.estimators.get(estimator)
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
-        ("score", artifact.estimator, spec),
+        ("score", _uncapped(artifact.estimator), _uncapped(header.estimators.get(estimator))),
         ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
-        ("correctness rule", artifact.correctness, header.correctness),
+        ("correctness rule", artifact.correctness, header.label_rule(estimator)),
     ]
     differences += unlike(sides)
     if differences:
@@ -296,38 +308,78 @@ def part_header(header: RecordHeader, part: Sequence[Record]) -> RecordHeader:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """The labelled records as a gate judges them; with items an answer is accepted iff some item of it is kept.
+
+    Attributes:
+        accepted: Accepted items of each answer, shape (n,); of a whole answer 1 or 0.
+        errors: Wrong ones among them.
+        right: Whether the answer is right, or has no wrong item; shape (n,).
+        records: Their records.
+        n_asked: Questions asked that they stand for, those that could not be measured included.
+        figures: Counts of items; None for whole answers.
+    """
+
+    accepted: NDArray[np.int64]
+    errors: NDArray[np.int64]
+    right: NDArray[np.bool_]
+    records: RecordTable
+    n_asked: int
+    figures: ItemFigures | None
+
+    @property
+    def counts(self) -> GateCounts:
+        """The counts with their intervals."""
+        found = GateCounts.count(
+            n=len(self.records),
+            n_accepted=int(np.count_nonzero(self.accepted)),
+            n_errors=int(np.count_nonzero(self.errors)),
+            n_correct=int(np.count_nonzero(self.right)),
+            n_asked=self.n_asked,
+        )
+        return found if self.figures is None else found.model_copy(update={"power": None, "items": self.figures})
+
+
+def judged_by(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> Judged:
+    """The labelled records as an artifact's gate judges them; undecided answers are wrong.
+
+    Raises:
+        UsageError: No record has a label.
+    """
+    return _JUDGED[artifact.kind](artifact, table_of(records), estimator)
+
+
+def _whole(artifact: CalibrationArtifact, table: RecordTable, estimator: str) -> Judged:
+    labelled = table.take(table.counted_labels() >= 0)
+    if not labelled:
+        raise UsageError("no test record has a label. Run: calibrate label RECORDS")
+    right = labelled.counted_labels() == 1
+    accepted = accepted_of(artifact, labelled, estimator).astype(np.int64)
+    return Judged(accepted, accepted * ~right, right, labelled, asked_with(table, estimator), None)
+
+
+def _by_item(artifact: CalibrationArtifact, table: RecordTable, estimator: str) -> Judged:
+    scored = ScoredItems.of(table, ItemsSpec.of(artifact.estimator))
+    right, figures = scored.items.is_wrong == 0, figures_of(scored, artifact.threshold)
+    accepted, errors = scored.items.counts(artifact.threshold)
+    return Judged(accepted, errors, right, scored.records, asked_with(table, estimator), figures)
+
+
+_JUDGED = {"threshold": _whole, "items": _by_item}
+
+
 def held_out(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> GateCounts:
     """Counts of the artifact's gate on labelled records; undecided answers are wrong, others without a label left out.
 
     Raises:
-        UsageError: No record has a label, or the estimator was chosen on some of them.
+        UsageError: No record has a label, or the score was chosen, or the threshold fitted, on some of them.
     """
-    table = table_of(records)
-    if artifact.kind == "items":
-        data = held_out_items(artifact, table)
-        figures = item_figures(data.items, artifact.threshold, data.columns)
-        counts = GateCounts.count(
-            n=figures.answers,
-            n_accepted=figures.shown,
-            n_errors=figures.broken,
-            n_correct=data.items.n_right,
-            n_asked=data.items.n + unmeasured_among(data.items.n, data.n_unlabelled, data.n_unmeasured),
-        )
-        return counts.model_copy(update={"power": None, "items": figures})
-    labelled = table.take(table.counted_labels() >= 0)
-    if not labelled:
-        raise UsageError("no test record has a label. Run: calibrate label RECORDS")
-    refuse_overlap(artifact.estimator, labelled, what="test")
-    refuse_choice(artifact, labelled, "test")
-    refuse_fitted(artifact, labelled, "test")
-    right, accepted = labelled.labels() == 1, accepted_of(artifact, labelled, estimator)
-    return GateCounts.count(
-        n=len(labelled),
-        n_accepted=int(np.count_nonzero(accepted)),
-        n_errors=int(np.count_nonzero(accepted & ~right)),
-        n_correct=int(np.count_nonzero(right)),
-        n_asked=asked_with(table, estimator),
-    )
+    judged = judged_by(artifact, records, estimator)
+    refuse_overlap(artifact.estimator, judged.records, what="test")
+    refuse_choice(artifact, judged.records, "test")
+    refuse_fitted(artifact, judged.records, "test")
+    return judged.counts
 
 
 def asked_with(records: Sequence[Record], estimator: str) -> int:
@@ -342,12 +394,12 @@ def asked_with(records: Sequence[Record], estimator: str) -> int:
 
 def at_calibration(artifact: CalibrationArtifact) -> GateCounts:
     """The same counts on the items it was fitted on. Its threshold was chosen on them, so they flatter it."""
-    outcome, error = artifact.outcome, artifact.calibration.error
+    outcome, scores = artifact.outcome, artifact.calibration
     return GateCounts.count(
-        n=len(error),
+        n=scores.n,
         n_accepted=outcome.n_accepted,
         n_errors=outcome.n_errors,
-        n_correct=len(error) - sum(error),
+        n_correct=scores.n - scores.n_wrong,
         n_asked=round(outcome.n / outcome.scope.measured),
     )
 
@@ -415,25 +467,20 @@ def _cut(outcome: Feasible | Infeasible) -> float:
 
 
 def _fingerprint(
-    file: RecordFile,
-    used: RecordTable,
-    usable: RecordTable,
-    scored: Scored,
-    n_failed: int,
-    choice: EstimatorChoice | None,
+    file: RecordFile, used: RecordTable, scored: Scored | ScoredItems, n_failed: int, choice: EstimatorChoice | None
 ) -> DataFingerprint:
     return DataFingerprint(
         name=file.header.questions_name,
-        sha256=usable.fingerprint(),
+        sha256=scored.records.fingerprint(),
         n_questions=len(used),
-        n_used=len(scored.ids),
+        n_used=len(scored.records),
         n_unmeasured=scored.n_unmeasured,
         n_failed=n_failed,
         n_unlabelled=scored.n_unlabelled,
         n_undecided=scored.n_undecided,
         n_cut_off=_cut_off(used),
         questions=DataFingerprint.stored(array("Q", np.sort(used.asked_hashes()).tobytes())),
-        turns=turns_of_records(usable),
+        turns=turns_of_records(scored.records),
         choice=choice,
     )
 

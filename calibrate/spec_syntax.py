@@ -14,6 +14,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.plain_json import canonical_json
 from guardrail.specs import JudgeSpec
 
@@ -117,6 +118,8 @@ def written(spec: JudgeSpec) -> str:
 def estimator_flags(key: str) -> str:
     """The options of `calibrate score RECORDS` that give the scores of a key, quoted for a shell."""
     name, *rest = cut(key, ":")
+    if key == ITEMS:
+        return "--items"
     if name == "score":
         return f"--scorer MODULE:NAME (the scorer {rest[0]})"
     if any(part.startswith("chat(") for part in rest):

@@ -10,7 +10,7 @@ from __future__ import annotations
 import os
 from array import array
 from collections.abc import Iterator, Sequence
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 from langchain_core.messages import BaseMessage
 from pydantic import (
@@ -170,6 +170,8 @@ class Spent(Frozen):
 class CalibrationScores(Frozen):
     """Scores and errors the rule was fitted on, kept so that another alpha can be fitted without calling the model."""
 
+    kind: ClassVar[Literal["threshold"]] = "threshold"
+    """Kind of an artifact with such scores."""
     uncertainty: Sequence[float]
     """Score of each calibration item; higher is less certain. A tuple; of many items an array of doubles."""
     error: Sequence[Literal[0, 1]]
@@ -207,6 +209,11 @@ class CalibrationScores(Frozen):
     def n(self) -> int:
         """Number of answers."""
         return len(self.error)
+
+    @property
+    def n_wrong(self) -> int:
+        """Number of wrong ones."""
+        return sum(self.error)
 
     @property
     def of_answers(self) -> Sequence[float]:
@@ -263,9 +270,8 @@ class CalibrationArtifact(Persisted):
 
     @model_validator(mode="after")
     def _scores_of_its_kind(self) -> Self:
-        if (self.kind == "items") != isinstance(self.calibration, ItemScores):
-            scores = "items" if isinstance(self.calibration, ItemScores) else "whole answers"
-            raise ValueError(f"the kind is {self.kind!r}, and the calibration scores are of {scores}")
+        if self.kind != self.calibration.kind:
+            raise ValueError(f"the kind is {self.kind!r}, and the calibration scores are of {self.calibration.kind!r}")
         return self
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:

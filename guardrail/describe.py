@@ -8,11 +8,11 @@ are in `guardrail.explain`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
-from .items.spec import ItemRule
+from .items.spec import ITEMS, ItemFigures, ItemRule
 from .notebook import percent, sure
 from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, Scope, TieBlock
 from .specs import EstimatorSpec
@@ -21,6 +21,7 @@ __all__ = [
     "ANSWERS",
     "CALLS",
     "FRESH_LABELS",
+    "ITEMS_OF_ANSWERS",
     "USEFUL_AUROC",
     "Asked",
     "Nouns",
@@ -28,9 +29,11 @@ __all__ = [
     "answer_if",
     "asked",
     "caveats",
+    "caveats_of",
     "certifies",
     "confidence",
     "describe",
+    "figures_lines",
     "found",
     "guarantee",
     "not_covered",
@@ -41,6 +44,7 @@ __all__ = [
     "remedy",
     "reversed_score",
     "scope_in_words",
+    "share_of",
     "stops_nothing",
     "summary",
     "target_text",
@@ -78,6 +82,11 @@ class Nouns:
         give: What it does with one that it accepts.
         nothing: What it does without a threshold.
         handed: The next step about one that it holds back.
+        score: What the threshold is of; None for the name of the score.
+        erred: What became of accepted ones that count as wrong.
+        wrong: What is said of all that count as wrong.
+        labelled: What has a label.
+        counted: What a figure counts.
     """
 
     one: str
@@ -89,6 +98,11 @@ class Nouns:
     give: str
     nothing: str
     handed: str
+    score: str | None = None
+    erred: str = "were wrong"
+    wrong: str = "are wrong"
+    labelled: str = "answers"
+    counted: str = "questions"
 
 
 ANSWERS = Nouns(
@@ -112,14 +126,31 @@ CALLS = Nouns(
     give="let a call through",
     nothing="let no call through",
     handed="Have a person decide about the call, or ask more precisely.",
+    labelled="calls",
+    counted="calls",
+)
+ITEMS_OF_ANSWERS = replace(
+    ANSWERS,
+    given="items kept",
+    accepted="kept",
+    gives="shows something of {} answers",
+    give="keep an item",
+    nothing="keep nothing",
+    score="the share of samples that do not support it",
+    erred="kept a wrong item",
+    wrong="have a wrong item",
+    labelled="items",
+    counted="items",
 )
 
 
 def nouns_of(artifact: Artifact) -> Nouns:
-    """The words for what an artifact judges: calls if its score compares calls of tools, otherwise answers."""
+    """The words for what an artifact judges: calls if its score compares calls of tools, items, otherwise answers."""
     if isinstance(artifact, RouterArtifact):
         return nouns_of(next(iter(artifact.artifacts.values())))  # the groups share the score
     first = artifact.stages[0] if isinstance(artifact, CascadeArtifact) else artifact
+    if first.estimator.name == ITEMS:
+        return ITEMS_OF_ANSWERS
     judge = first.estimator.judge
     return CALLS if judge is not None and judge.name in ("tool_call", "observation") else ANSWERS
 
@@ -194,29 +225,20 @@ def describe(artifact: Artifact) -> str:
 
 def answer_if(artifact: CalibrationArtifact) -> str:
     """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-    if artifact.kind == "items":
-        if artifact.threshold is None:
-            return "keep nothing: no threshold was found"
-        return f"keep an item if at most {artifact.threshold:.6g} of the samples do not support it"
-    nouns = nouns_of(artifact)
+    nouns, score = nouns_of(artifact), artifact.estimator
     if artifact.threshold is None:
         return f"{nouns.nothing}: no threshold was found"
-    return f"{nouns.give} if {artifact.estimator.condition(artifact.threshold)}"
+    condition = score.condition if nouns.score is None else lambda limit: f"{nouns.score} {score.limit(limit)}"
+    return f"{nouns.give} if {condition(artifact.threshold)}"
 
 
 def promises(artifact: Artifact) -> tuple[str, ...]:
-    """The promise in use, in one line; of a router one for each group.
-
-    With items, a second line: the share of answers that show something, and of these with a wrong item, because a
-    promise about all answers is also kept by silence.
-    """
+    """The promise in use, in one line; of a router one for each group."""
     if isinstance(artifact, RouterArtifact):
         return tuple(f"{name}: {line}" for name, part in artifact.artifacts.items() for line in promises(part))
     if isinstance(artifact, CascadeArtifact):
         return (promise_line(artifact.alpha, artifact.outcome.n, _terms(artifact), asked(artifact)),)
-    if artifact.kind == "items":
-        return tuple(_promises_of_items(artifact))
-    return (promise_line(artifact.alpha, len(artifact.calibration.error), _terms(artifact), asked(artifact)),)
+    return (promise_line(artifact.alpha, artifact.calibration.n, _terms(artifact), asked(artifact)),)
 
 
 def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
@@ -235,15 +257,6 @@ def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
 def certifies(outcome: Outcome | CascadeOutcome) -> bool:
     """Whether the rule of a fit is a certificate."""
     return outcome.rule == CERTIFIED if isinstance(outcome, CascadeOutcome) else outcome.certifies
-
-
-def _promises_of_items(artifact: CalibrationArtifact) -> Iterator[str]:
-    shown, broken = artifact.outcome.n_accepted, artifact.outcome.n_errors
-    promise = guarantee(artifact.outcome, 1 - confidence(artifact), nouns_of(artifact))
-    yield f"Promise in use ({artifact.outcome.rule}): {promise}{asked(artifact).failures}"
-    kept = f"{broken} of these keep a wrong item ({percent(broken / shown)})" if shown else ""
-    line = f"At calibration {shown} of {artifact.calibration.n} answers show something"
-    yield "; ".join(filter(None, (f"{line} ({percent(artifact.acceptance)} of all questions)", kept))) + "."
 
 
 def not_covered(artifact: Artifact) -> str:
@@ -368,11 +381,11 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
         condition = "the first stage answers whose condition holds" if outcome.n_accepted else none
         rest: tuple[str, ...] = () if outcome.n_accepted else (why_infeasible(artifact.outcome, nouns),)
     else:
-        labels = len(artifact.calibration.error)
+        labels = artifact.calibration.n
         n = artifact.outcome.scope.n_asked or artifact.data.n_questions
         condition = answer_if(artifact)
         without = "of everything within the scope" if artifact.outcome.scope.leaves_out else "without the gate"
-        rest = (f"{without} {percent(artifact.outcome.diagnostics.base_error)} are wrong",)
+        rest = (f"{without} {percent(artifact.outcome.diagnostics.base_error)} {nouns.wrong}",)
         if isinstance(artifact.outcome, Infeasible):
             rest = (*_way_to_a_threshold(artifact.outcome, needed, nouns), *rest)
     if not outcome.n_accepted:
@@ -385,7 +398,7 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
     return (
         condition,
         _kept(artifact.alpha, labels, terms, of),
-        f"{nouns.gives.format(share)}; {wrong} of these {nouns.many} were wrong here{few}",
+        f"{nouns.gives.format(share)}; {wrong} of these {nouns.many} {nouns.erred} here{few}",
         *rest,
     )
 
@@ -406,7 +419,7 @@ def _way_to_a_threshold(outcome: Infeasible, needed: str | None, nouns: Nouns) -
 
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:
-    """`not_covered` in full, a sentence each."""
+    """`not_covered` in full, a sentence each; then what the rule leaves out."""
     alpha, nouns = percent(artifact.outcome.alpha), nouns_of(artifact)
     one, many, asked_for = nouns.one, nouns.many, nouns.asked
     return [
@@ -419,7 +432,68 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
         "errs moves the true rate.",
         "Not for the best of several tries: alpha and rule chosen after looking at results weaken every stated "
         "confidence.",
+        *caveats_of(artifact.outcome.rule),
     ]
+
+
+def caveats_of(rule: str) -> tuple[str, ...]:
+    """What a rule for items leaves out, a sentence each; none for other rules."""
+    if rule not in get_args(ItemRule):
+        return ()
+    silent = (
+        "An answer of which nothing is kept counts as clean: read the share of answers that show something beside it."
+    )
+    if rule == "clean_answers":
+        own: tuple[str, ...] = (silent,)
+    elif rule == "clean_shown":
+        own = ()
+    else:
+        own = (
+            "It is about all items together, not about each field: a rare field may err far more often.",
+            "It says nothing certain about the share of answers with a wrong item; that figure is an estimate.",
+        )
+    kept = "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate."
+    return (kept, *own, "Draw once. Drawing again until more is kept breaks the promise.")
+
+
+def share_of(k: int, n: int) -> str:
+    """A share with its counts: "5 % (3 of 60)"."""
+    return f"{percent(k / n)} ({k} of {n})" if n else "none"
+
+
+def figures_lines(figures: ItemFigures | None, rule: str) -> list[str]:
+    """Counts of items, answers and recall in sentences; none without them.
+
+    A promise about all answers never stands without them: silence alone would keep it.
+
+    Args:
+        figures: The counts.
+        rule: The rule of the fit.
+    """
+    if figures is None:
+        return []
+    right, kept_right = figures.items - figures.wrong, figures.kept - figures.kept_wrong
+    certified = "" if rule == "clean_shown" else "; an estimate, not certified"
+    lines = [
+        f"Items: {share_of(figures.kept, figures.items)} kept, {share_of(figures.kept_wrong, figures.kept)} of them "
+        f"wrong (without a gate {share_of(figures.wrong, figures.items)}); {share_of(kept_right, right)} of the right "
+        "ones pass.",
+        f"Answers: {share_of(figures.shown, figures.answers)} show something, "
+        f"{share_of(figures.complete, figures.answers)} are complete; of those shown "
+        f"{share_of(figures.broken, figures.shown)} keep a wrong item{_between(figures.broken_interval)}{certified}.",
+    ]
+    if rule == "wrong_share_per_answer" and figures.wrong_per_answer is not None:
+        lines.append(f"A shown answer keeps {percent(figures.wrong_per_answer)} wrong items on average.")
+    if figures.reference:
+        lines.append(
+            f"Recall: {share_of(figures.recalled or 0, figures.reference)} of the fields of the references are passed "
+            f"on rightly{_between(figures.recall_interval)}."
+        )
+    return lines
+
+
+def _between(ends: tuple[float, float] | None) -> str:
+    return "" if ends is None else f", 95 % interval {percent(ends[0])} to {percent(ends[1])}"
 
 
 # -- Promises ----------------------------------------------------------------------------------------------------------
@@ -530,7 +604,7 @@ def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -
     return (
         f"Rule {terms.rule}, {kind}{_kept(alpha, n, terms, of)}. It "
         f"{of.nouns.gives.format(f'{percent(terms.acceptance)} of all')}; at calibration "
-        f"{wrong} of these {of.nouns.many} were wrong{interval}.{of.failures}"
+        f"{wrong} of these {of.nouns.many} {of.nouns.erred}{interval}.{of.failures}"
     )
 
 
@@ -540,6 +614,8 @@ def _kept(alpha: float, n: int, terms: Terms, of: Asked) -> str:
     if terms.certifies:
         # The one certificate that does not count every answer once.
         kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
+        if terms.rule in get_args(ItemRule):
+            return f"{promised_of_items(terms.rule, alpha)}, with {percent(terms.confidence)} confidence"
         return f"at most {target} of the {of.nouns.given} are wrong, with {percent(terms.confidence)} confidence{kind}"
     if terms.rule != AVERAGE:
         return "asymptotic, not a certificate" if terms.rule == PEOPLE else "not a certificate"

@@ -9,18 +9,20 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Annotated, Any
 
+import numpy as np
 import typer
 from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from guardrail.describe import Nouns, nouns_of
+from guardrail.describe import Nouns, figures_lines, nouns_of
 from guardrail.errors import GuardrailError, UsageError
-from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
+from guardrail.monitor.drift import Reference
 
 from ..data.records import RecordFile, RecordReader, read_records
+from ..data.table import RecordTable
 from ..evaluation.audit import CascadeAudit, PromiseTest, audit_cascade, audit_router, prepared
 from ..evaluation.audit import audit as run_audit
 from ..report import sentences
@@ -28,10 +30,9 @@ from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.files import open_pool, warn_undecided
-from .frame.items import audit_by_items
 from .frame.next_commands import fresh_command, listed
 from .frame.terminal import console, finish, print_line, table
-from .frame.verdicts import print_audits
+from .frame.verdicts import print_audits, print_paths
 
 __all__ = ["audit"]
 
@@ -95,9 +96,6 @@ def audit(
             files = [read_records(each) for each in records]
             tested = audit_cascade(loaded, files, level=level, target=at_most, anytime=anytime)
             refuted = _say_cascade(tested, loaded, artifact, records, as_json=as_json)
-        elif loaded.kind == "items":
-            file = open_pool(records)
-            refuted = audit_by_items(loaded, file, level=level, target=at_most, as_json=as_json)
         else:
             asks = {"level": level, "target": at_most, "anytime": anytime}
             refuted = _test_labels(records, artifact, loaded, estimator, asks, as_json=as_json)
@@ -134,8 +132,9 @@ def _test_labels(
         _print_json(result.model_dump(mode="json"))
         return result.verdict == "refuted"
     _print_verdict(result, nouns)
-    for line in sentences.shifted(result, nouns):
+    for line in (*sentences.shifted(result, nouns), *figures_lines(result.held_out.items, result.rule)):
         print_line(line)
+    print_paths(artifact, file.records)
     if result.verdict != "refuted":
         finish([], f"calibrate report {listed([path])}")
         return False
@@ -186,11 +185,7 @@ def _compare_scores(
         raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
     file = open_pool(records)
     file, key = prepared(file, artifact, _key(file, estimator), labels=False)
-    test, stored = Drift(artifact, delta=delta), (record.scores.get(key) for record in file.records)
-    scores = [test.reference.compared(score) for score in stored if score is not None]
-    if key == ITEMS:
-        scores = [mean_uncertainty([item.uncertainty for item in record.items or ()]) for record in file.records]
-    measured = [value for value in scores if value is not None]
+    test, measured = Drift(artifact, delta=delta), _compared(artifact, file.records, key)
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")
     state, _ = test.take(test.start, *measured)
@@ -203,6 +198,16 @@ def _compare_scores(
         flags = " ".join(f"--records {shlex.quote(str(each))}" for each in records)
         finish([], f"calibrate audit {flags} --artifact {listed([path])} (needs labels)")
     return alarm is not None
+
+
+def _compared(artifact: CalibrationArtifact, records: RecordTable, key: str) -> list[float]:
+    """The numbers of new answers that the drift monitor compares; of two stages the scores of the first call."""
+    if artifact.estimator.scale is None:
+        numbers = records.compared(key)
+        return [float(number) for number in numbers[~np.isnan(numbers)]]
+    reference, stored = Reference(artifact), (record.scores.get(key) for record in records)
+    found = (reference.compared(score) for score in stored if score is not None)
+    return [number for number in found if number is not None]
 
 
 def _print_drift(alarm: Alarm | None, n: int, left_out: int, nouns: Nouns) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shlex
+from collections.abc import Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,19 +12,20 @@ from typing import Annotated, Any
 import typer
 
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..evaluation.choice import AUTO, FEWEST, SHARE
-from ..evaluation.evaluate import FEW_NOTE, FIGURES, SHORT, csv_text, few, meaning
+from ..evaluation.evaluate import FEW_NOTE, FIGURES, OF_ITEMS, SHORT, csv_text, few, meaning
 from ..evaluation.grid import EvaluationGrid, evaluate_grid, keys_of, sources
 from ..evaluation.paper import ALPHA, DELTA, FIGURE, METHODS, TABLES, Experiment, experiment, rule_with_name
-from ..fitting import DEFAULT_DELTA
 from ..report.figures import Figure, across_alpha
+from ..rules import compared_rules
 from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided, warn_unlike
-from .frame.items import evaluate_by_items, refuse_with_items
+from .frame.items import refuse_with_items
 from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_flags, table_settings
 from .frame.terminal import console, finish, print_line, print_words, table
 
@@ -90,23 +92,8 @@ def evaluate(
     """
     keep_inputs(records, [figure, csv_path, json_path])
     if items:
-        refuse_with_items(
-            estimator=estimator, apart=apart, table=form, figure=figure, cluster_by_group=cluster_by_group
-        )
-        if n_calibration and len(n_calibration) > 1:
-            raise UsageError(f"--items compares one calibration size at a time, got {n_calibration}: name one.")
-        evaluate_by_items(
-            records,
-            alphas=alpha or ITEM_ALPHAS,
-            rules=rule or (),
-            delta=DEFAULT_DELTA if delta is None else delta,
-            n_calibration=None if not n_calibration else n_calibration[0],
-            splits=splits,
-            seed=seed,
-            csv_path=csv_path,
-            json_path=json_path,
-        )
-        return
+        refuse_with_items(score=estimator, table=form, figure=figure, cluster_by_group=cluster_by_group)
+        estimator = [ITEMS]
     if rule and (form or figure):
         raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")
     files = open_files(records, table_settings(map, right, cut))
@@ -121,7 +108,8 @@ def evaluate(
     if figure is not None:
         names.append(FIGURE)
     asked = {name: experiment(name, smallest, alphas=alphas, sizes=sizes) for name in names}
-    own = Experiment([parse_rule(text) for text in rule or ()] or METHODS, alphas or [ALPHA], sizes, every_score=True)
+    methods, usual = (compared_rules("item"), ITEM_ALPHAS) if items else (METHODS, (ALPHA,))
+    own = Experiment([parse_rule(text) for text in rule or ()] or methods, alphas or usual, sizes, every_score=True)
     grids = {
         name: evaluate_grid(
             pools,
@@ -131,7 +119,7 @@ def evaluate(
             sizes=each.sizes,
             splits=splits,
             seed=seed,
-            delta=DELTA if delta is None and not rule else delta,
+            delta=DELTA if delta is None and not rule and not items else delta,
             cluster_by_group=cluster_by_group,
             shown=lambda title: bar(console, title, "splits"),
         )
@@ -139,7 +127,9 @@ def evaluate(
     }
     for name, grid in grids.items():
         if name != FIGURE:
-            _print_table(grid, TABLES.get(name, "Rules"), names=not rule)
+            _print_table(
+                grid, TABLES.get(name, "Rules"), names=not (rule or items), figures=OF_ITEMS if items else None
+            )
     several = any(len({cell.estimator for cell in grid.cells}) > 1 for grid in grids.values())
     if several:
         print_words(SELECTING, "yellow")
@@ -153,7 +143,7 @@ def evaluate(
         figure.write_bytes(_figure(grids[FIGURE]).png)
         written.append(figure)
     named = len(pools[0].file.header.whole_answer_keys) > 1
-    score = f" --score {_following(next(iter(grids.values())), several)}" if named else ""
+    score = " --items" if items else f" --score {_following(next(iter(grids.values())), several)}" if named else ""
     columns = table_flags(map, right, cut)
     finish(written, f"calibrate fit {pools[0].file.typed}{columns}{score} --alpha {(alphas or [0.1])[0]:g}")
 
@@ -166,10 +156,10 @@ def _figure(grid: EvaluationGrid) -> Figure:
     return across_alpha(rows, fields, name="panels")
 
 
-def _print_table(grid: EvaluationGrid, subject: str, *, names: bool) -> None:
-    """Print one table of all cells; with the names that rules have in the paper, or without."""
-    first, wide = grid.cells[0], _has_room()
-    figures = tuple(FIGURES) if wide else SHORT
+def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None) -> None:
+    """Print one table of all cells, with the names that rules have in the paper or without; by default what fits."""
+    first, wide = grid.cells[0], figures is None and _has_room()
+    figures = figures or (tuple(FIGURES) if wide else SHORT)
     heads, rows, texts = grid.printed(figures, errors=wide, rule=rule_with_name if names else lambda row: row.name)
     evaluation = first.evaluation
     of = "" if "n" in heads else f", fitted on {evaluation.n_calibration} of {evaluation.n}"

@@ -12,6 +12,7 @@ from pydantic import ValidationError
 
 from guardrail.artifact import Artifact, CalibrationArtifact
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.notebook import percent
 from guardrail.outcome import CERTIFIED, Scope
 
@@ -31,12 +32,13 @@ from ..pipeline import FEWEST_LABELS, FitSettings, fit_artifact, part_header, re
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import auroc_of, second_look, unread, verdict_text
 from ..router import ByGroup, fit_router
+from ..rules import PLANNED
 from ..rules.certificate import SHARE
 from ..scoring.scores import refuse_failed
 from ..spec_syntax import parse_rule
 from .frame.app import command, first_problem
 from .frame.files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_undecided, warn_unlike
-from .frame.items import fit_by_items, refuse_with_items, refuse_without_items
+from .frame.items import refuse_with_items, refuse_without_items
 from .frame.labels import print_structured, refuse_broken
 from .frame.next_commands import fresh_command, listed
 from .frame.options import (
@@ -58,6 +60,7 @@ from .frame.verdicts import (
     print_cascade,
     print_choice,
     print_fits,
+    print_paths,
     print_ranked,
     print_router,
     print_verdict,
@@ -356,7 +359,13 @@ def fit(
     """
     if test and test_fraction:
         raise UsageError("--test and --test-fraction exclude each other: give a test file, or a share to keep out")
-    name, options = parse_rule(rule or CERTIFIED)
+    if items:
+        refuse_with_items(score=estimators, by=by, human_labels=human_labels, cascade=cascade)
+        estimators = [ITEMS]
+    else:
+        refuse_without_items(cap=cap)
+    name, options = parse_rule(rule or PLANNED["item" if items else "answer"][0])
+    options |= {} if cap is None else {"cap": cap}
     job = _Job(
         records=records,
         out=out,
@@ -375,23 +384,6 @@ def fit(
     )
     if cascade:
         _fit_cascade(job)
-    elif items:
-        refuse_with_items(score=estimators, by=by, human_labels=human_labels, count_repeats=count_repeats)
-        fit_by_items(
-            records,
-            out,
-            alpha=job.number,
-            delta=delta,
-            rule=rule,
-            cap=cap,
-            groups=job.groups,
-            test_fraction=test_fraction,
-            test=job.test,
-            seed=0,
-            without_failed=without_failed,
-        )
-    elif cap is not None:
-        refuse_without_items(cap=cap)
     elif human_labels is not None:
         if rule or by or cluster_by_group or test or test_fraction:
             raise UsageError(
@@ -450,6 +442,7 @@ def _present(fitted: _Fitted, files: Sequence[RecordFile], file: RecordFile, job
         doubtful=None if reversed_score else _doubtful(fitted, report),
     )
     print_verdict(text)
+    print_paths(artifact, fitted.part)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None:

@@ -12,7 +12,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import nouns_of
+from guardrail.describe import nouns_of, share_of
 from guardrail.errors import UsageError
 from guardrail.files import sqlite_path
 from guardrail.items.spec import bounds_answers
@@ -21,7 +21,6 @@ from guardrail.notebook import percent
 
 from ..data.progress import bar
 from ..data.records import write_records
-from ..items.words import share_of
 from ..ledger import Ledger
 from ..pipeline import GateCounts
 from ..report.sentences import slots_argument, verdict_text

@@ -13,17 +13,30 @@ from numpy.typing import NDArray
 
 from guardrail.describe import scope_in_words
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS, ItemsSpec
 
 from ..data.progress import bar
 from ..data.records import RecordFile, header_of, read_records, write_records
-from ..evaluation.planning import DEFAULT_SIZES, Binormal, Pilot, Plan, ScopeRow, error_probabilities, plan_scope
+from ..data.split import one_per_question
+from ..evaluation.planning import (
+    DEFAULT_SIZES,
+    Binormal,
+    ItemPilot,
+    Pilot,
+    Plan,
+    ScopeRow,
+    error_probabilities,
+    plan_scope,
+)
 from ..evaluation.planning import plan as simulate
+from ..pipeline import described
 from ..rules import PLANNED
 from ..scope import draw_to_label, refuse_scope_after_labels
+from ..scoring.items import ScoredItems
 from ..scoring.scores import arrays
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
-from .frame.items import plan_by_items, refuse_with_items
+from .frame.items import refuse_with_items
 from .frame.options import EstimatorOption, ItemsOption, WithoutFailedOption, chosen_estimator
 from .frame.terminal import console, finish, print_line, table
 
@@ -39,7 +52,9 @@ def plan(
     acceptance: Annotated[
         float | None, typer.Option(help="Share of questions you want answered. Default: half of what is possible.")
     ] = None,
-    rule: Annotated[list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(PLANNED)}.")] = None,
+    rule: Annotated[
+        list[str] | None, typer.Option(help=f"May be repeated. Default: {', '.join(PLANNED['answer'])}.")
+    ] = None,
     n: Annotated[
         list[int] | None,
         typer.Option(
@@ -72,22 +87,9 @@ def plan(
     unlabelled questions, and says from which part of them to draw the questions that people label.
     """
     if items:
-        refuse_with_items(
-            estimator=estimator, accuracy=accuracy, auroc=auroc, acceptance=acceptance, records=records, labels=labels
-        )
+        refuse_with_items(score=estimator, accuracy=accuracy, auroc=auroc, records=records, labels=labels)
         if not pilot:
             raise UsageError("--items plans from a pilot: a hundred or more records with labelled items, as --pilot.")
-        plan_by_items(
-            pilot,
-            alpha=alpha,
-            rules=rule or (),
-            delta=delta,
-            sizes=n,
-            repetitions=repetitions,
-            seed=seed,
-            json_path=json_path,
-        )
-        return
     if records:
         scores, probability = _known_scores(records, pilot, estimator, accuracy, auroc)
         rows = _compare_scopes(scores, probability, alpha, delta, labels, rule, repetitions, seed)
@@ -109,7 +111,7 @@ def plan(
             delta,
             accuracy=accuracy,
             auroc=auroc,
-            pilot=Pilot.of(*_labelled(pilot, estimator)) if pilot else None,
+            pilot=_pilot(pilot, estimator, items=items) if pilot else None,
             target_acceptance=acceptance,
             rules=rule or None,
             sizes=n or DEFAULT_SIZES,
@@ -123,7 +125,17 @@ def plan(
         json_path.parent.mkdir(parents=True, exist_ok=True)
         json_path.write_text(result.model_dump_json(indent=1) + "\n", encoding="utf-8")
         written.append(json_path)
-    finish(written, "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
+    following = f"calibrate fit RECORDS --items --alpha {alpha:g}"
+    finish(written, following if items else "calibrate collect QUESTIONS --model MODEL --out records.jsonl")
+
+
+def _pilot(paths: Sequence[Path], estimator: str | None, *, items: bool) -> Pilot | ItemPilot:
+    """Labelled records as a population, of whole answers or of answers with their items."""
+    if not items:
+        return Pilot.of(*_labelled(paths, estimator))
+    file = open_pool(paths)
+    spec = described(file, ITEMS)
+    return ItemPilot(ScoredItems.of(one_per_question(file.records), ItemsSpec.of(spec)).items)
 
 
 def _known_scores(
@@ -213,6 +225,8 @@ def _print_result(plan: Plan) -> None:
             shown.append(f"{100 * row.acceptance.value:.0f}" + (f" ({100 * nothing:.0f})" if nothing >= 0.005 else ""))
         rows.append([rule, *shown])
     title = "Answered, % (calibrations that answer nothing, %), by number of labelled questions"
+    if plan.unit == "item":
+        title = "Items kept, % (calibrations that keep nothing, %), by number of labelled answers"
     console.print(table(title, ["rule", *map(str, sizes)], rows))
     opening, *lines = plan.words
     print_line(opening)

@@ -10,20 +10,18 @@ from typing import Annotated
 import typer
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from guardrail.describe import not_covered
+from guardrail.describe import caveats_of, not_covered
 from guardrail.errors import UsageError
 
 from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
-from ..items.words import caveats
-from ..pipeline import require_same
+from ..pipeline import keys_of_score, require_same
 from ..report import compare_rules, parts_of, sentences, write_report
 from ..rules import RULES
 from ..scoring.names import stored_key
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
-from .frame.items import report_by_items
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import CutOption, MapOption, RightOption, chosen_estimator, table_flags, table_settings
 from .frame.terminal import console, finish, print_line, print_words
@@ -86,9 +84,6 @@ def report(
             f"a {loaded.kind} has no page. Say it in words: calibrate report {listed([artifact])}, or save one of its "
             f"artifacts ({of_one} in Python)."
         )
-    if loaded.kind == "items":
-        report_by_items(records, artifact, loaded, out, test or ())
-        return
     table = table_settings(map, right, cut)
     file = open_pool(records, table)
     key = estimator_of(file, loaded, estimator)
@@ -146,7 +141,7 @@ def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
     text = sentences.verdict_text(artifact)
     print_verdict(text, most=None)
     print_words(not_covered(artifact))
-    print_facts(sentences.facts(artifact), caveats(artifact))
+    print_facts(sentences.facts(artifact), caveats_of(artifact.outcome.rule))
     finish([], *(text.steps or ("Nothing needs doing.",)))
 
 
@@ -154,5 +149,5 @@ def estimator_of(file: RecordFile, artifact: CalibrationArtifact, name: str | No
     """Key of the artifact's estimator in a record file."""
     if name is not None:
         return stored_key(file.header.estimators, name, file.header.plan.bindings)
-    keys = [key for key, spec in file.header.estimators.items() if spec == artifact.estimator]
+    keys = keys_of_score(file.header, artifact.estimator)
     return keys[0] if keys else chosen_estimator(file, None)

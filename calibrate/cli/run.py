@@ -13,6 +13,7 @@ from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache
 from guardrail.sampling.follow_ups import SCORE
@@ -31,8 +32,8 @@ from ..data.split import Groups, Repeats, dependence, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import judge_to_look_at, merged, unread_answers
-from ..fitting import Target
-from ..items.rules import rule_named
+from ..fitting import Target, rule_for
+from ..items.answers import stored_spec
 from ..ledger import Ledger, counted
 from ..pipeline import FitSettings, fit_artifact
 from ..report import compare_rules, write_report
@@ -50,7 +51,7 @@ from ..scoring.scores import (
 from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
-from .frame.items import ScoreItems, fit_by_items, label_by_items, score_by_items
+from .frame.items import ScoreItems, label_by_items, score_by_items
 from .frame.labels import (
     label_file,
     print_label_checks,
@@ -68,6 +69,7 @@ from .frame.terminal import console, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
+    print_paths,
     print_ranked,
     print_verdict,
 )
@@ -101,9 +103,6 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     read = (config, settings.questions, settings.test_questions, settings.tools, settings.score_name)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
-    if settings.items:
-        _run_by_items(settings, groups)
-        return
     questions, test_questions = _parts(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
     for line in _forecast(settings, questions, test_questions):
@@ -111,11 +110,12 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     model = resolve_model(settings.model)
     path = _records_path(settings)
     records = _records(settings, model, questions, path, settings.questions.name)
-    print_structured(records, key)
-    print_label_checks(records)
-    if not settings.trust_labels:
-        refuse_broken(records)
     choice = None
+    if key != ITEMS:
+        print_structured(records, key)
+        print_label_checks(records)
+        if not settings.trust_labels:
+            refuse_broken(records)
     if key == AUTO:
         chosen = choose_score(records, groups=groups)
         print_choice(chosen)
@@ -142,56 +142,15 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     )
     print_ranked(artifact.estimator)
     print_verdict(text)
+    print_paths(artifact, records.records)
     pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
 
 
-_WHOLE_ANSWERS = (
-    *("score", "scorer", "share", "count_repeats", "correctness", "judge_model", "trust_labels", "calls", "splits"),
-)
+_WHOLE_ANSWERS = ("score", "scorer", "share", "correctness", "judge_model", "trust_labels", "calls")
 """Settings that items do not have."""
-
-
-def _run_by_items(settings: RunSettings, groups: Groups) -> None:
-    """The run for items of answers."""
-    if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
-        raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")
-    rule = rule_named(settings.rule if "rule" in settings.model_fields_set else None)  # before all calls are paid
-    how = ScoreItems(
-        cap=settings.cap,
-        field_judge=settings.field_judge,
-        key_field=settings.key_field,
-        optional_field=settings.optional_field,
-    )
-    questions, test_questions = _parts(settings, groups)
-    both = [(questions, _records_path(settings)), (test_questions, _test_path(settings))]
-    plan, local = settings.plan(questions), settings.model.startswith("transformers:")
-    for line in asking(both, plan, [], settings, local=local, price=settings.price):
-        print_line(line)
-    model = resolve_model(settings.model)
-    files = [path for some, path in both if some]
-    spec = None
-    for some, path in both[: len(files)]:
-        ask(some, model, path, settings, name=settings.questions.name, title=f"asking ({path.stem})")
-        refuse_failed(read_records(path).records, allowed=settings.without_failed)
-        # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        spec = score_by_items(path, path, how, spec)
-        label_by_items(path, path, None)
-    fit_by_items(
-        files[:1],
-        settings.out / "artifact.json",
-        alpha=settings.alpha,
-        delta=settings.delta,
-        rule=rule,
-        groups=groups,
-        test_fraction=0.0,
-        test=files[1:],
-        seed=settings.seed,
-        without_failed=settings.without_failed,
-        report=settings.out / "report.html",
-    )
 
 
 def _fitted(
@@ -202,7 +161,7 @@ def _fitted(
         records,
         score=key,
         alpha=settings.alpha,
-        rule=settings.rule,
+        rule=_rule_name(settings),
         delta=settings.delta,
         share=settings.share,
         groups=groups,
@@ -224,8 +183,11 @@ def _forecast(settings: RunSettings, questions: Sequence[Question], test_questio
     local = settings.model.startswith("transformers:")
     judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
     replies = [_judge_cache(path), _judge_cache(test_path)] if judged else None
+    lines = asking(parts, plan, settings.scorers(), settings, local=local, price=settings.price)
+    if settings.items:  # their scores and labels take no calls
+        return lines
     return [
-        *asking(parts, plan, settings.scorers(), settings, local=local, price=settings.price),
+        *lines,
         judging(len(questions) + len(test_questions), plan, _uncached(settings, plan), replies),
     ]
 
@@ -250,9 +212,20 @@ def _questions(path: Path, settings: RunSettings) -> list[Question]:
     return load_questions(path, settings.questions_format, require_references=True)
 
 
+def _rule_name(settings: RunSettings) -> str | None:
+    """The rule of the fit; None for the default of items, where none was named."""
+    return None if settings.items and "rule" not in settings.model_fields_set else settings.rule
+
+
 def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     settings.plan(questions)
+    if settings.items:
+        if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
+            raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")
+        rule = rule_for("item", _rule_name(settings))
+        Target.of(rule, alpha=settings.alpha, delta=settings.delta, settings={"cap": settings.cap or 1})
+        return ITEMS
     options = {} if settings.share is None else {"share": settings.share}
     Target.of(settings.rule, alpha=settings.alpha, delta=settings.delta, settings=options)
     if settings.judge_model is not None:
@@ -295,6 +268,12 @@ def _records(
     """Collect, score and label one part; the file on disk is complete afterwards."""
     ask(questions, model, path, settings, name=name, title=f"asking ({path.stem})")
     refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
+    if settings.items:
+        # The spec of the first file holds for the test as well: a cap must not follow from other answers.
+        first = None if path == _records_path(settings) else stored_spec(read_records(_records_path(settings)))
+        score_by_items(path, path, _score_items(settings), first)
+        label_by_items(path, path, None)
+        return read_records(path)
     estimators = _estimators(settings, settings.plan(questions), path)
     # Test questions are ranked like those of the fit.
     ranks = None if path == _records_path(settings) else _records_path(settings)
@@ -307,6 +286,10 @@ def _records(
         file = rewrite_records(path, scored_and_labelled)
     print_labels(file)
     return file
+
+
+def _score_items(settings: RunSettings) -> ScoreItems:
+    return ScoreItems(settings.cap, settings.field_judge, settings.key_field, settings.optional_field)
 
 
 def _estimators(settings: RunSettings, plan: SamplingPlan, records: Path) -> Sequence[Estimator]:

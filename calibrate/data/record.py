@@ -91,6 +91,10 @@ class RecordHeader(Frozen):
         """Keys of the scores of whole answers, sorted. Items have a score as well, that of the most certain item."""
         return sorted(set(self.estimators) - {ITEMS})
 
+    def label_rule(self, key: str) -> CorrectnessSpec | None:
+        """The rule of the labels that belong to the scores of a key: of whole answers, or of their items."""
+        return self.item_correctness if key == ITEMS else self.correctness
+
 
 class Record(Frozen):
     """One calibration item."""

@@ -17,11 +17,12 @@ from typing import Any, Literal, Protocol, SupportsIndex, overload
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from guardrail.items.spec import ITEMS, mean_uncertainty
 from guardrail.judges.json_value import read_json
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.replies import is_cut
 
-from .item_columns import ItemColumns
+from .item_columns import ItemColumns, lists_of
 from .questions import Question, fingerprint
 from .record import Record, was_looked_at
 
@@ -196,6 +197,15 @@ class RecordTable(Sequence[Record]):
         values = self.column(f"score:{key}")
         return np.where(np.isfinite(values), values, np.nan)
 
+    def compared(self, key: str) -> NDArray[np.float64]:
+        """The number by which answers are compared with others: their score, with items the mean over these; or NaN."""
+        if key != ITEMS:
+            return self.scores(key)
+        columns = self.items()
+        values = (own.tolist() for own in lists_of(columns.size, columns.uncertainty))
+        means = (mean_uncertainty([None if value != value else value for value in own]) for own in values)
+        return np.array([math.nan if mean is None else mean for mean in means], dtype=np.float64)
+
     def scored(self, key: str) -> NDArray[np.bool_]:
         """Which records an estimator looked at, whether or not it could measure them."""
         return ~np.isneginf(self.column(f"score:{key}"))
@@ -256,9 +266,13 @@ class RecordTable(Sequence[Record]):
         """Hash of `Question.asked`: of the question under any id."""
         return self.column("asked")
 
+    def labelled(self, key: str) -> NDArray[np.bool_]:
+        """Which records have the labels that belong to the scores of a key; undecided answers count as wrong ones."""
+        return self.items().labelled if key == ITEMS else self.counted_labels() >= 0
+
     def usable(self, key: str) -> NDArray[np.bool_]:
         """Which records have a score and a label; undecided answers count as wrong."""
-        mask: NDArray[np.bool_] = ~np.isnan(self.scores(key)) & (self.counted_labels() >= 0)
+        mask: NDArray[np.bool_] = ~np.isnan(self.scores(key)) & self.labelled(key)
         return mask
 
     def unscored(self, key: str) -> int:

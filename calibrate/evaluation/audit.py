@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
@@ -12,8 +13,11 @@ from scipy import special
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact, StageShare
 from guardrail.errors import UsageError
-from guardrail.items.spec import ITEMS
+from guardrail.items.measure import items_measure
+from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.monitor.risk import log_wealth
+from guardrail.outcome import Outcome
+from guardrail.specs import EstimatorSpec
 from guardrail.types import Frozen
 from guardrail.uncertainty import from_spec
 
@@ -23,15 +27,25 @@ from ..correctness import label_records, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import among, table_of
-from ..items.audit import measured_alike
-from ..pipeline import GateCounts, accepted_of, asked_with, at_calibration, refuse_choice, require_same
+from ..items.answers import label_items, measure_records
+from ..pipeline import (
+    GateCounts,
+    Judged,
+    accepted_of,
+    at_calibration,
+    judged_by,
+    keys_of_score,
+    refuse_choice,
+    require_same,
+)
 from ..router import by_route
-from ..rules import RULES, certifies
+from ..rules import RULES, Rule, certifies
+from ..rules.capital import excess_mean, excess_total, p_capital
 from ..rules.certificate import tail, upper_bound
 from ..rules.counts import check_share
 from ..scoring.apart import refuse_overlap
 from ..scoring.metrics import fisher_exact, ks_two_sample
-from ..scoring.scores import estimator_key, labels_of, score_records, taken, values_of
+from ..scoring.scores import estimator_key, score_records, taken, values_of
 
 __all__ = [
     *(
@@ -93,26 +107,29 @@ class PromiseTest(Frozen):
     """The error rate that was tested, by default alpha."""
     level: float
     """Probability of refuting a gate whose error rate is exactly the target; and of supporting it."""
-    population: Literal["accepted", "all"]
-    """What the rate is a share of, by the rule: accepted answers, or all questions (crc_joint)."""
+    population: Literal["accepted", "all", "items"]
+    """What the rate is a share of, by the rule: accepted answers, all questions, or items kept."""
     n: int
-    """Items the rate is over: labelled accepted answers, or all labelled questions."""
+    """Units the rate is over: labelled accepted answers, all labelled questions, or items kept."""
     n_errors: int
-    """Accepted answers among them that are wrong."""
+    """Accepted answers, or items, among them that are wrong."""
+    rate: float | None
+    """The rate on these units; None without any."""
     p_refute: float
-    """P(Bin(n, target) >= n_errors)."""
+    """p-value of "the rate is at most the target": P(Bin(n, target) >= n_errors), of a share of items by betting."""
     p_support: float
-    """P(Bin(n, target) <= n_errors)."""
+    """p-value of "the rate is at least the target": P(Bin(n, target) <= n_errors), of a share of items by betting."""
     upper: float | None
-    """Exact upper confidence bound of the error rate at ``1 - level``; None without items."""
+    """Exact upper confidence bound of the rate at ``1 - level``; of a share of items the target, if that is supported.
+    None where there is none."""
     needed: int | None
-    """More labelled items that would decide it if the rate stayed as seen; None when decided, or when none would."""
+    """More labels that would decide it if the rate stayed as seen; None when decided, when none would, or unknown."""
     anytime: bool = Field(default=False, exclude_if=lambda anytime: not anytime)
     """Whether the verdicts, p-values and the bound are by betting: they hold however often the audit is repeated."""
 
 
 class Audit(PromiseTest):
-    """The promise of a gate of whole answers or calls against fresh labels."""
+    """The promise of a gate of whole answers, calls or items against fresh labels."""
 
     rule: str
     """Its rule."""
@@ -188,41 +205,62 @@ def audit(
     """
     rate = _rate(artifact, level, target)
     refuse_untestable(records, estimator)
-    with_label = taken(records, labels_of(records) >= 0)
+    with_label = taken(records, table_of(records).labelled(estimator))
     refuse_overlap(artifact.estimator, with_label, what="test")
     refuse_fitted(artifact, with_label, "test")
     given = len(records)
     records = _independent(artifact, records, repeats)
     refuse_untestable(records, estimator)  # those that are left
-    label = labels_of(records)
-    labelled = int(np.count_nonzero(label >= 0))
-    values, accepted = values_of(records, estimator), accepted_of(artifact, records, estimator)
-    judged = int(np.count_nonzero(accepted & (label >= 0)))
-    errors = int(np.count_nonzero(accepted & (label == 0)))
-    rule = RULES.get(artifact.outcome.rule)
-    joint = rule is not None and rule.population == "all"
-    before = at_calibration(artifact)
+    judged, accepted = judged_by(artifact, records, estimator), accepted_of(artifact, records, estimator)
+    counts, before = judged.counts, at_calibration(artifact)
+    values = table_of(records).compared(estimator)
+    compared = before.n_accepted and counts.n_accepted
     return Audit(
-        **_tested(errors, labelled if joint else judged, rate, level, anytime=anytime),
+        **_by_rule(artifact.outcome, judged, rate, level, anytime=anytime),
         artifact=artifact.digest,
         rule=artifact.outcome.rule,
-        population="all" if joint else "accepted",
-        n_unlabelled=int(np.count_nonzero(accepted)) - judged,
-        held_out=GateCounts.count(
-            n=labelled,
-            n_accepted=judged,
-            n_errors=errors,
-            n_correct=int(np.count_nonzero(label == 1)),
-            n_asked=asked_with(records, estimator),
-        ),
+        n_unlabelled=int(np.count_nonzero(accepted)) - counts.n_accepted,
+        held_out=counts,
         at_calibration=before,
-        error_p=None
-        if not before.n_accepted or not judged
-        else fisher_exact(before.n_errors, before.n_accepted, errors, judged),
-        base_error_p=_base_error_p(artifact, values, label),
+        error_p=fisher_exact(before.n_errors, before.n_accepted, counts.n_errors, counts.n_accepted)
+        if compared
+        else None,
+        base_error_p=_base_error_p(artifact, judged, estimator),
         shift=_shift(artifact, values[~np.isnan(values)], int(np.count_nonzero(accepted))),
         n_repeated=given - len(records),
     )
+
+
+def _by_rule(outcome: Outcome, judged: Judged, target: float, level: float, *, anytime: bool) -> dict[str, Any]:
+    """The test of a rule's promise on labelled answers: of a share of answers exact, of a share of items by betting."""
+    rule, counts = RULES.get(outcome.rule), judged.counts
+    if rule is None or rule.population != "items":
+        population = "accepted" if rule is None else rule.population
+        n = counts.n if population == "all" else counts.n_accepted
+        return _tested(counts.n_errors, n, target, level, anytime=anytime) | {"population": population}
+    if anytime:
+        raise UsageError(f"a share of items (rule {rule.name}) is tested once on a file: leave --anytime out.")
+    p_refute, p_support = _by_betting(rule, judged, outcome.options["cap"], target, level)
+    verdict = "refuted" if p_refute <= level else "supported" if p_support <= level else "undecided"
+    return {
+        **{"verdict": verdict, "target": target, "level": level, "population": "items", "needed": None},
+        **{"n": int(judged.accepted.sum()), "n_errors": int(judged.errors.sum())},
+        **{"p_refute": p_refute, "p_support": p_support, "upper": target if verdict == "supported" else None},
+        "rate": rule.risk_of(judged.accepted, judged.errors),
+    }
+
+
+def _by_betting(rule: Rule, judged: Judged, cap: int, target: float, level: float) -> tuple[float, float]:
+    """p-values of "the share of wrong items is at most the target" and of "it is at least that"; 1 if none is kept."""
+    K, W = judged.accepted, judged.errors
+    if not K.any():
+        return 1.0, 1.0
+    excess, largest = (excess_total(K, W, target), cap) if rule.risk is None else (excess_mean(K, W, target), 1)
+    # By a hash of the id: read by length, the capital would grow before the first wrong answer comes.
+    order = np.argsort([hashlib.sha256(name.encode()).hexdigest() for name in judged.records.ids])
+    read = excess[order][:, None]
+    against = p_capital(-read, target * largest, level)
+    return float(against[0]), float(p_capital(read, (1 - target) * largest, level)[0])
 
 
 def audit_router(
@@ -250,7 +288,7 @@ def audit_router(
     tested = {}
     for name, own in by_route(artifact, records).items():
         gate = artifact.artifacts[name]
-        if bool((accepted_of(gate, own, estimator) & (labels_of(own) >= 0)).any()):
+        if bool((accepted_of(gate, own, estimator) & table_of(own).labelled(estimator)).any()):
             tested[name] = own
     if not tested:
         raise UsageError("no accepted answer of any group has a label, so no promise can be tested. Label more.")
@@ -268,13 +306,11 @@ def _independent(artifact: CalibrationArtifact, records: Sequence[Record], repea
     return one_per_question(table) if repeats == "once" else table
 
 
-def _base_error_p(artifact: CalibrationArtifact, values: Reals, label: NDArray[np.int8]) -> float:
+def _base_error_p(artifact: CalibrationArtifact, judged: Judged, estimator: str) -> float:
     """P-value of a difference in the share of wrong answers, over records with a score within the artifact's scope."""
-    labels = label[artifact.outcome.scope.covers(values) & (label >= 0)]
-    before = artifact.calibration.error
-    return (
-        fisher_exact(sum(before), len(before), int(np.count_nonzero(labels == 0)), labels.size) if labels.size else 1.0
-    )
+    right = judged.right[artifact.outcome.scope.covers(values_of(judged.records, estimator))]
+    before = artifact.calibration
+    return fisher_exact(before.n_wrong, before.n, int(np.count_nonzero(~right)), right.size) if right.size else 1.0
 
 
 def audit_counts(
@@ -305,6 +341,7 @@ def _tested(errors: int, n: int, rate: float, level: float, *, anytime: bool) ->
         **{"verdict": verdict, "target": rate, "level": level, "n": n, "n_errors": errors, "needed": needed},
         **{"p_refute": p_refute, "p_support": p_support, "anytime": anytime},
         "upper": bound(errors, n, level) if n else None,
+        "rate": errors / n if n else None,
     }
 
 
@@ -371,26 +408,35 @@ def prepared(
         UsageError: Another model, plan, prompt, estimator or correctness rule than the artifact's (both sides are
             named), no question but those of the fit, or labels that only people can give.
     """
-    if artifact.kind == "items":
-        return measured_alike(artifact, file, labels=labels), ITEMS
-    header = file.header
-    spec = artifact.estimator
-    keys = [key for key, own in header.estimators.items() if own == spec]
+    header, spec = file.header, artifact.estimator
+    keys = keys_of_score(header, spec)
     if estimator is None and not keys:
-        runtime_estimator = from_spec(spec)
-        file, keys = score_records(file, [runtime_estimator]), [estimator_key(runtime_estimator)]
+        file, made = _SCORED[artifact.kind](file, spec)
+        keys = [made]
     key = estimator or keys[0]
-    if header.correctness is None and labels:
-        file = _labelled(file, artifact)
-    same = file.header.correctness
+    if header.label_rule(key) is None and labels:
+        file = _LABELLED[artifact.kind](file, artifact)
+    same = file.header.label_rule(key)
     if not labels or (same is not None and same.name == artifact.correctness.name == GIVEN):
         # Labels of people on other answers have another spec; that people labelled both is all that can be compared.
         same = artifact.correctness
-    header = file.header.model_copy(update={"correctness": same})
+    header = file.header.model_copy(update={"correctness": same, "item_correctness": same})
     require_same(artifact, RecordFile(file.path, header, file.records, file.torn), key)
     refuse_overlap(artifact.estimator, file.records, what="fresh")
     refuse_choice(artifact, file.records, "fresh")
     return _without_fitted(file, artifact), key
+
+
+def _scored(file: RecordFile, spec: EstimatorSpec) -> tuple[RecordFile, str]:
+    estimator = from_spec(spec)
+    return score_records(file, [estimator]), estimator_key(estimator)
+
+
+def _scored_by_item(file: RecordFile, spec: EstimatorSpec) -> tuple[RecordFile, str]:
+    return measure_records(file, items_measure(ItemsSpec.of(spec))), ITEMS
+
+
+_SCORED = {"threshold": _scored, "items": _scored_by_item}
 
 
 def _without_fitted(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
@@ -421,20 +467,28 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
     return RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn)
 
 
+def _labelled_by_item(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
+    return label_items(file)
+
+
+_LABELLED = {"threshold": _labelled, "items": _labelled_by_item}
+
+
 def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
     """Refuse records that test nothing.
 
     Raises:
         UsageError: None of them has a label, or none has a score.
     """
-    if not (labels_of(records) >= 0).any():
-        raise UsageError("no fresh record has a label. Run: calibrate label RECORDS")
+    table, flag = table_of(records), " --items" if estimator == ITEMS else ""
+    if not table.labelled(estimator).any():
+        raise UsageError(f"no fresh record has a label. Run: calibrate label RECORDS{flag}")
     if np.isnan(values_of(records, estimator)).all():
-        raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS")
+        raise UsageError(f"no fresh record has a {estimator!r} score. Run: calibrate score RECORDS{flag}")
 
 
 def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift:
-    before = np.array(artifact.calibration.uncertainty)
+    before = np.array(artifact.calibration.of_answers)
     within = None
     covered = artifact.outcome.scope.covers(values)
     if 0 < covered.sum() < values.size:
@@ -442,8 +496,8 @@ def _shift(artifact: CalibrationArtifact, values: Reals, accepted: int) -> Shift
         values = values[covered]  # as at calibration, scores above the cut are not compared
     distance, ks_p = ks_two_sample(before, values)
     share = acceptance_p = None
-    n_accepted = 0 if artifact.threshold is None else int((before <= artifact.threshold).sum())
-    if n_accepted or artifact.threshold is not None:
+    if artifact.threshold is not None:
+        n_accepted = artifact.outcome.n_accepted
         share = n_accepted / before.size
         acceptance_p = fisher_exact(n_accepted, before.size, accepted, values.size)
     return Shift(

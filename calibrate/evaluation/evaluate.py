@@ -23,9 +23,10 @@ from guardrail.notebook import as_html, axis, draw_rates, text_table
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..fitting import Target, rule_named
+from ..fitting import Target, rule_for, rule_named
 from ..rules import Infeasible, Rule
 from ..rules.counts import Counts, counts, items
+from ..rules.items import AnswerItems
 from ..scoring.metrics import ranking_of
 from ..spec_syntax import rule_text
 
@@ -60,8 +61,15 @@ class Estimate(Frozen):
     """Standard error; None when one split (or none) stands behind it."""
 
 
+_WITH_ITEMS: Any = Field(default=None, exclude_if=lambda value: value is None)
+
+
 class EvaluationRow(Frozen):
-    """One rule at one alpha. Test figures; a split on which the gate accepts no test item counts as infeasible."""
+    """One rule at one alpha. Test figures; a split on which the gate accepts no test item counts as infeasible.
+
+    With items of answers ``scer``, ``acceptance`` and ``power`` are shares of items, and violations are of what the
+    rule bounds.
+    """
 
     rule: str
     """Name of the rule."""
@@ -92,6 +100,12 @@ class EvaluationRow(Frozen):
     so this reads low."""
     infeasible_rate: Estimate
     """Share of all splits in which nothing was accepted: the rule was infeasible, or no test item passed."""
+    shown: Estimate | None = _WITH_ITEMS
+    """With items: share of the test answers of which some item is kept; None for whole answers."""
+    complete: Estimate | None = _WITH_ITEMS
+    """With items: share of the test answers of which every item is kept."""
+    broken: Estimate | None = _WITH_ITEMS
+    """With items: share of the shown test answers that keep a wrong item; None when none was shown."""
 
     @property
     def name(self) -> str:
@@ -202,6 +216,7 @@ def evaluate(
     seed: int = 0,
     delta: float | None = None,
     groups: Sequence[Hashable] | None = None,
+    cap: int | None = None,
     progress: Progress = silent,
 ) -> Evaluation:
     """Run every rule at every alpha on the same random splits of one pool.
@@ -216,7 +231,9 @@ def evaluate(
         seed: Same seed, same pool: same splits for all rules.
         delta: For rules that use one and do not bring their own; their default when None.
         groups: Group of each item. Groups stay whole: random groups are taken while they fit into ``n_calibration``.
-            Rules read them as `calibrate.fit` does.
+            Rules read them as `calibrate.fit` does. Rules for items need them: the answer of each item, and n and
+            ``n_calibration`` count answers.
+        cap: Of rules for items: most items of an answer that can be kept.
         progress: Called after each split.
 
     Returns:
@@ -226,36 +243,36 @@ def evaluate(
         UsageError: As :func:`calibrate.fit`; or no rules, alphas or splits, or an impossible split.
     """
     scores, labels = items(uncertainty, error)
-    _check_protocol(scores.size, rules, alphas, n_calibration, splits)
-    jobs = [_target(spec, alpha, delta) for spec in rules for alpha in alphas]
-    tallies = [_Tally(splits) for _ in jobs]
+    answers = None if cap is None else AnswerItems.of_rows(scores, labels, groups or range(scores.size), cap)
+    n = scores.size if answers is None else answers.n
+    _check_protocol(n, rules, alphas, n_calibration, splits)
+    tallies = [_Tally(*_target(spec, alpha, delta, cap), splits) for spec in rules for alpha in alphas]
     ranking = _Ranking()
     # The pool is sorted once: both parts of a split are taken from it in this order.
     order = np.argsort(scores, kind="stable")
     ranked, wrong, rank = scores[order], labels[order], np.empty(order.size, dtype=np.int32)
     rank[order] = np.arange(order.size, dtype=np.int32)
-    members = None if groups is None else _members(scores.size, groups, n_calibration)
+    members = None if groups is None else _members(scores.size, groups, n_calibration, by_answer=answers is not None)
     ids = None if groups is None else [groups[i] for i in order.tolist()]
     pool = counts(ranked, wrong)
     area, risk, excess = ranking_of(pool)
 
     def run(number: int, child: np.random.SeedSequence) -> Counts:
         """Fill in one split; its test part."""
-        calibration = _calibration_part(scores.size, n_calibration, child, members)
+        calibration = _calibration_part(n, n_calibration, child, members, by_answer=answers is not None)
         inside = np.zeros(ranked.size, dtype=np.bool_)
         inside[rank[calibration]] = True
         test, fitted = counts(ranked[~inside], wrong[~inside]), np.flatnonzero(inside)
-        for (target, _), tally in zip(jobs, tallies, strict=True):
+        for tally in tallies:
             own = None if ids is None else [ids[i] for i in fitted.tolist()]
-            part, _ = target.units(own, fitted.size)
+            part, _ = tally.target.units(own, fitted.size)
             group = None if own is None else [own[i] for i in part.tolist()]
-            result = target.choose(ranked[fitted[part]], wrong[fitted[part]], group)
-            accepted = errors = 0
-            if not isinstance(result, Infeasible):
-                accepted, errors = test.accepted(result.threshold)
-                n_accepted, wrong_taken = pool.accepted(result.threshold)
-                tally.above[number] = wrong_taken / n_accepted > target.alpha
-            tally.record(number, accepted, errors, test)
+            result = tally.target.choose(ranked[fitted[part]], wrong[fitted[part]], group)
+            threshold = None if isinstance(result, Infeasible) else result.threshold
+            tally.record(number, threshold, test, pool)
+            if answers is not None:
+                fitted_on = np.bincount(answers.answer[calibration], minlength=n) > 0
+                tally.record_answers(number, threshold, answers, ~fitted_on)
         return test
 
     # numpy works on large arrays without the interpreter's lock; small ones would only wait for each other.
@@ -266,17 +283,17 @@ def evaluate(
                 ranking.record(*ranking_of(test))
             progress(number, splits)
     return Evaluation(
-        n=scores.size,
+        n=n,
         n_calibration=n_calibration,
         splits=splits,
         seed=seed,
-        grouped=groups is not None,
+        grouped=groups is not None and answers is None,
         base_error=pool.errors / max(1, pool.measured),
         auroc=area,
         aurc=risk,
         excess_aurc=excess,
         **ranking.estimates(),
-        rows=tuple(tally.row(*job) for job, tally in zip(jobs, tallies, strict=True)),
+        rows=tuple(tally.row() for tally in tallies),
     )
 
 
@@ -304,43 +321,66 @@ class _Ranking:
 class _Tally:
     """Test counts of one rule at one alpha, collected split by split."""
 
-    def __init__(self, splits: int) -> None:
-        self.accepted = np.zeros(splits)
-        self.errors = np.zeros(splits)
-        self.right = np.zeros(splits)
-        self.n = np.zeros(splits)
-        self.above = np.zeros(splits)
-        """1 where the error rate on the whole pool exceeds alpha."""
+    def __init__(self, target: Target, options: dict[str, Any], splits: int) -> None:
+        self.target = target
+        self._options = options
+        self._accepted = np.zeros(splits)
+        self._errors = np.zeros(splits)
+        self._right = np.zeros(splits)
+        self._n = np.zeros(splits)
+        self._violated = np.zeros(splits)
+        self._above = np.zeros(splits)
+        self._answers: list[tuple[float, float, float | None]] = []
 
-    def record(self, split: int, accepted: int, errors: int, test: Counts) -> None:
-        self.accepted[split] = accepted
-        self.errors[split] = errors
-        self.right[split] = test.measured - test.errors
-        self.n[split] = test.n
+    def record(self, split: int, threshold: float | None, test: Counts, pool: Counts) -> None:
+        """Count what a threshold does on the test part and the whole pool; None accepts nothing."""
+        self._right[split] = test.measured - test.errors
+        self._n[split] = test.n
+        if threshold is None:
+            return
+        accepted, errors = test.accepted(threshold)
+        self._accepted[split], self._errors[split] = accepted, errors
+        self._violated[split] = accepted > 0 and errors / accepted > self.target.alpha
+        in_all, wrong_in_all = pool.accepted(threshold)
+        self._above[split] = wrong_in_all / in_all > self.target.alpha
 
-    def row(self, target: Target, options: dict[str, Any]) -> EvaluationRow:
-        some = self.accepted > 0
-        rate = self.errors[some] / self.accepted[some]
-        violated = np.zeros(some.size)
-        violated[some] = rate > target.alpha
-        with_right = self.right > 0
+    def record_answers(self, split: int, threshold: float | None, some: AnswerItems, tested: NDArray[np.bool_]) -> None:
+        """Count answers, where items are accepted: the rule may bound a share of these."""
+        K, W = some.counts(threshold)
+        for part, violated in ((tested, self._violated), (np.ones(some.n, dtype=np.bool_), self._above)):
+            risk = self.target.rule.risk_of(K[part], W[part])
+            violated[split] = risk is not None and risk > self.target.alpha
+        shown = K[tested] > 0
+        broken = float((W[tested][shown] > 0).mean()) if shown.any() else None
+        self._answers.append((float(shown.mean()), float((some.size == K)[tested].mean()), broken))
+
+    def row(self) -> EvaluationRow:
+        some = self._accepted > 0
+        rate = self._errors[some] / self._accepted[some]
+        with_right = self._right > 0
         # A split without a right answer has no power; 0 would pull the mean down.
-        power = (self.accepted - self.errors)[with_right] / self.right[with_right]
+        power = (self._accepted - self._errors)[with_right] / self._right[with_right]
         return EvaluationRow(
-            rule=target.rule.name,
-            options=options,
-            alpha=target.alpha,
-            delta=target.delta,
+            rule=self.target.rule.name,
+            options=self._options,
+            alpha=self.target.alpha,
+            delta=self.target.delta,
             splits=some.size,
             scer=_mean(rate) if rate.size else None,
             scer_sd=float(rate.std(ddof=1)) if rate.size > 1 else None,
-            pooled=_ratio(self.errors, self.accepted) if rate.size else None,
-            acceptance=_mean(self.accepted / self.n),
+            pooled=_ratio(self._errors, self._accepted) if rate.size else None,
+            acceptance=_mean(self._accepted / self._n),
             power=_mean(power) if power.size else None,
-            violation_rate=_mean(violated),
-            pool_violation_rate=_mean(self.above),
+            violation_rate=_mean(self._violated),
+            pool_violation_rate=_mean(self._above),
             infeasible_rate=_mean((~some).astype(np.float64)),
+            **self._of_answers(),
         )
+
+    def _of_answers(self) -> dict[str, Estimate]:
+        columns = zip(("shown", "complete", "broken"), zip(*self._answers, strict=True), strict=False)
+        known = {name: [value for value in values if value is not None] for name, values in columns}
+        return {name: _mean(np.array(values)) for name, values in known.items() if values}
 
 
 def _mean(values: NDArray[np.float64]) -> Estimate:
@@ -358,22 +398,34 @@ def _ratio(errors: NDArray[np.float64], accepted: NDArray[np.float64]) -> Estima
     return Estimate(value=value, se=spread / math.sqrt(errors.size) / float(accepted.mean()))
 
 
-def _target(spec: RuleSpec, alpha: float, delta: float | None) -> tuple[Target, dict[str, Any]]:
+def _target(spec: RuleSpec, alpha: float, delta: float | None, cap: int | None = None) -> tuple[Target, dict[str, Any]]:
     """The target of a rule, and the options that it was given."""
     name, given = spec if isinstance(spec, tuple) else (spec, {})
     options = dict(given)
     # A common delta goes to the rules that take one; a rule's own delta comes first.
     own = options.pop("delta", delta if rule_named(name).uses_delta else None)
-    return Target.of(name, alpha=alpha, delta=own, settings=options), options
+    chosen = rule_for("answer" if cap is None else "item", name)
+    settings = options if cap is None else {"cap": cap, **options}
+    return Target.of(chosen, alpha=alpha, delta=own, settings=settings), options
 
 
 def _calibration_part(
-    n: int, n_calibration: int, child: np.random.SeedSequence, members: list[NDArray[np.int64]] | None
+    n: int,
+    n_calibration: int,
+    child: np.random.SeedSequence,
+    members: list[NDArray[np.int64]] | None,
+    *,
+    by_answer: bool = False,
 ) -> NDArray[np.int64]:
-    """Indices of the items to calibrate on. Groups are taken in random order, skipping those that no longer fit."""
+    """Indices of the items to calibrate on. Groups are taken in random order, skipping those that no longer fit.
+
+    Answers with items count once, however many items they have.
+    """
     generator = np.random.default_rng(child)
     if members is None:
         return generator.permutation(n)[:n_calibration]
+    if by_answer:
+        return np.concatenate([members[i] for i in generator.permutation(n)[:n_calibration]])
     parts: list[NDArray[np.int64]] = []
     room = n_calibration
     for i in generator.permutation(len(members)):
@@ -384,14 +436,16 @@ def _calibration_part(
     return np.concatenate(parts)
 
 
-def _members(n: int, groups: Sequence[Hashable], n_calibration: int) -> list[NDArray[np.int64]]:
+def _members(
+    n: int, groups: Sequence[Hashable], n_calibration: int, *, by_answer: bool = False
+) -> list[NDArray[np.int64]]:
     """Items of each group."""
     if len(groups) != n:
         raise UsageError(f"groups has {len(groups)} ids and uncertainty has {n} items. Pass one id an item.")
     places: dict[Hashable, list[int]] = {}
     for index, group in enumerate(groups):
         places.setdefault(group, []).append(index)
-    if min(map(len, places.values())) > n_calibration:
+    if not by_answer and min(map(len, places.values())) > n_calibration:
         raise UsageError(f"every group has more than n_calibration = {n_calibration} items. Raise n_calibration.")
     return [np.array(indices, dtype=np.int64) for indices in places.values()]
 
@@ -432,9 +486,24 @@ _MEANINGS = {
 }
 
 
+OF_ITEMS = ("right", "given", "wrong", "shown", "complete", "broken", "above", "none")
+"""The columns of a table of rules for items."""
+_MEANINGS_OF_ITEMS = {
+    "right": "share of the right items that are kept",
+    "given": "share of the items that are kept",
+    "wrong": "share of the items kept",
+    "shown": "answers of which some item is kept",
+    "complete": "answers of which every item is kept",
+    "broken": "of the answers shown those that keep a wrong item",
+    "above": "splits above alpha on their test part (reads high)",
+    "none": "splits that keep nothing",
+}
+
+
 def meaning(figures: Sequence[str] = tuple(FIGURES)) -> str:
     """The meaning of the columns of a table of rules."""
-    return "; ".join(f"{name}: {_MEANINGS[name]}" for name in figures) + "."
+    meanings = _MEANINGS_OF_ITEMS if figures == OF_ITEMS else _MEANINGS
+    return "; ".join(f"{name}: {meanings[name]}" for name in figures) + "."
 
 
 SHORT = ("wrong", "given", "right", "above", "none")
@@ -445,9 +514,9 @@ def cells(row: EvaluationRow, figures: Sequence[str] = tuple(FIGURES), *, errors
     """The figures of a row as texts, with standard errors behind the sign, and the mark of `few` at its means."""
     shown = []
     for name in figures:
-        value: Estimate | None = getattr(row, FIGURES[name])
+        value: Estimate | None = getattr(row, FIGURES.get(name, name))
         error = "" if value is None or value.se is None or not errors else f"±{100 * value.se:.1f}"
-        mark = few(row.n_feasible) if name in ("wrong", "pooled") else ""
+        mark = few(row.n_feasible) if name in ("wrong", "pooled", "broken") else ""
         shown.append("-" if value is None else f"{100 * value.value:.1f}{error}{mark}")
     return shown
 

@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from guardrail.errors import UsageError
+from guardrail.items.spec import ITEMS
 from guardrail.notebook import as_html, axis, draw_rates, text_table
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, pooled
+from ..data.split import one_per_question
 from ..scoring.apart import refuse_overlap, without_ranked
 from ..scoring.names import stored_key
 from ..scoring.scores import Scored, Units, units_of
@@ -202,7 +204,7 @@ def evaluate_grid(
     """
     cells = []
     for source, key, pool in _pools(pools, estimators, cluster_by_group):
-        for size in sizes or [pool.u.size // 2]:
+        for size in sizes or [pool.n // 2]:
             with shown(key if sizes is None or len(sizes) < 2 else f"{key}, {size}") as progress:
                 evaluation = evaluate(
                     pool.u,
@@ -214,6 +216,7 @@ def evaluate_grid(
                     seed=seed,
                     delta=delta,
                     groups=pool.group,
+                    cap=pool.cap,
                     progress=progress,
                 )
             cells.append(Cell(dataset=source.dataset, model=source.model, estimator=key, evaluation=evaluation))
@@ -229,7 +232,9 @@ def _pools(
             # A trained score looks too good on the questions that it was trained on.
             records = without_ranked(spec, source.records)
             refuse_overlap(spec, records)
-            pool = units_of(records, key, groups=cluster_by_group)
+            if spec.name == ITEMS:  # their answers are split at random, and a question must not be on both sides
+                records = one_per_question(records)
+            pool = units_of(records, key, groups=cluster_by_group, spec=spec)
             need_groups(pool, cluster_by_group)
             yield source, key, pool
 

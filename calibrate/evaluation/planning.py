@@ -5,10 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import Field
 from scipy import special
 
 from guardrail.artifact import CalibrationArtifact
@@ -18,9 +19,10 @@ from guardrail.outcome import CERTIFIED, InfeasibleReason
 from guardrail.types import Frozen
 
 from ..data.progress import Progress, silent
-from ..fitting import DEFAULT_DELTA, Target, rule_named
-from ..rules import PLANNED, Infeasible
-from ..rules.counts import check_share
+from ..fitting import DEFAULT_DELTA, Target, rule_for, rule_named
+from ..rules import PLANNED, Infeasible, Rule, Unit
+from ..rules.counts import check_share, counts
+from ..rules.items import AnswerItems
 from ..scope import POOL_FACTOR, cut_at
 from ..scoring.metrics import auroc
 from .evaluate import Estimate
@@ -30,6 +32,7 @@ __all__ = [
     "RELIABLY",
     "SCOPES",
     "Binormal",
+    "ItemPilot",
     "Needed",
     "Pilot",
     "Plan",
@@ -101,6 +104,8 @@ class Plan(Frozen):
     """The acceptance to reach."""
     populations: Literal["binormal", "pilot"]
     """Kind of simulated population: normal scores, or the scores and error rates of a labelled pilot."""
+    unit: Unit = Field(default="answer", exclude_if=lambda unit: unit == "answer")
+    """What is accepted: answers, or items of answers. Acceptance, accuracy and AUROC are of these; n counts answers."""
     repetitions: int
     """Simulated calibrations at each size."""
     seed: int
@@ -118,10 +123,10 @@ class Plan(Frozen):
                 f"No threshold has an error rate of {self.alpha:g} or less on such a population: a better score or "
                 "model first.",
             )
-        opening = (
-            f"At an error rate of {self.alpha:g} no rule can accept more than {self.oracle_acceptance:.0%} of such "
-            "questions."
-        )
+        most = "accept more than {:.0%} of such questions"
+        if self.unit == "item":
+            most = "keep more than {:.0%} of the items of such answers"
+        opening = f"At an error rate of {self.alpha:g} no rule can {most.format(self.oracle_acceptance)}."
         if self.target_acceptance > self.oracle_acceptance:
             return (
                 f"{opening} The target of {self.target_acceptance:.0%} is above that: raise alpha, lower the target, "
@@ -131,14 +136,15 @@ class Plan(Frozen):
 
     def _in_words(self, needed: Needed) -> str:
         largest = max(row.n for row in self.rows)
-        goal = f"to accept {self.target_acceptance:.0%} or more in {RELIABLY:.0%} of calibrations"
+        verb, labelled = ("accept", "labelled questions") if self.unit == "answer" else ("keep", "labelled answers")
+        goal = f"to {verb} {self.target_acceptance:.0%} or more in {RELIABLY:.0%} of calibrations"
         if needed.n is None:
             near = f" (within simulation error it may take only {needed.low})" if needed.low is not None else ""
-            return f"{needed.rule} needs more than {largest} labelled questions {goal}{near}."
+            return f"{needed.rule} needs more than {largest} {labelled} {goal}{near}."
         if needed.at_most:
-            return f"{needed.rule} needs at most {needed.n} labelled questions {goal}."
+            return f"{needed.rule} needs at most {needed.n} {labelled} {goal}."
         upper = f"more than {largest}" if needed.high is None else f"{needed.high}"
-        about = f"about {needed.n} labelled questions ({needed.low} to {upper} within simulation error)"
+        about = f"about {needed.n} {labelled} ({needed.low} to {upper} within simulation error)"
         return f"{needed.rule} needs {about} {goal}."
 
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
@@ -178,7 +184,7 @@ def plan(
     *,
     accuracy: float | None = None,
     auroc: float | None = None,
-    pilot: Pilot | None = None,
+    pilot: Pilot | ItemPilot | None = None,
     target_acceptance: float | None = None,
     rules: Sequence[str] | None = None,
     sizes: Sequence[int] = DEFAULT_SIZES,
@@ -212,10 +218,10 @@ def plan(
     Raises:
         UsageError: A number outside its range, an unknown rule, or nothing to simulate.
     """
-    rules = PLANNED if rules is None else rules
-    sizes = _checked(sizes, rules, repetitions)
     population = _population(accuracy, auroc, pilot)
-    targets = [_target(rule, alpha, delta) for rule in rules]
+    rules = PLANNED[population.unit] if rules is None else rules
+    sizes = _checked(sizes, rules, repetitions)
+    targets = [_target(rule, alpha, delta, population) for rule in rules]
     ceiling = population.ceiling(alpha)
     target = ceiling / 2.0 if target_acceptance is None else target_acceptance
     if target_acceptance is not None and not 0 < target_acceptance <= 1:
@@ -236,6 +242,7 @@ def plan(
         oracle_acceptance=ceiling,
         target_acceptance=target,
         populations="binormal" if pilot is None else "pilot",
+        unit=population.unit,
         repetitions=repetitions,
         seed=seed,
         rows=rows,
@@ -251,7 +258,9 @@ def _checked(sizes: Sequence[int], rules: Sequence[str], repetitions: int) -> tu
     return tuple(sorted(set(sizes)))
 
 
-def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None) -> Binormal | Pilot:
+def _population(
+    accuracy: float | None, auroc: float | None, pilot: Pilot | ItemPilot | None
+) -> Binormal | Pilot | ItemPilot:
     guessed = accuracy is not None or auroc is not None
     if pilot is not None and not guessed:
         return pilot
@@ -260,13 +269,15 @@ def _population(accuracy: float | None, auroc: float | None, pilot: Pilot | None
     return Binormal(accuracy, auroc)
 
 
-def _target(rule: str, alpha: float, delta: float) -> Target:
+def _target(rule: str, alpha: float, delta: float, population: _Population | None = None) -> Target:
     check_share("delta", delta)
-    return Target.of(rule, alpha=alpha, delta=delta if rule_named(rule).uses_delta else None)
+    chosen = rule_named(rule) if population is None else rule_for(population.unit, rule)
+    settings = {} if population is None else population.settings
+    return Target.of(chosen, alpha=alpha, delta=delta if chosen.uses_delta else None, settings=settings)
 
 
 def _simulate(
-    population: Binormal | Pilot,
+    population: Binormal | Pilot | ItemPilot,
     targets: Sequence[Target],
     sizes: Sequence[int],
     repetitions: int,
@@ -279,14 +290,15 @@ def _simulate(
     for repetition, child in enumerate(np.random.SeedSequence(seed).spawn(repetitions)):
         # One draw for all sizes: smaller sets are the first of the largest, so sizes and rules differ by themselves
         # alone.
-        u, e = population.draw(np.random.default_rng(child), sizes[-1])
+        u, e, question = population.rows(np.random.default_rng(child), sizes[-1])
         for s, n in enumerate(sizes):
-            order = np.argsort(u[:n])  # once for all rules
+            rows = np.flatnonzero(question < n)
+            order = rows[np.argsort(u[rows])]  # once for all rules
             for r, target in enumerate(targets):
-                result = target.choose(u[order], e[order])
+                result = target.choose(u[order], e[order], question[order].tolist())
                 if not isinstance(result, Infeasible):
                     acceptances[r, s, repetition] = population.acceptance(result.threshold)
-                    rate[r, s, repetition] = population.scer(result.threshold)
+                    rate[r, s, repetition] = population.risk(target.rule, result.threshold)
         progress(repetition + 1, repetitions)
     return acceptances, rate
 
@@ -401,8 +413,35 @@ def _rounded(n: int) -> int:
 # wrong ones N(gap, 1) with ``gap = sqrt(2) Phi^-1(AUROC)``. With AUROC above .5 the error rate grows with acceptance.
 
 
+class _Population:
+    """A population of whole answers; `ItemPilot` is one of answers with items."""
+
+    unit: ClassVar[Unit] = "answer"
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Settings that its rules need."""
+        return {}
+
+    def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
+        """Independent items: uncertainties and errors."""
+        raise NotImplementedError
+
+    def rows(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.int64]]:
+        """Uncertainty and error of each row, and the number of its question below n."""
+        return *self.draw(rng, n), np.arange(n)
+
+    def scer(self, threshold: float) -> float:
+        """P(wrong | u <= threshold)."""
+        raise NotImplementedError
+
+    def risk(self, rule: Rule, threshold: float) -> float:
+        """What a rule bounds, at a threshold."""
+        return self.scer(threshold)
+
+
 @dataclass(frozen=True, slots=True)
-class Binormal:
+class Binormal(_Population):
     """A binormal population.
 
     Attributes:
@@ -481,7 +520,7 @@ class Binormal:
 
 
 @dataclass(frozen=True, slots=True)
-class Pilot:
+class Pilot(_Population):
     """Labelled questions as a population: their scores, ties included, and errors by `error_probabilities`.
 
     Attributes:
@@ -536,6 +575,52 @@ class Pilot:
     def ceiling(self, alpha: float) -> float:
         """The largest acceptance with an error rate of at most alpha; 0 if nothing can be accepted."""
         return max((self.acceptance(t) for t in np.unique(self.scores) if self.scer(t) <= alpha), default=0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class ItemPilot(_Population):
+    """Labelled answers with items as a population: new answers are drawn from them with all their items.
+
+    Attributes:
+        items: Their items.
+    """
+
+    unit: ClassVar[Unit] = "item"
+    items: AnswerItems
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The cap of the items."""
+        return {"cap": self.items.cap}
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right items."""
+        return 1.0 - float(self.items.wrong.mean())
+
+    @property
+    def auroc(self) -> float:
+        """P(a wrong item is less certain than a right one) of the measured items, ties counting half."""
+        return counts(self.items.uncertainty, self.items.wrong).auroc or 0.0
+
+    def rows(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.int64]]:
+        """As of whole answers, with a row an item."""
+        some = self.items.take(rng.integers(0, self.items.n, n))
+        return some.uncertainty, some.wrong.astype(np.int8), some.answer
+
+    def acceptance(self, threshold: float) -> float:
+        """Share of items kept."""
+        return float(self.items.kept(threshold).mean())
+
+    def risk(self, rule: Rule, threshold: float) -> float:
+        """What the rule bounds on the pilot."""
+        return rule.risk_of(*self.items.counts(threshold)) or 0.0
+
+    def ceiling(self, alpha: float) -> float:
+        """The largest share of items kept of which at most alpha are wrong; 0 if nothing can be kept."""
+        at = counts(self.items.uncertainty, self.items.wrong)
+        good = at.k[at.e <= alpha * at.k]
+        return float(good.max(initial=0)) / at.n
 
 
 # -- Which part of the scores to label ---------------------------------------------------------------------------------

@@ -1,7 +1,6 @@
-"""Calibration of a gate on the items of answers: which fields to keep, with a certificate.
+"""The items of recorded answers: the fields of their JSON, measured and labelled.
 
-``rules`` has the promises, as calls of `calibrate.rules`; ``answers`` measures and labels records, and packs them for
-the rules; ``fit`` makes the section of an artifact; ``evaluate`` and ``audit`` test it on other answers; ``figures``
-counts what a threshold keeps, ``words`` and ``page`` show it; ``records`` has these steps as methods; ``documents``
-reads JSON documents of other tools.
+``answers`` splits, measures and labels records; ``figures`` counts what a threshold keeps, by field; ``documents``
+reads JSON documents of other tools. An item is then a row with a score and a label as a whole answer is, and its answer
+is its group (`calibrate.rules.items`): fits, audits, evaluations, plans and reports read both alike.
 """

@@ -22,15 +22,13 @@ from guardrail.specs import CorrectnessSpec
 from guardrail.types import Bindings, Missing, Uncertainty
 from guardrail.uncertainty import unmet_needs
 
-from ..data.item_columns import ItemColumns, lists_of
 from ..data.progress import Progress, silent
 from ..data.questions import read_rows
 from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
-from ..data.table import RecordTable, table_of
-from .rules import AnswerItems, check_cap
+from ..rules.items import check_cap
 
-__all__ = ["LabelledItems", "cap_of_counts", "label_items", "labelled_items", "labels_by_hand", "labels_of_file"]
+__all__ = ["cap_of_counts", "label_items", "labels_by_hand", "labels_of_file"]
 __all__ += ["measure_file", "measure_records", "needs_label", "spec_of_answers", "stored_spec"]
 
 REFERENCE = "item_reference"
@@ -345,83 +343,3 @@ def _by_hand(record: Record, given: Mapping[str, Any] | None, name: str) -> Item
 def needs_label(item: Item, cut: float | None) -> bool:
     """Whether a person is asked about an item: not above a cut, nor unmeasured, which no threshold keeps."""
     return cut is None or (item.uncertainty is not None and item.uncertainty <= cut)
-
-
-# -- What the rules read -----------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True, slots=True)
-class LabelledItems:
-    """The labelled answers of a file, as the rules read them.
-
-    Attributes:
-        records: The labelled and measured answers, in order.
-        columns: Their stored items, with paths and references.
-        items: Their items as the gate compares them.
-        spec: The way they were measured.
-        correctness: The rule of the labels.
-        n_records: Records looked at.
-        n_unmeasured: Answers that could not be measured. They abstain, and are not among ``records``.
-        n_unlabelled: Measured answers without labels.
-    """
-
-    records: RecordTable
-    columns: ItemColumns
-    items: AnswerItems
-    spec: ItemsSpec
-    correctness: CorrectnessSpec
-    n_records: int
-    n_unmeasured: int
-    n_unlabelled: int
-
-    @classmethod
-    def of(cls, used: RecordTable, spec: ItemsSpec, correctness: CorrectnessSpec) -> LabelledItems:
-        """The labelled answers among these records.
-
-        Raises:
-            UsageError: No answer has both items and labels.
-        """
-        everything = used.items()
-        labelled = everything.labelled
-        if not labelled.any():
-            raise UsageError("no record has both items and their labels. Run: calibrate label RECORDS --items")
-        own, columns = used.take(labelled), everything.take(labelled)
-        # 1 is a right item, and all else, also an undecided one, is wrong.
-        wrong = lists_of(columns.labels, columns.right != 1)
-        return cls(
-            records=own,
-            columns=columns,
-            items=AnswerItems.of(lists_of(columns.size, columns.uncertainty), wrong, cap=spec.cap, ids=list(own.ids)),
-            spec=spec,
-            correctness=correctness,
-            n_records=len(used),
-            n_unmeasured=int((~everything.measured).sum()),
-            n_unlabelled=int((everything.measured & ~labelled).sum()),
-        )
-
-    @property
-    def n_undecided(self) -> int:
-        """Items that nobody decided; they count as wrong."""
-        return int((self.columns.right < 0).sum())
-
-
-def labelled_items(
-    file: RecordFile, records: Sequence[Record] | None = None, *, cap: int | None = None
-) -> LabelledItems:
-    """The labelled answers of a file with their items.
-
-    Args:
-        file: Records with items and labels.
-        records: These of its records only; default: all.
-        cap: Another cap than that of the items.
-
-    Raises:
-        UsageError: The file has no items, no labels of items, or no answer with both.
-    """
-    spec = stored_spec(file)
-    if file.header.item_correctness is None:
-        raise UsageError(f"the items of {file.path} have no labels. Run: calibrate label {file.typed} --items")
-    if cap is not None:
-        check_cap(cap)
-        spec = spec.model_copy(update={"cap": cap})
-    return LabelledItems.of(table_of(file.records if records is None else records), spec, file.header.item_correctness)

@@ -1,22 +1,25 @@
-"""What a gate of items does on labelled answers: counts by answer, by field path, and along thresholds."""
+"""What a gate of items does on labelled answers: counts by answer and by field path, and what is bound to it."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from guardrail.items.spec import ItemFigures
+from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import share_of
+from guardrail.items.spec import ItemFigures, ItemScores, ItemsSpec
+from guardrail.notebook import percent
 
 from ..data.item_columns import ItemColumns
+from ..rules import RULES
 from ..rules.certificate import interval
-from ..rules.counts import Floats
-from .rules import AnswerItems
+from ..rules.items import AnswerItems
 
-__all__ = ["PathRow", "curve", "item_figures", "path_rows"]
+__all__ = ["PathRow", "item_facts", "item_figures", "path_rows", "path_warnings", "paths_table"]
 
 
 def item_figures(items: AnswerItems, threshold: float | None, columns: ItemColumns | None = None) -> ItemFigures:
@@ -44,17 +47,12 @@ def item_figures(items: AnswerItems, threshold: float | None, columns: ItemColum
     )
 
 
-def _kept(items: AnswerItems, threshold: float | None) -> NDArray[np.bool_]:
-    limit = -np.inf if threshold is None else threshold
-    return np.asarray(np.isfinite(items.uncertainty) & (items.uncertainty <= limit))
-
-
 def _recall(items: AnswerItems, threshold: float | None, columns: ItemColumns) -> dict[str, Any]:
     """Fields of references that kept right items match, over all fields of references; unit of the interval: answer."""
     size = columns.reference.astype(np.float64)
     if (size < 0).any() or not size.sum():
         return {}
-    right = _kept(items, threshold) & (items.wrong == 0) & ~columns.absent
+    right = items.kept(threshold) & (items.wrong == 0) & ~columns.absent
     matched = np.bincount(items.answer, weights=right, minlength=items.n)
     share = matched.sum() / size.sum()
     # A ratio of means: its linear part is (M_i - share R_i) / mean R.
@@ -79,7 +77,7 @@ class PathRow:
 
 def path_rows(items: AnswerItems, threshold: float | None, columns: ItemColumns) -> list[PathRow]:
     """Counts by field path, in the order in which the paths first occur."""
-    kept, wrong = _kept(items, threshold), items.wrong == 1
+    kept, wrong = items.kept(threshold), items.wrong == 1
     number: dict[str, int] = {}
     row_of = np.array([number.setdefault(_pattern(path), len(number)) for path in columns.paths], dtype=np.int64)
     row = row_of[columns.path]
@@ -101,12 +99,39 @@ def _pattern(path: str) -> str:
     return "/".join("*" if step.isdigit() else step for step in path.split("/")) or "(the whole answer)"
 
 
-def curve(items: AnswerItems, most: int = 200) -> tuple[Floats, Floats]:
-    """The share of items kept, and of wrong ones among these, at each score that occurs; at most so many points."""
-    scores = items.scores
-    if scores.size > most:
-        scores = scores[np.unique(np.linspace(0, scores.size - 1, most).astype(int))]
-    order = np.argsort(items.uncertainty, kind="stable")
-    wrong = np.cumsum(items.wrong[order])
-    K = np.searchsorted(items.uncertainty[order], scores, side="right")
-    return K / items.wrong.size, wrong[K - 1] / K
+def path_warnings(artifact: CalibrationArtifact, rows: Sequence[PathRow]) -> list[str]:
+    """Sentences about fields that err more than the target, where the promise is about all fields together."""
+    if RULES[artifact.outcome.rule].population != "items":
+        return []
+    return [
+        f"Of the kept values of {row.path}, {percent(row.kept_wrong / row.kept)} are wrong: the promise is about all "
+        "items together. If this field decides alone, calibrate it alone."
+        for row in rows
+        if row.kept and interval(row.kept_wrong, row.kept)[0] > artifact.alpha
+    ]
+
+
+def paths_table(rows: Sequence[PathRow]) -> list[tuple[str, ...]]:
+    """Rows of path, items, wrong, kept and wrong among kept, as texts."""
+    return [
+        (
+            row.path,
+            str(row.items),
+            *(share_of(k, n) for k, n in ((row.wrong, row.items), (row.kept, row.items), (row.kept_wrong, row.kept))),
+        )
+        for row in rows
+    ]
+
+
+def item_facts(artifact: CalibrationArtifact) -> list[tuple[str, str]]:
+    """Facts about the items that a gate is bound to, as name and value; none for a gate of whole answers."""
+    if not isinstance(artifact.calibration, ItemScores):
+        return []
+    spec, values = ItemsSpec.of(artifact.estimator), artifact.calibration.uncertainty
+    named = {"judges": [*spec.judges], "key fields": [*spec.keys], "optional fields": [*spec.optional]}
+    return [
+        ("items", f"at most {spec.cap} kept of an answer; version {spec.version} of splitting and support"),
+        *((name, ", ".join(paths)) for name, paths in named.items() if paths),
+        ("items not measured", f"{sum(value is None for value in values)} of {len(values)}, held back"),
+        ("undecided labels", f"{artifact.data.n_undecided}, counted as wrong"),
+    ]

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import CALLS, Nouns
+from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, nouns_of
 from guardrail.judges import distinct_answers
 from guardrail.notebook import percent
 from guardrail.outcome import CERTIFIED
@@ -85,6 +85,8 @@ class Card:
 
 def headings(nouns: Nouns) -> tuple[str, str, str]:
     """What the figures at the top of the report are."""
+    if nouns is ITEMS_OF_ANSWERS:
+        return ("answers that show something", "of these keep a wrong item", "have a wrong item")
     return (
         "let through" if nouns is CALLS else "answered by the model",
         f"wrong among those {nouns.many}",
@@ -129,9 +131,12 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
     else:
         shown = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
         listed = [*map(_rule, shown), without]
+    accepted, right = nouns_of(artifact).accepted, "right answers given"
+    if nouns_of(artifact) is ITEMS_OF_ANSWERS:
+        right = "right items kept"
     return Table(
         heads=(
-            *("rule", "answered", "wrong among answered", "right answers given"),
+            *("rule", accepted, f"wrong among {accepted}", right),
             *("splits over target, test part (reads high)", "splits over target, all questions (reads low)"),
             *("splits without an answer", "promise"),
         ),

@@ -64,7 +64,7 @@ def risk_coverage(
         nouns: What was scored.
         name: Prefix of the ids in the SVG; unique on a page.
     """
-    accepted = f"{nouns.asked} {nouns.accepted}"
+    accepted = f"{nouns.counted} {nouns.accepted}"
     curve = risk_coverage_curve(items.uncertainty, items.error)
     low, high = _band(curve.coverage, curve.risk, items.error.size)
     at = np.linspace(0, curve.coverage.size - 1, low.size).round().astype(int)
@@ -81,14 +81,15 @@ def risk_coverage(
         if test is not None and other is not None:
             x, y = _thinned(other)
             axes.plot(x, y, color=colour.green, lw=1.8, ls=(0, (5, 2)), label="test")
-            ends = _on_test(outcome, test)
+            ends = _ends(outcome, test)
             if ends is not None:
                 axes.plot(
                     *ends, "s", ms=9, mfc=colour.paper, mec=colour.green, mew=2, label="in use, on test", zorder=6
                 )
         target = f"target {100 * outcome.alpha:g} %"
         axes.axhline(100 * outcome.alpha, color=colour.red, lw=1.6, ls=(0, (2, 2)), label=target)
-        _mark(axes, colour, outcome, items.error.size)
+        if (used := _ends(outcome, items)) is not None:
+            _mark(axes, colour, *used)
         settled = curve.risk[curve.coverage >= 0.2]  # where a score misleads, the curve comes down from above
         top = max(1.8 * outcome.alpha, 1.3 * float(items.error.mean()), 1.05 * float(settled.max()), 0.05)
         if test is not None:
@@ -124,20 +125,20 @@ def score_histogram(
         down, _ = np.histogram(wrong, bins=edges)
         width, left = np.diff(edges), edges[:-1]
         look = {"align": "edge", "edgecolor": colour.paper, "lw": 0.8}
-        axes.bar(left, up, width, color=colour.blue, label=f"right {nouns.many} (up)", **look)
-        axes.bar(left, -down, width, color=colour.red, hatch="///", label=f"wrong {nouns.many} (down)", **look)
+        axes.bar(left, up, width, color=colour.blue, label=f"right {nouns.labelled} (up)", **look)
+        axes.bar(left, -down, width, color=colour.red, hatch="///", label=f"wrong {nouns.labelled} (down)", **look)
         axes.axhline(0, color=colour.ink, lw=0.8)
         axes.margins(x=0)
         axes.set(xlim=(edges[0], edges[-1]))
         if threshold is not None:
             _cut(axes, colour, _line(threshold, edges, discrete=discrete))
         shown = "" if unit == "probability" else f", {unit}"
-        axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel=nouns.asked)
+        axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel=nouns.counted)
         axes.tick_params(axis="x", pad=7)  # or the first may touch the lowest number of questions
         _legend(axes, colour)
         axes.yaxis.set_major_formatter(lambda value, _: f"{abs(value):g}")
 
-    return render(draw, name, f"Scores of right and of wrong {nouns.many}")
+    return render(draw, name, f"Scores of right and of wrong {nouns.labelled}")
 
 
 def _thinned(curve: RiskCoverage) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -167,8 +168,8 @@ def _cut(axes: Any, colour: Palette, at: float) -> None:
         axes.annotate("abstains \u2192", (at, 1), xytext=(6, 3), **common)
 
 
-def _on_test(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float] | None:
-    """Share answered and error rate of the threshold on the test items, in %; None where nothing is answered."""
+def _ends(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float] | None:
+    """Share accepted and error rate of the threshold on items, in %; None where nothing is accepted."""
     if not isinstance(outcome, Feasible):
         return None
     accepted = accepts(test.uncertainty, outcome.threshold)
@@ -194,12 +195,10 @@ def _edges(scores: NDArray[np.float64], *, discrete: bool) -> NDArray[np.float64
     return edges
 
 
-def _mark(axes: Any, colour: Palette, outcome: Feasible | Infeasible, n: int) -> None:
+def _mark(axes: Any, colour: Palette, x: float, y: float) -> None:
     """Mark where the threshold in use ends, with a line down to the share it answers."""
-    if isinstance(outcome, Feasible):
-        x, y = 100 * outcome.n_accepted / n, 100 * outcome.error_rate
-        axes.plot([x, x], [0, y], color=colour.ink, lw=1, ls=(0, (1, 2)))
-        axes.plot([x], [y], "o", ms=8, color=colour.ink, ls="", label="threshold in use", zorder=5, clip_on=False)
+    axes.plot([x, x], [0, y], color=colour.ink, lw=1, ls=(0, (1, 2)))
+    axes.plot([x], [y], "o", ms=8, color=colour.ink, ls="", label="threshold in use", zorder=5, clip_on=False)
 
 
 def _legend(axes: Any, colour: Palette) -> None:

@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import caveats, confidence, guarantee, nouns_of, summary, unguardable, warning
+from guardrail.artifact import CalibrationArtifact, CalibrationScores
+from guardrail.describe import caveats, confidence, figures_lines, guarantee, nouns_of, summary, unguardable, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
-from guardrail.outcome import CERTIFIED
+from guardrail.items.spec import ITEMS, ItemScores
 
 from ..data.progress import Progress, silent
 from ..data.records import Record
@@ -25,8 +25,8 @@ from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import judge_to_look_at, merged, missed, suspicious
 from ..pipeline import at_calibration, calibration_part, without
-from ..rules import RULES, compared_rules
-from ..scoring.scores import arrays, labels_of, taken, units_of, values_of
+from ..rules import PLANNED, RULES, compared_rules
+from ..scoring.scores import scored_by, taken, units_of
 from . import sentences
 from .content import (
     Part,
@@ -41,6 +41,7 @@ from .content import (
     score_table,
 )
 from .figures import Figure, Items, across_alpha, risk_coverage, score_histogram
+from .items import item_sections
 
 __all__ = ["Parts", "compare_rules", "parts_of", "sweep", "write_report"]
 
@@ -60,15 +61,16 @@ def compare_rules(
 
     Give it the calibration records only: a test part may be of another kind, and is never mixed with them.
     """
-    pool = units_of(records, estimator, groups=artifact.calibration.group is not None)
+    pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
     return evaluate(
         pool.u,
         pool.wrong,
         rules=_compared(artifact),
         alphas=[artifact.alpha],
-        n_calibration=pool.u.size // 2,
+        n_calibration=pool.n // 2,
         splits=splits,
         groups=pool.group,
+        cap=pool.cap,
         progress=progress,
     )
 
@@ -78,15 +80,17 @@ def _compared(artifact: CalibrationArtifact) -> list[RuleSpec]:
     if own not in RULES:
         return list(compared_rules())
     spec: RuleSpec = own if delta is None else (own, {"delta": delta})
-    return [spec, *(name for name in compared_rules() if name != own)]
+    return [spec, *(name for name in compared_rules(RULES[own].unit) if name != own)]
 
 
 def sweep(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, evaluation: Evaluation
 ) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
-    pool = units_of(records, estimator, groups=evaluation.grouped)
-    names = [name for name in (artifact.outcome.rule, CERTIFIED) if name in RULES]
+    pool = units_of(records, estimator, groups=evaluation.grouped, spec=artifact.estimator)
+    own = RULES.get(artifact.outcome.rule)
+    names = [artifact.outcome.rule, PLANNED["answer" if own is None else own.unit][0]]
+    names = [name for name in names if name in RULES]
     alphas = sorted({round(artifact.alpha * factor, 6) for factor in FACTORS} | {artifact.alpha})
     return evaluate(
         pool.u,
@@ -97,6 +101,7 @@ def sweep(
         splits=evaluation.splits,
         seed=evaluation.seed,
         groups=pool.group,
+        cap=pool.cap,
     )
 
 
@@ -168,7 +173,7 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "good": artifact.outcome.n_accepted > 0,
         "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns_of(artifact)),
         "nouns": nouns_of(artifact),
-        "lines": summary(artifact),
+        "lines": (*summary(artifact), *figures_lines(artifact.items, artifact.outcome.rule)),
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),
         "test": test,
@@ -194,6 +199,7 @@ def _tables(
     merges = merged(fitted, judge_to_look_at(artifact.estimator.judge))
     ranking = _ranking(artifact, fitted)
     return {
+        "items": None if artifact.items is None else item_sections(artifact, parts),
         "headline": headline(parts, nouns_of(artifact)),
         "heads": headings(nouns_of(artifact)),
         "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
@@ -246,7 +252,7 @@ def parts_of(
     """
     _require_scores(artifact, records, estimator)
     fitted, others = calibration_part(artifact, records, estimator)
-    others = without(taken(others, labels_of(others) >= 0), test)
+    others = without(taken(others, others.labelled(estimator)), test)
     if test:
         return Parts(fitted, test, len(others))
     return Parts(fitted, others)
@@ -255,8 +261,11 @@ def parts_of(
 def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], estimator: str) -> None:
     """Check that records hold every score of the artifact, with its label."""
     calibration = artifact.calibration
-    wanted = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
-    there = Counter(zip(values_of(records, estimator).tolist(), (1 - labels_of(records)).tolist(), strict=True))
+    wanted: Counter[tuple[float | None, int]] = Counter(zip(calibration.uncertainty, calibration.error, strict=True))
+    there: Counter[tuple[float | None, int]] = Counter()
+    if usable := taken(records, table_of(records).usable(estimator)):
+        scored = scored_by(usable, estimator, artifact.estimator).stored(clusters=False)
+        there.update(zip(scored.uncertainty, scored.error, strict=True))
     if missing := (wanted - there).total():
         raise UsageError(
             f"{missing} of the {len(calibration.error)} scores in the artifact are not among these records (by "
@@ -266,32 +275,35 @@ def _require_scores(artifact: CalibrationArtifact, records: Sequence[Record], es
 
 def _ranking(artifact: CalibrationArtifact, records: Sequence[Record]) -> Sequence[Ranked]:
     """Rank the estimators with scores on the calibration records; empty with fewer than two."""
-    keys = sorted(table_of(records).score_keys())
-    if len(keys) < 2:
+    keys = sorted(table_of(records).score_keys() - {ITEMS})
+    if len(keys) < 2 or artifact.items is not None:
         return ()
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
     return rank_estimators(records, keys, groups=groups)
 
 
 def _figures(artifact: CalibrationArtifact, test: Sequence[Record] | None, estimator: str) -> dict[str, Figure]:
-    scores = artifact.calibration
-    items = Items(np.array(scores.uncertainty), np.array(scores.error))
-    other = None
-    if test:
-        pool = arrays(test, estimator)
-        other = Items(pool.uncertainty, pool.error)
-    spec = artifact.estimator
+    items = _measured(artifact.calibration)
+    other = _measured(scored_by(test, estimator, artifact.estimator).stored(clusters=False)) if test else None
+    score, threshold, nouns = artifact.estimator, artifact.threshold, nouns_of(artifact)
     return {
-        "risk-coverage": risk_coverage(items, artifact.outcome, other, nouns=nouns_of(artifact)),
-        "scores": score_histogram(items, artifact.threshold, spec.unit, nouns=nouns_of(artifact)),
+        "risk-coverage": risk_coverage(items, artifact.outcome, other, nouns=nouns),
+        "scores": score_histogram(items, threshold, score.unit, nouns=nouns),
     }
+
+
+def _measured(scores: CalibrationScores | ItemScores) -> Items:
+    """The scores of a figure; what could not be measured is in none."""
+    values = np.array(scores.uncertainty, dtype=np.float64)  # None becomes NaN
+    known = np.isfinite(values)
+    return Items(values[known], np.array(scores.error)[known])
 
 
 def _other_targets(
     artifact: CalibrationArtifact, fitted: Sequence[Record], estimator: str, evaluation: Evaluation
 ) -> Figure:
     """The figure of results at other targets, on the calibration records."""
-    n = units_of(fitted, estimator).u.size
+    n = units_of(fitted, estimator, spec=artifact.estimator).n
     if n != evaluation.n:
         raise UsageError(
             f"the evaluation is of {evaluation.n} questions, and there are {n} calibration records: a report mixes "

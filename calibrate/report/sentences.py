@@ -14,11 +14,13 @@ from guardrail.describe import (
     ANSWERS,
     CALLS,
     FRESH_LABELS,
+    ITEMS_OF_ANSWERS,
     USEFUL_AUROC,
     Nouns,
     answer_if,
     asked,
     confidence,
+    figures_lines,
     guarantee,
     nouns_of,
     remedy,
@@ -39,7 +41,7 @@ from ..data.split import Dependence
 from ..evaluation.audit import DIFFERENT, Audit, PromiseTest
 from ..evaluation.label_checks import Suspicious
 from ..evaluation.planning import labels_needed
-from ..items.words import item_facts, items_summary
+from ..items.figures import item_facts
 from ..pipeline import GateCounts
 from ..rules import certifies
 from ..scoring.metrics import AurocInterval, auroc_interval
@@ -171,7 +173,7 @@ def verdict_text(
     tested = () if test is None else (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
     return VerdictText(
         verdict=standing(artifact, test),
-        lines=items_summary(artifact) if artifact.kind == "items" else summary(artifact, _needed(artifact)),
+        lines=(*summary(artifact, _needed(artifact)), *figures_lines(artifact.items, artifact.outcome.rule)),
         fits=fits_line(artifact),
         tested=tested,
         warnings=tuple(warnings(artifact, records, unread, doubtful, dependent, undecided)),
@@ -279,10 +281,13 @@ def undecided_answers(
     undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
     if not undecided:
         return None
-    many = nouns_of(artifact).many
+    many = nouns_of(artifact).labelled
     without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
-    commands = _for_each(records, "calibrate label {} --undecided --interactive")
-    way = f": {commands} (or --judge-model MODEL in place of --interactive), then fit again."
+    if nouns_of(artifact) is ITEMS_OF_ANSWERS:
+        way = f": {_for_each(records, 'calibrate label {} --items --interactive')}, then fit again."
+    else:
+        commands = _for_each(records, "calibrate label {} --undecided --interactive")
+        way = f": {commands} (or --judge-model MODEL in place of --interactive), then fit again."
     start = (
         f"{undecided} of {n} {many} are undecided and count as wrong: {percent(wrong / n)} of the {many} are wrong "
         f"with them, {without} without."
@@ -293,7 +298,10 @@ def undecided_answers(
 
 
 def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
-    """Results of the gate on questions kept out of the fit, in one sentence."""
+    """Results of the gate on questions kept out of the fit, in one sentence; with items in a few."""
+    if counts.items is not None:
+        lines = figures_lines(counts.items, artifact.outcome.rule)
+        return f"On {counts.n_asked} questions kept out of the fit: {' '.join(lines)}"
     nouns, share = nouns_of(artifact), _share(counts.acceptance)
     does = f"the gate lets {share} through" if nouns is CALLS else f"the model answers {share}"
     start = f"On {counts.n_asked} {nouns.asked} kept out of the fit {does}"
@@ -308,7 +316,7 @@ def facts(artifact: CalibrationArtifact) -> list[Row]:
     """The facts that the artifact binds, as labelled rows."""
     outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
     judge, similarity, nouns = artifact.estimator.judge, artifact.estimator.similarity, nouns_of(artifact)
-    n, of = len(artifact.calibration.error), outcome.scope
+    n, of = artifact.calibration.n, outcome.scope
     rows = [
         ("model", _identity(artifact)),
         ("asked", _plan(artifact)),
@@ -524,7 +532,7 @@ def second_look(suspicious: Suspicious, report: str = "") -> str | None:
 def audited(audit: PromiseTest, nouns: Nouns = ANSWERS) -> list[str]:
     """The verdict of an audit in words, and the likely cause of a refutation, a paragraph each."""
     target = percent(audit.target)
-    if not audit.n:
+    if audit.rate is None:
         return [f"No accepted {nouns.one} has a label, so nothing can be said about a rate of {target}."]
     counts = _seen(audit, nouns)
     if audit.verdict == "refuted":
@@ -536,16 +544,28 @@ def audited(audit: PromiseTest, nouns: Nouns = ANSWERS) -> list[str]:
             f"{counts} The error rate is at most {percent(audit.upper or 0.0)} with {sure} confidence "
             f"(target {target})."
         ]
-    more = "No number of further labels would decide it: the rate lies on the target."
-    if audit.needed is not None:
+    more = "More labels would decide it."
+    if audit.rate == audit.target:
+        more = "No number of further labels would decide it: the rate lies on the target."
+    elif audit.needed is not None:
         more = f"At the present rate, about {audit.needed:,} more labels would decide it."
     return [f"{counts} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
 
 
+_SEEN = {
+    "wrong_share": "{e} of {n} labelled items that are kept were wrong",
+    "wrong_share_per_answer": "Of the {n} labelled items that are kept {e} were wrong; the mean over answers counts",
+    "clean_shown": "{e} of {n} labelled answers that show something keep a wrong item",
+    "clean_answers": "{e} of {n} labelled answers keep a wrong item",
+}
+"""What a promise about items counts, by its rule."""
+
+
 def _seen(audit: PromiseTest, nouns: Nouns) -> str:
     kind = f"accepted {nouns.many}" if audit.population == "accepted" else nouns.asked
-    rate = percent(audit.n_errors / audit.n)
-    return f"{audit.n_errors} of {audit.n} labelled {kind} were wrong ({rate}; target {percent(audit.target)})."
+    seen = _SEEN.get(audit.rule) if isinstance(audit, Audit) else None
+    counted = (seen or f"{{e}} of {{n}} labelled {kind} were wrong").format(e=audit.n_errors, n=audit.n)
+    return f"{counted} ({percent(audit.rate)}; target {percent(audit.target)})."
 
 
 def _unlikely(audit: PromiseTest) -> str:
@@ -592,7 +612,7 @@ def _cause(audit: Audit, nouns: Nouns) -> str:
     """The most likely cause of a refutation."""
     asked_for = nouns.asked
     here, there = (percent(_base_error(counts)) for counts in (audit.held_out, audit.at_calibration))
-    base = f"{here} of all {nouns.many} are wrong, {there} at calibration"
+    base = f"{here} of all {nouns.many} {nouns.wrong}, {there} at calibration"
     if audit.cause == "questions":
         shift, what = audit.shift, "uncertainty"
         p = shift.ks_p

@@ -14,6 +14,7 @@ labels that are not 0 or 1, and probabilities outside (0, 1) raise `guardrail.er
     certificate.py  certified, smallest, and their parts: tail, start, walk; Clopper and Pearson's bounds
     plug_in.py      the base paper's acrc, its baselines fixed_quantile, empirical, lec, hoeffding, clopper_pearson
     capital.py      certified_groups: groups of items, and everything else that is not one right or wrong answer
+    items.py        wrong_share, wrong_share_per_answer, clean_shown, clean_answers: items of answers, a row each
     count.py        crc_joint, and other losses that only grow with the threshold
 
 Policies of several models are in `calibrate.cascade`, labels by people and a judge in `calibrate.prediction_powered`.
@@ -24,16 +25,19 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, TypeAlias
 
 from .capital import certified_groups
 from .certificate import certified, smallest
 from .count import crc_joint
-from .counts import Feasible, Infeasible, Result
+from .counts import Feasible, Infeasible, Ints, Result
+from .items import clean_answers, clean_shown, wrong_share, wrong_share_per_answer
 from .plug_in import acrc, clopper_pearson, empirical, fixed_quantile, hoeffding, lec
 
 __all__ = ["PLANNED", "RULES", "Feasible", "Infeasible", "Result", "Rule", "certified", "certifies", "compared_rules"]
-__all__ += ["smallest"]
+__all__ += ["Unit", "smallest"]
+
+Unit: TypeAlias = Literal["answer", "item"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,10 @@ class Rule:
         certifies: Whether the error rate among accepted answers is at most alpha with probability 1 - delta, at
             finite n.
         uses_delta: Whether delta plays a part.
-        population: What alpha is a share of: accepted answers, or all questions.
+        population: What alpha is a share of: accepted answers, all questions, or items that are kept.
+        unit: What is accepted by itself: an answer, or an item of one, whose ``group`` is its answer.
+        risk: What alpha bounds, from K accepted and W wrong among them of each answer, shape (n,) with a positive K
+            somewhere; None: the sum of W over the sum of K.
     """
 
     name: str
@@ -57,7 +64,15 @@ class Rule:
     promise: str = "see its documentation"
     certifies: bool = False
     uses_delta: bool = False
-    population: Literal["accepted", "all"] = "accepted"
+    population: Literal["accepted", "all", "items"] = "accepted"
+    unit: Unit = "answer"
+    risk: Callable[[Ints, Ints], float] | None = None
+
+    def risk_of(self, accepted: Ints, wrong: Ints) -> float | None:
+        """The risk that alpha bounds, on answers with so many accepted and wrong ones; None if nothing is accepted."""
+        if not accepted.any():
+            return None
+        return float(wrong.sum() / accepted.sum()) if self.risk is None else float(self.risk(accepted, wrong))
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -75,6 +90,7 @@ class Rule:
         return {name: each for name, each in parameters.items() if each.kind is each.KEYWORD_ONLY}
 
 
+_OF_ITEMS: Final[dict[str, Any]] = {"unit": "item", "certifies": True, "uses_delta": True}
 _RULES = (
     Rule("certified", certified, "certificate", certifies=True, uses_delta=True),
     Rule("acrc", acrc, "in the limit, on average"),
@@ -85,13 +101,37 @@ _RULES = (
     Rule("lec", lec, "none in finite samples"),
     Rule("crc_joint", crc_joint, "of all questions, on average", population="all"),
     Rule("certified_groups", certified_groups, "certificate, of groups", certifies=True, uses_delta=True),
+    Rule("wrong_share", wrong_share, "certificate, of items", population="items", **_OF_ITEMS),
+    Rule(
+        "wrong_share_per_answer",
+        wrong_share_per_answer,
+        "certificate, of the items of an answer",
+        population="items",
+        risk=lambda K, W: float((W[K > 0] / K[K > 0]).mean()),
+        **_OF_ITEMS,
+    ),
+    Rule(
+        "clean_shown",
+        clean_shown,
+        "certificate, of answers that show an item",
+        risk=lambda K, W: float((W[K > 0] > 0).mean()),
+        **_OF_ITEMS,
+    ),
+    Rule(
+        "clean_answers",
+        clean_answers,
+        "certificate, of all answers",
+        population="all",
+        risk=lambda K, W: float((W > 0).mean()),
+        **_OF_ITEMS,
+    ),
 )
 
 RULES: Final[dict[str, Rule]] = {rule.name: rule for rule in _RULES}
 """Every rule by the name that users write, in the order of tables: the certificate, the base paper's rule and its
 baselines, the others. `prediction_powered` needs labels by two and is called by itself."""
-PLANNED: Final = ("certified", "acrc")
-"""Rules that ``calibrate plan`` simulates when none are named."""
+PLANNED: Final[dict[Unit, tuple[str, ...]]] = {"answer": ("certified", "acrc"), "item": ("wrong_share",)}
+"""Rules that ``calibrate plan`` simulates when none are named; the first is the default of a fit."""
 
 
 def certifies(name: str) -> bool:
@@ -99,6 +139,6 @@ def certifies(name: str) -> bool:
     return name in RULES and RULES[name].certifies
 
 
-def compared_rules() -> tuple[str, ...]:
+def compared_rules(unit: Unit = "answer") -> tuple[str, ...]:
     """Rules that reports and ``calibrate evaluate`` compare when none are named: those of independent questions."""
-    return tuple(name for name, rule in RULES.items() if not rule.reads_groups)
+    return tuple(name for name, rule in RULES.items() if rule.unit == unit and rule.reads_groups == (unit == "item"))

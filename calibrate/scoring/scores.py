@@ -14,9 +14,10 @@ from typing import Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from guardrail.artifact import MOST_FAILED
+from guardrail.artifact import MOST_FAILED, CalibrationScores
 from guardrail.errors import UsageError
 from guardrail.explain import WAY_OUT
+from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.judges import default_judge
 from guardrail.judges.cache import PairCache, cached
 from guardrail.notebook import percent
@@ -29,9 +30,11 @@ from ..data.formats.field_map import IMPORTED
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
 from ..data.table import RecordTable, table_of
+from ..rules import Unit
 from ..spec_syntax import estimator_flags
 from .apart import ranks_from
 from .asking import ask_scorers, plan_with, scorers_of
+from .items import ScoredItems
 from .names import estimator_key, parse_estimator, stored_key
 
 __all__ = [
@@ -49,6 +52,7 @@ __all__ = [
     "refuse_failed",
     "score_file",
     "score_records",
+    "scored_by",
     "supported",
     "taken",
     "units_of",
@@ -70,7 +74,8 @@ class Scored:
     """The items a threshold rule can use, and how many it cannot.
 
     Attributes:
-        ids: Record ids, shape (n,).
+        records: The records of these items, in order.
+        ids: Their ids, shape (n,).
         uncertainty: Scores, shape (n,); higher is less certain.
         error: 1 where the answer is wrong or undecided, shape (n,).
         group: The question file's group of each item, or None when any item has none.
@@ -80,6 +85,7 @@ class Scored:
         n_undecided: Items that are undecided (`Record.is_undecided`).
     """
 
+    records: RecordTable
     ids: Sequence[str]
     uncertainty: NDArray[np.float64]
     error: NDArray[np.int8]
@@ -89,20 +95,42 @@ class Scored:
     n_unlabelled: int
     n_undecided: int
 
+    def stored(self, *, clusters: bool) -> CalibrationScores:
+        """What an artifact keeps of them; with the cluster of each answer if these are its units."""
+        return CalibrationScores(
+            uncertainty=array("d", self.uncertainty.tobytes()),
+            error=array("b", self.error.tobytes()),
+            group=tuple(self.group) if clusters and self.group is not None else None,
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Units:
     """The questions of a fit as a rule reads them: those that could not be measured are among them.
 
+    With items a row is an item, its group is its answer, and a question that could not be measured is a row.
+
     Attributes:
         u: Scores, shape (n,); +inf where the question could not be measured, which no threshold accepts.
         wrong: 1 where the answer is wrong or undecided, shape (n,); 0 where it was not measured.
-        group: Group of each question, where asked for.
+        group: Group of each question, where asked for; of an item its answer.
+        cap: Most items of an answer that are ever kept; None for whole answers.
     """
 
     u: NDArray[np.float64]
     wrong: NDArray[np.int8]
     group: Sequence[str] | None
+    cap: int | None = None
+
+    @property
+    def n(self) -> int:
+        """Number of questions."""
+        return self.u.size if self.cap is None or self.group is None else len(set(self.group))
+
+    @property
+    def unit(self) -> Unit:
+        """What a row is."""
+        return "answer" if self.cap is None else "item"
 
 
 def unmeasured_among(n_used: int, n_unlabelled: int, n_unmeasured: int) -> int:
@@ -153,7 +181,7 @@ def usual_key(plan: SamplingPlan) -> str:
 
 
 def key_of(file: RecordFile, name: str | None = None) -> str:
-    """Key of the scores that are meant: those named; by default those of `usual_key`, or the only ones.
+    """Key of the scores that are meant: those named; by default those of `usual_key`, the only ones, or the items.
 
     Raises:
         UsageError: None is named, the file has several, and the default is not among them.
@@ -161,6 +189,8 @@ def key_of(file: RecordFile, name: str | None = None) -> str:
     keys = file.header.whole_answer_keys
     if name is not None:
         return stored_key(file.header.estimators, name, file.header.plan.bindings)
+    if not keys and ITEMS in file.header.estimators:
+        return ITEMS
     key = usual_key(file.header.plan)
     if key in keys or not keys:
         return key
@@ -466,6 +496,7 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
         reasons = Counter(_why(record, key) for record in table[:_MOST_REASONS])
         raise UsageError(_nothing_usable(n, reasons, n_unlabelled))
     return Scored(
+        records=selected,
         ids=selected.ids,
         uncertainty=values[usable],
         # Labels are 1 for right; unlabelled records (-1) are masked out, so this is 0 or 1.
@@ -478,19 +509,43 @@ def arrays(records: Sequence[Record], key: str) -> Scored:
     )
 
 
-def units_of(records: Sequence[Record], key: str, *, groups: bool = False) -> Units:
+def scored_by(records: Sequence[Record], key: str, spec: EstimatorSpec | None) -> Scored | ScoredItems:
+    """The labelled answers with a score: whole, or with their items where that is what the score is of.
+
+    Raises:
+        UsageError: As `arrays` and `ScoredItems.of`.
+    """
+    if spec is not None and spec.name == ITEMS:
+        return ScoredItems.of(table_of(records), ItemsSpec.of(spec))
+    return arrays(records, key)
+
+
+def units_of(records: Sequence[Record], key: str, *, groups: bool = False, spec: EstimatorSpec | None = None) -> Units:
     """The labelled records, and those without a score that belong to them.
 
     Where only a part of the records is labelled, the first unmeasured ones stand for those of that part.
 
+    Args:
+        records: The records.
+        key: Key of the score.
+        groups: Whether the groups of whole answers are read.
+        spec: The score; by its items if it is that of items.
+
     Raises:
-        UsageError: As `arrays`.
+        UsageError: As `scored_by`.
     """
-    table, scored = table_of(records), arrays(records, key)
+    scored = scored_by(records, key, spec)
     n = unmeasured_among(len(scored.ids), scored.n_unlabelled, scored.n_unmeasured)
-    u, wrong = np.append(scored.uncertainty, np.full(n, np.inf)), np.append(scored.error, np.zeros(n, dtype=np.int8))
+    infinite, right = np.full(n, np.inf), np.zeros(n, dtype=np.int8)
+    if isinstance(scored, ScoredItems):
+        items = scored.items
+        names = [*items.group, *(f"unmeasured {i}" for i in range(n))]
+        u, wrong = np.append(items.uncertainty, infinite), np.append(items.wrong.astype(np.int8), right)
+        return Units(u, wrong, names, items.cap)
+    u, wrong = np.append(scored.uncertainty, infinite), np.append(scored.error, right)
     if not groups or scored.group is None:
         return Units(u, wrong, None)
+    table = table_of(records)
     unmeasured = table.take(np.isnan(table.scores(key)))
     return Units(u, wrong, [*scored.group, *(str(group) for group in unmeasured.groups[:n])])
 

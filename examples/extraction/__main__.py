@@ -28,9 +28,8 @@ from rich.table import Table
 
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
-from calibrate.items.answers import label_items, labelled_items, measure_records
-from calibrate.items.fit import fit_items_artifact
-from calibrate.pipeline import held_out
+from calibrate.items.answers import label_items, measure_records
+from calibrate.pipeline import fit_artifact, held_out
 from calibrate.reviews.learning import Learned, learn
 from calibrate.reviews.pool import read_reviews
 from examples.demo.screen import CONSOLE, title
@@ -109,7 +108,7 @@ def run(folder: Path, *, n: int = 300, new: int = 400) -> Result:
         labelled = measured(chat, measure, folder / "records.jsonl", invoices(n, seed=1, prefix="labelled"))
         file = label_items(labelled)
         write_records(folder / "labelled.jsonl", file.header, file.records)
-        artifact = fit_items_artifact(file, alpha=ALPHA, delta=DELTA)
+        artifact = fit_artifact(file, score=ITEMS, alpha=ALPHA, delta=DELTA)
         artifact.save(folder / "artifact.json")
 
         questions = invoices(new, seed=2, prefix="new")
@@ -210,12 +209,13 @@ def right_of_whole_answers(calibration: RecordFile, test: RecordFile) -> int:
 def _answers(file: RecordFile) -> tuple[list[float], list[int], list[int]]:
     """(uncertainty, error, right fields) of the labelled answers."""
     uncertainty, error, right = [], [], []
-    for record in labelled_items(file).records:
+    for record in file.records:
+        if record.items is None or record.item_labels is None:
+            continue
         assert record.drawn is not None
         assert record.drawn.primary is not None
         own = json.loads(record.drawn.primary.text)
         samples = [json.loads(sample.text) for sample in record.drawn.samples]
-        assert record.item_labels is not None
         labels = record.item_labels.right
         uncertainty.append(sum(sample != own for sample in samples) / len(samples))
         error.append(int(not all(labels)))

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar
 
 from langchain_core.exceptions import OutputParserException
 from langchain_core.messages import AIMessage
-from langchain_core.runnables import Runnable, RunnableLambda
+from langchain_core.runnables import Runnable, RunnableBranch, RunnableLambda
 from langchain_core.utils.pydantic import is_basemodel_subclass
 from pydantic import ValidationError
 
@@ -69,13 +69,13 @@ class Partial(Generic[T]):
 
 
 def is_partial(message: AIMessage) -> bool:
-    """Whether a guard's message holds only some items of the answer."""
+    """Whether a guard's message holds only some items of the answer: by its verdict, or by what a person decided."""
     verdict, review = (message.response_metadata.get(key) for key in ("guardrail", "review"))
     if isinstance(review, Mapping) and "action" in review:  # a person has decided
         return bool(review.get("held_back"))
-    return isinstance(verdict, Mapping) and bool(
-        verdict.get("accepted") and verdict.get("reason") == Reason.PARTLY_HELD_BACK
-    )
+    if not isinstance(verdict, Mapping):
+        return False
+    return bool(verdict.get("accepted")) and verdict.get("reason") == Reason.PARTLY_HELD_BACK
 
 
 def partial_of(message: AIMessage, schema: Any) -> Partial[Any]:
@@ -88,25 +88,32 @@ def partial_of(message: AIMessage, schema: Any) -> Partial[Any]:
     Raises:
         OutputParserException: The kept JSON is not an object, or holds a number that Python cannot read as it stands.
     """
-    verdict = message.response_metadata["guardrail"]
-    kept = message.tool_calls[0]["args"] if message.tool_calls else _read_object(message.text)
+    verdict, review = message.response_metadata["guardrail"], message.response_metadata.get("review") or {}
     items = tuple(ItemVerdict.from_stored(item) for item in verdict["items"])
-    review = message.response_metadata.get("review") or {}
-    held = tuple(review.get("held_back") or (item.path for item in items if not item.kept))
-    ticket = review.get("ticket")
-    return Partial(kept, held, items, _object(schema, kept, held), verdict, ticket)
+    kept = message.tool_calls[0]["args"] if message.tool_calls else _read_object(message.text)
+    held_back = tuple(review.get("held_back") or (item.path for item in items if not item.kept))
+    return Partial(
+        kept=kept,
+        held_back=held_back,
+        items=items,
+        model=_object_of(schema, kept, held_back),
+        verdict=verdict,
+        ticket=review.get("ticket"),
+    )
 
 
 def _read_object(text: str) -> dict[str, Any]:
     try:
         kept = json.loads(text, parse_float=_finite)
-        if not isinstance(kept, dict):
-            raise ValueError(f"it is a {type(kept).__name__}, not an object")
     except ValueError as error:
-        raise OutputParserException(
-            f"the kept items of the answer cannot be read as an object ({error}).", llm_output=text
-        ) from error
+        raise _unreadable(text, str(error)) from error
+    if not isinstance(kept, dict):
+        raise _unreadable(text, f"it is a {type(kept).__name__}, not an object")
     return kept
+
+
+def _unreadable(text: str, why: str) -> OutputParserException:
+    return OutputParserException(f"the kept items of the answer cannot be read as an object ({why}).", llm_output=text)
 
 
 def _finite(text: str) -> float:
@@ -117,11 +124,11 @@ def _finite(text: str) -> float:
     return value
 
 
-def _object(schema: Any, kept: dict[str, Any], held_back: tuple[str, ...]) -> Any:
-    # An item that is missing from a list would not show in the object, so only fields may be.
-    if any(step.isdecimal() for path in held_back for step in path.split("/")):
-        return None
-    if not (isinstance(schema, type) and is_basemodel_subclass(schema)):
+def _object_of(schema: Any, kept: dict[str, Any], held_back: tuple[str, ...]) -> Any:
+    """The object of a pydantic class, if the kept fields make one; otherwise None."""
+    # An entry that is missing from a list would not show in the object, so only fields may be held back.
+    lacks_entries = any(step.isdecimal() for path in held_back for step in path.split("/"))
+    if lacks_entries or not (isinstance(schema, type) and is_basemodel_subclass(schema)):
         return None
     try:
         return schema(**kept)
@@ -131,11 +138,5 @@ def _object(schema: Any, kept: dict[str, Any], held_back: tuple[str, ...]) -> An
 
 def partial_or(parser: Runnable[Any, Any], schema: Any) -> Runnable[Any, Any]:
     """The parser of whole messages, and a `Partial` for those of which some fields are held back."""
-
-    def parse(message: AIMessage) -> Any:
-        return partial_of(message, schema) if is_partial(message) else parser.invoke(message)
-
-    async def aparse(message: AIMessage) -> Any:
-        return partial_of(message, schema) if is_partial(message) else await parser.ainvoke(message)
-
-    return RunnableLambda(parse, afunc=aparse, name="guardrail_items")
+    partial: Runnable[Any, Any] = RunnableLambda(lambda message: partial_of(message, schema))
+    return RunnableBranch((is_partial, partial), parser).with_config(run_name="guardrail_items")

@@ -6,7 +6,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Annotated, Any, Literal, Self, get_args
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -116,6 +116,8 @@ def mean_uncertainty(uncertainties: Sequence[float | None]) -> float | None:
 class ItemScores(Frozen):
     """Uncertainties and labels of the items of every calibration answer; of whole answers `CalibrationScores`."""
 
+    kind: ClassVar[Literal["items"]] = "items"
+    """Kind of an artifact with such scores."""
     sizes: Sequence[int]
     """Number of items of each answer."""
     uncertainty: Sequence[float | None]
@@ -165,6 +167,11 @@ class ItemScores(Frozen):
         return len(self.sizes)
 
     @property
+    def n_wrong(self) -> int:
+        """Number of answers with a wrong item."""
+        return sum(any(error) for _, error in self.answers)
+
+    @property
     def answers(self) -> list[tuple[tuple[float | None, ...], tuple[int, ...]]]:
         """(uncertainty, error) of the items of each answer."""
         ends = [0, *accumulate(self.sizes)]
@@ -207,13 +214,3 @@ class ItemFigures(Frozen):
     """Fields of the references that kept items match."""
     recall_interval: tuple[float, float] | None = None
     """95 % interval of the share that is recalled, normal approximation over answers."""
-
-    def share(self, rule: ItemRule) -> float | None:
-        """The share that a rule bounds, on these answers; None if it is one of what is kept, and nothing is kept."""
-        if rule == "clean_answers":
-            return self.broken / self.answers
-        if not self.shown:
-            return None
-        if rule == "clean_shown":
-            return self.broken / self.shown
-        return self.kept_wrong / self.kept if rule == "wrong_share" else self.wrong_per_answer

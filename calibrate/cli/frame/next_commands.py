@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from guardrail.artifact import CalibrationArtifact
+from guardrail.items.spec import ITEMS
 from guardrail.outcome import Feasible, Infeasible
 from guardrail.sampling.follow_ups import SCORE
 
@@ -66,12 +67,15 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
     outcome, choice = artifact.outcome, artifact.data.choice
     # To fit the chosen score on all questions would use those of the choice again.
     target = outcome.options.get("alpha", artifact.alpha)  # "smallest" where that was asked for
-    flags = [f"--score {shlex.quote(key if choice is None else AUTO)} --alpha {target}"]
+    score = f"--score {shlex.quote(key if choice is None else AUTO)}"
+    flags = [f"{estimator_flags(key) if key == ITEMS else score} --alpha {target}"]
     is_builtin = outcome.rule in RULES
     if is_builtin:
         flags.append(f"--rule {shlex.quote(_rule_text(outcome))}")
     if artifact.calibration.group is not None:
         flags.append("--cluster-by-group")
+    if (cap := outcome.options.get("cap")) is not None:
+        flags.append(f"--cap {cap}")
     if is_builtin and outcome.delta is not None:
         flags.append(f"--delta {outcome.delta:.12g}")
     return " ".join(flags)
@@ -79,7 +83,9 @@ def fit_flags(artifact: CalibrationArtifact, key: str) -> str:
 
 def _rule_text(outcome: Feasible | Infeasible) -> str:
     """A rule with the options that its defaults do not give."""
-    options, usual = outcome.options, Target.of(outcome.rule, alpha=outcome.alpha).resolved(outcome.n)
+    options = outcome.options
+    given = {"cap": options["cap"]} if "cap" in options else {}  # has a flag of its own
+    usual = Target.of(outcome.rule, alpha=outcome.alpha, settings=given).resolved(outcome.n)
     return rule_text(
         outcome.rule, {name: options[name] for name in usual if name in options and options[name] != usual[name]}
     )

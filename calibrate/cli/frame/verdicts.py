@@ -11,15 +11,20 @@ from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
 from guardrail.describe import answer_if, promises, summary, together, warning
+from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
 from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.registry import advice
 
+from ...data.records import Record
+from ...data.table import table_of
 from ...evaluation.audit import Audit
 from ...evaluation.choice import Chosen
+from ...items.figures import path_rows, path_warnings, paths_table
 from ...report.content import score_table
 from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line, slots_argument
+from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, print_words, table
 
 __all__ = [
@@ -31,6 +36,7 @@ __all__ = [
     "print_facts",
     "print_fits",
     "print_lines",
+    "print_paths",
     "print_ranked",
     "print_router",
     "print_verdict",
@@ -143,6 +149,18 @@ def print_router(artifact: RouterArtifact) -> None:
     nothing = [name for name, part in artifact.artifacts.items() if part.calibration.error and part.threshold is None]
     if nothing:
         print_line(f"Nothing is answered in: {', '.join(nothing)}. Label more questions of these groups.", "yellow")
+
+
+def print_paths(artifact: CalibrationArtifact, records: Sequence[Record]) -> None:
+    """Print counts of the items of labelled records by field, and which fields err too often; nothing without items."""
+    if artifact.items is None:
+        return
+    scored = ScoredItems.of(table_of(records), ItemsSpec.of(artifact.estimator))
+    rows = path_rows(scored.items, artifact.threshold, scored.columns)
+    if len(rows) > 1:
+        console.print(table("Items by path", ("path", "items", "wrong", "kept", "wrong among kept"), paths_table(rows)))
+    for line in path_warnings(artifact, rows):
+        print_line(line, "yellow")
 
 
 def print_audits(audits: Mapping[str, Audit]) -> None:

@@ -95,6 +95,7 @@ def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> N
     result = audit(artifact, fresh.records, KEY)
     assert (result.n, result.n_errors) == (len(accepted), sum(not r.correct for r in accepted))
     assert result.held_out.n == len(fresh.records)
+    assert result.shift is not None
     assert result.shift.calibration == outcome.acceptance
     assert result.shift.fresh == pytest.approx(len(accepted) / len(fresh.records))
     assert result.shift.ks_p > 0.01
@@ -121,6 +122,7 @@ def test_an_artifact_that_abstains_cannot_be_refuted(parts: tuple[RecordFile, Re
     result = audit(fit_artifact(old, score=KEY, alpha=0.005, rule="acrc"), flipped(fresh).records, KEY)
     assert (result.verdict, result.n, result.upper) == ("undecided", 0, None)
     assert "nothing can be said" in audited(result)[0]
+    assert result.shift is not None
     assert result.shift.acceptance_p is None
 
 

@@ -10,19 +10,22 @@ from typing import Any
 import pytest
 
 from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.data.table import table_of
 from calibrate.items.answers import (
     cap_of_counts,
     label_items,
-    labelled_items,
     labels_by_hand,
     measure_file,
     measure_records,
     spec_of_answers,
+    stored_spec,
 )
+from calibrate.pipeline import fit_artifact
+from calibrate.scoring.items import ScoredItems
 from guardrail.errors import UsageError
 from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_measure
-from guardrail.items.spec import ItemsSpec
+from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.types import Unmeasured
 from tests.calibrate.items.cards import N_SAMPLES, SCHEMA, invoices, record_file
 
@@ -95,17 +98,17 @@ def test_labels_survive_a_new_measurement_of_the_same_items_only(measured: Recor
     other = measure_records(labelled, items_measure(json_spec(schema=SCHEMA, judges={"/total": "numeric"})))
     assert other.header.item_correctness is None
     assert not any(record.item_labels for record in other.records)
-    with pytest.raises(UsageError, match=r"have no labels\. Run: calibrate label .* --items"):
-        labelled_items(other)
+    with pytest.raises(UsageError, match=r"has no labels\. Run: calibrate label .* --items"):
+        fit_artifact(other, score=ITEMS, alpha=0.1)
 
 
 def test_packing_counts_what_is_left_out(measured: RecordFile) -> None:
     labelled = label_items(measured)
     records = [r.model_copy(update={"item_labels": None}) if i < 10 else r for i, r in enumerate(labelled.records)]
-    data = labelled_items(RecordFile(labelled.path, labelled.header, tuple(records)), cap=2)
+    data = ScoredItems.of(table_of(records), json_spec(labelled.header.plan.bindings, cap=2))
     assert (data.n_records, data.n_unmeasured, data.n_unlabelled) == (80, 2, 10)
     assert data.items.n == 68
-    assert data.items.cap == data.spec.cap == 2
+    assert data.items.cap == 2
     assert (data.items.uncertainty.reshape(-1, 4) < 2).sum(axis=1).tolist() == [2] * 68
 
 
@@ -122,7 +125,7 @@ def test_labels_by_hand(tmp_path: Path) -> None:
     assert first is not None
     assert first.right == (True, False, True, True)
     assert not labelled.records[1].item_labels
-    data = labelled_items(labelled)
+    data = ScoredItems.of(table_of(labelled.records), stored_spec(labelled))
     assert data.n_undecided == 1
     assert data.items.wrong.tolist() == [0, 1, 0, 0, 0, 0, 0, 1]
     for bad, message in (
@@ -184,5 +187,5 @@ def test_paths_of_the_schema_of_samples_and_of_references_are_fields() -> None:
 
 def test_a_file_without_items_names_the_command(tmp_path: Path) -> None:
     file = record_file(tmp_path / "records.jsonl", invoices(3))
-    with pytest.raises(UsageError, match=r"has no items\. Run: calibrate score .* --items"):
-        labelled_items(file)
+    with pytest.raises(UsageError, match=r"Run: calibrate score .* --items"):
+        fit_artifact(file, score=ITEMS, alpha=0.1)

@@ -22,10 +22,9 @@ from calibrate.data.record import ItemLabels, Record
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.items.answers import label_items, measure_records
 from calibrate.items.figures import item_figures
-from calibrate.items.fit import fit_items_artifact
-from calibrate.items.rules import AnswerItems
-from calibrate.pipeline import held_out
-from calibrate.report.items import write_items_report
+from calibrate.pipeline import FitSettings, fit_artifact, held_out
+from calibrate.report import write_report
+from calibrate.rules.items import AnswerItems
 from guardrail.artifact import Made
 from guardrail.errors import RecordError, UsageError
 from guardrail.items.json_fields import json_spec
@@ -142,14 +141,15 @@ def result_of(call: Callable[[], Any]) -> Any:
     [
         {},
         {"rule": "clean_shown"},
-        {"rule": "wrong_share_per_answer", "cap": 4},
+        {"rule": "wrong_share_per_answer", "settings": FitSettings(options={"cap": 4})},
         {"rule": "clean_answers", "groups": "cluster"},
-        {"repeats": "all"},
+        {"settings": FitSettings(repeats="all")},
     ],
 )
 def test_fits_are_those_of_the_records(both: tuple[RecordFile, RecordFile], options: dict[str, Any]) -> None:
     def fitted(file: RecordFile) -> Any:
-        return fit_items_artifact(file, alpha=0.2, **options).model_copy(update={"made": Made(at="", packages={})})
+        artifact = fit_artifact(file, score=ITEMS, alpha=0.2, **options)
+        return artifact.model_copy(update={"made": Made(at="", packages={})})
 
     assert result_of(partial(fitted, both[0])) == result_of(partial(fitted, both[1]))
 
@@ -158,7 +158,7 @@ def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
     both: tuple[RecordFile, RecordFile], tmp_path: Path
 ) -> None:
     halves = [(file, file.records.take(np.arange(len(file.records)) < 80)) for file in both]
-    artifact = fit_items_artifact(both[0], part=halves[0][1], alpha=0.3)
+    artifact = fit_artifact(both[0], score=ITEMS, part=halves[0][1], alpha=0.3)
     assert artifact.threshold is not None
     figures, pages = [], []
     for number, (file, _) in enumerate(halves):
@@ -166,14 +166,10 @@ def test_figures_on_other_answers_and_the_report_are_those_of_the_records(
         rest = file.records.take(np.array([int(h) not in used for h in file.records.asked_hashes()]))
         figures.append(held_out(artifact, rest, ITEMS))
         page = tmp_path / str(number) / "report.html"
-        write_items_report(page, artifact, file, test=replace_records(file, rest))
+        write_report(page, artifact, file.records, estimator=ITEMS, test=rest)
         pages.append(page.read_text(encoding="utf-8"))
     assert figures[0] == figures[1]
     assert pages[0] == pages[1]
-
-
-def replace_records(file: RecordFile, records: Any) -> RecordFile:
-    return RecordFile(file.path, file.header, records)
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_an_answer_that_is_a_list_is_one_document() -> None:
     listed = [{"a": 1}, {"a": 2}]
     frame = [{"question": "q", "references": [listed], "answer": listed, "samples": [listed, [{"a": 1}]]}]
     records = from_frame(frame, items=True)
-    records.items().score(cap=3).label()
+    records.score_items(cap=3).label_items()
     (record,) = records.file.records
     assert record.drawn is not None
     assert record.drawn.primary is not None

@@ -12,10 +12,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from calibrate.items.rules import RULES, AnswerItems, clean_answers, clean_shown, fit_items, rule_named, wrong_share
+from calibrate.fitting import fit, rule_for
+from calibrate.rules import RULES, compared_rules
+from calibrate.rules.capital import certified_groups
 from calibrate.rules.certificate import start
 from calibrate.rules.counts import Feasible, Infeasible, Result
+from calibrate.rules.items import AnswerItems
 from guardrail.errors import UsageError
+from tests.calibrate.items.cards import chosen
+
+ITEM_RULES = compared_rules("item")
 
 FOUND = [path for folder in Path(__file__).parents if (path := folder / "shared" / "parts_reference.py").is_file()]
 
@@ -55,14 +61,15 @@ def wholly(*wrong: bool) -> AnswerItems:
 def test_broken_answers_that_clean_answers_tolerates(alpha: float, n: int, c: int) -> None:
     """A threshold is found with c answers broken there, and none with c + 1."""
     for broken, feasible in ((c, c >= 0), (c + 1, False)):
-        found = clean_answers(wholly(*[True] * max(0, broken), *[False] * (n - max(0, broken))), alpha, 0.1)
+        some = wholly(*[True] * max(0, broken), *[False] * (n - max(0, broken)))
+        found = chosen(some, "clean_answers", alpha)
         assert isinstance(found, Feasible) == feasible
 
 
 @pytest.mark.parametrize(("n", "feasible"), [(24, False), (25, True)])
 def test_answers_that_a_share_per_answer_needs(n: int, feasible: bool) -> None:
     """.9 * .1/.9 = .1 is the gain of a right answer: 1.1**-24 = .1015 and 1.1**-25 = .0923."""
-    assert isinstance(wrong_share(wholly(*[False] * n), 0.1, 0.1, per="answer"), Feasible) == feasible
+    assert isinstance(chosen(wholly(*[False] * n), "wrong_share_per_answer", 0.1), Feasible) == feasible
 
 
 @pytest.mark.parametrize(("share", "needed"), [(1.0, 25), (0.5, 48), (0.25, 94)])
@@ -71,7 +78,10 @@ def test_answers_that_a_share_per_item_needs(share: float, needed: int) -> None:
     size = round(share * 4)
     for n in (needed - 1, needed):
         some = AnswerItems.of([[0.0] * size] * n, [[0] * size] * n, cap=4)
-        assert isinstance(wrong_share(some, 0.1, 0.1, per="item"), Feasible) == (n == needed)
+        found = chosen(some, "wrong_share", 0.1)
+        assert isinstance(found, Feasible) == (n == needed)
+        if isinstance(found, Infeasible):
+            assert found.start == needed
 
 
 # -- Equal to the reference --------------------------------------------------------------------------------------------
@@ -98,7 +108,7 @@ def in_their_order(items: list[Any], order: list[int]) -> list[Any]:
     return arranged
 
 
-def hashed(ids: tuple[str, ...]) -> list[int]:
+def hashed(ids: list[str]) -> list[int]:
     return sorted(range(len(ids)), key=lambda i: hashlib.sha256(ids[i].encode()).digest())
 
 
@@ -115,20 +125,22 @@ def test_rules_are_those_of_the_reference(block: int) -> None:
         theirs = [([math.nan if x is None else x for x in a], b) for a, b in zip(u, w, strict=True)]
         grid = items.scores
         for level in (None, delta):
-            ours = clean_answers(items, alpha, level)
+            ours = chosen(items, "clean_answers", alpha, level)
             assert threshold(ours) == R.clean_answers(theirs, alpha, level, cap=cap).tau
             feasible += isinstance(ours, Feasible)
         shown = np.searchsorted(np.sort(items.first_kept()), grid, side="right")
         first = int(np.searchsorted(shown, start(n, alpha, delta)))
         weights = (np.arange(grid.size) == first).astype(float)
-        ours = clean_shown(items, alpha, delta)
+        ours = chosen(items, "clean_shown", alpha, delta)
         assert threshold(ours) == R.shown_clean(theirs, alpha, delta, grid, cap=cap, weights=weights).tau
         feasible += isinstance(ours, Feasible)
-        read = in_their_order(theirs, hashed(items.ids))
+        read = in_their_order(theirs, hashed([str(name) for name in items.names]))
         begin = int(rng.integers(grid.size))
         weights = (np.arange(grid.size) == begin).astype(float)
         for per, theirs_is in (("item", "part"), ("answer", "answer")):
-            ours = wrong_share(items, alpha, delta, per=per, begin=float(grid[begin]))  # type: ignore[arg-type]
+            most = cap if per == "item" else None
+            rows = items.uncertainty, items.wrong
+            ours = certified_groups(*rows, alpha, delta, group=items.group, most=most, begin=float(grid[begin]))
             expected = R.wrong_share(read, alpha, delta, grid, cap=cap, per=theirs_is, weights=weights)
             assert threshold(ours) == expected.tau
             feasible += isinstance(ours, Feasible)
@@ -152,8 +164,8 @@ def test_what_could_not_be_measured_is_never_kept_and_undecided_is_wrong() -> No
 def test_answers_that_keep_nothing_stay_in_n() -> None:
     """22 answers are needed at .1/.1: with only 21 that are measured, and one that is not, there are 22."""
     u: list[list[float | None]] = [[0.5]] * 21
-    assert isinstance(clean_answers(AnswerItems.of(u, [[0]] * 21, cap=1), 0.1, 0.1), Infeasible)
-    found = clean_answers(AnswerItems.of([*u, [None]], [[0]] * 22, cap=1), 0.1, 0.1)
+    assert isinstance(chosen(AnswerItems.of(u, [[0]] * 21, cap=1), "clean_answers", 0.1), Infeasible)
+    found = chosen(AnswerItems.of([*u, [None]], [[0]] * 22, cap=1), "clean_answers", 0.1)
     assert (threshold(found), found.n) == (0.5, 22)
 
 
@@ -163,7 +175,8 @@ def test_taking_answers_keeps_their_items() -> None:
     places = np.array([7, 3, 12])
     some = items.take(places)
     direct = AnswerItems.of([u[i] for i in places], [w[i] for i in places], cap=3, ids=["7", "3", "12"])
-    assert some.ids == direct.ids
+    assert some.names == direct.names
+    assert np.array_equal(some.answer, direct.answer)
     assert np.array_equal(some.uncertainty, direct.uncertainty)
     assert np.array_equal(some.wrong, direct.wrong)
     assert items.take(np.zeros(30, dtype=np.bool_)).n == 0
@@ -175,19 +188,19 @@ def test_items_that_nobody_decided_count_as_wrong_and_never_loosen_a_threshold()
     u = [list(np.round(rng.random(5), 2)) for _ in range(200)]
     right = AnswerItems.of(u, [[0] * 5 for _ in u], cap=5)
     asked = AnswerItems.of(u, [[None if x > 0.6 else 0 for x in some] for some in u], cap=5)
-    for rule in RULES:
-        everything, below = (threshold(fit_items(items, rule, 0.1)) for items in (right, asked))
+    for rule in ITEM_RULES:
+        everything, below = (threshold(chosen(items, rule, 0.1)) for items in (right, asked))
         assert everything == right.scores[-1]
         assert below is not None
         assert everything is not None
         assert below < 0.8 < everything
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ITEM_RULES)
 def test_counts_of_a_result_are_answers(rule: Any) -> None:
     u, w = random_answers(np.random.default_rng(7), 200, risk=0.02)
     items = AnswerItems.of(u, w, cap=7)
-    found = fit_items(items, rule, 0.3)
+    found = chosen(items, rule, 0.3)
     assert isinstance(found, Feasible)
     K, W = items.counts(found.threshold)
     assert (found.n, found.k, found.e) == (200, (K > 0).sum(), (W > 0).sum())
@@ -195,11 +208,11 @@ def test_counts_of_a_result_are_answers(rule: Any) -> None:
 
 def test_reasons() -> None:
     bad = AnswerItems.of([[0.0, 0.1]] * 100, [[1, 1]] * 100, cap=2)
-    for rule in RULES:
-        found = fit_items(bad, rule, 0.1)
+    for rule in ITEM_RULES:
+        found = chosen(bad, rule, 0.1)
         assert isinstance(found, Infeasible)
         assert found.reason == "risk_never_low_enough"
-        few = fit_items(wholly(*[False] * 12), rule, 0.1)
+        few = chosen(wholly(*[False] * 12), rule, 0.1)
         assert isinstance(few, Infeasible)
         assert few.reason == "too_few_items"
 
@@ -221,14 +234,31 @@ def test_bad_answers_are_refused(change: dict[str, Any], message: str) -> None:
         AnswerItems.of(given.pop("uncertainties"), given.pop("wrong"), **given)
 
 
-@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("rule", ITEM_RULES)
 @pytest.mark.parametrize(("name", "values"), [("alpha", (15, 0.1)), ("delta", (0.1, 0))])
 def test_bad_targets_are_refused(rule: Any, name: str, values: tuple[float, float]) -> None:
     with pytest.raises(UsageError, match=f"{name} must be in"):
-        fit_items(wholly(False, False), rule, *values)
+        chosen(wholly(False, False), rule, *values)
 
 
-def test_an_unknown_rule_is_refused_with_the_names() -> None:
-    assert rule_named(None) == "wrong_share"
-    with pytest.raises(UsageError, match="no rule for items named 'certified'; choose one of: wrong_share, "):
-        rule_named("certified")
+def test_a_rule_of_the_other_unit_is_refused_with_the_names() -> None:
+    assert rule_for("item", None) is RULES["wrong_share"]
+    with pytest.raises(
+        UsageError, match=r"'certified' is about whole answers, .* of items\. Choose one of: wrong_share, "
+    ):
+        rule_for("item", "certified")
+    with pytest.raises(UsageError, match="'clean_shown' is about items of answers"):
+        rule_for("answer", "clean_shown")
+
+
+def test_items_of_arrays_are_rows_whose_group_is_their_answer() -> None:
+    """60 answers of two items: the surer one is right, the other wrong. Of kept items at 0 none is wrong."""
+    u, wrong, answers = [0.0, 1.0] * 60, [0, 1] * 60, [i // 2 for i in range(120)]
+    found = fit(u, wrong, alpha=0.2, rule="wrong_share", groups=answers, cap=2)
+    assert (found.threshold, found.n, found.n_accepted, found.n_errors) == (0.0, 60, 60, 0)
+    assert (found.options, found.diagnostics.base_error) == ({"cap": 2}, 1.0)  # every answer has a wrong item
+    for given, message in (({"cap": 1}, "an answer has 2 measured items, more than cap = 1"), ({}, "need cap")):
+        with pytest.raises(UsageError, match=message):
+            fit(u, wrong, alpha=0.2, rule="wrong_share", groups=answers, **given)
+    with pytest.raises(UsageError, match="is of rule 'certified'"):
+        fit(u, wrong, alpha="smallest", rule="wrong_share", groups=answers, cap=2)

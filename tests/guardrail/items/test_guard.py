@@ -465,7 +465,7 @@ def test_an_artifact_with_items_reads_back(tmp_path: Path) -> None:
 def test_the_scores_are_of_the_kind_of_the_gate() -> None:
     """Read as a threshold on whole answers, the score of the most certain item would let all of them through."""
     artifact = guard_of(answers()).artifact
-    with pytest.raises(ValidationError, match="the kind is 'threshold', and the calibration scores are of items"):
+    with pytest.raises(ValidationError, match="the kind is 'threshold', and the calibration scores are of 'items'"):
         CalibrationArtifact.from_stored({**artifact.content, "kind": "threshold"})
 
 

@@ -1,0 +1,76 @@
+"""The labelled answers among records, with their items as a rule reads them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from guardrail.errors import UsageError
+from guardrail.items.spec import ItemScores, ItemsSpec
+
+from ..data.item_columns import ItemColumns, lists_of
+from ..data.table import RecordTable
+from ..rules.items import AnswerItems
+
+__all__ = ["ScoredItems"]
+
+
+@dataclass(frozen=True, slots=True)
+class ScoredItems:
+    """The labelled answers with items; the fields that `calibrate.scoring.scores.Scored` has mean the same.
+
+    Attributes:
+        records: The labelled and measured answers, in order.
+        columns: Their stored items, with paths and references.
+        items: Their items as the gate compares them.
+        n_records: Records looked at.
+        n_unmeasured: Answers that could not be measured. They abstain, and are not among ``records``.
+        n_unlabelled: Measured answers without labels.
+        n_undecided: Items that nobody decided; they count as wrong.
+    """
+
+    records: RecordTable
+    columns: ItemColumns
+    items: AnswerItems
+    n_records: int
+    n_unmeasured: int
+    n_unlabelled: int
+    n_undecided: int
+
+    @classmethod
+    def of(cls, used: RecordTable, spec: ItemsSpec) -> ScoredItems:
+        """The labelled answers among these records, with the cap of a specification.
+
+        Raises:
+            UsageError: No answer has both items and labels.
+        """
+        everything = used.items()
+        labelled = everything.labelled
+        if not labelled.any():
+            raise UsageError("no record has both items and their labels. Run: calibrate label RECORDS --items")
+        own, columns = used.take(labelled), everything.take(labelled)
+        # 1 is a right item, and all else, also an undecided one, is wrong.
+        wrong = lists_of(columns.labels, columns.right != 1)
+        return cls(
+            records=own,
+            columns=columns,
+            items=AnswerItems.of(lists_of(columns.size, columns.uncertainty), wrong, cap=spec.cap, ids=own.ids),
+            n_records=len(used),
+            n_unmeasured=int((~everything.measured).sum()),
+            n_unlabelled=int((everything.measured & ~labelled).sum()),
+            n_undecided=int((columns.right < 0).sum()),
+        )
+
+    @property
+    def ids(self) -> list[str]:
+        """Ids of the answers."""
+        return self.records.ids
+
+    def stored(self, *, clusters: bool) -> ItemScores:
+        """What an artifact keeps of them; with the cluster of each answer if these are its units."""
+        return ItemScores(
+            sizes=tuple(self.columns.size.tolist()),
+            uncertainty=tuple(self.columns.uncertainty.tolist()),
+            error=tuple(self.items.wrong.tolist()),
+            ids=tuple(self.ids),
+            group=tuple(group or "" for group in self.records.groups) if clusters else None,
+        )
