@@ -529,14 +529,4 @@ def unsure(
         ArtifactError: The artifact was made for another model.
     """
     check = CallCheck(model, artifact, verdicts, guard_options)
-
-    def when(request: ToolCallRequest) -> bool:
-        messages = list(request.state["messages"])
-        while messages and not isinstance(messages[-1], AIMessage):
-            messages.pop()
-        if not messages:
-            return True
-        *before, message = messages
-        return run(check.steps(cast("Mapping[str, Any]", request.tool_call), before, message))
-
-    return when
+    return lambda request: run(check.steps(request.state["messages"], cast("Mapping[str, Any]", request.tool_call)))

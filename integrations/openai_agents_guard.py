@@ -13,6 +13,7 @@ import asyncio
 import copy
 import json
 import logging
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from contextvars import ContextVar
@@ -253,10 +254,10 @@ class GuardedModel(Model):
             key=key,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            settings=guard_options,
             allowed_decisions=allowed_decisions,
             records=records,
             plan=plan,
+            **guard_options,
         )
         self._reviews = self._gate.reviews
         self._holds = self._gate.gate.reviewed
@@ -401,16 +402,11 @@ class GuardedModel(Model):
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
         requests = {call_id: await self._request(item) for call_id, item in waiting.items()}
-        for call_id, order in self._reviews.orders(requests, decisions).items():
-            item, refused = waiting[call_id], order.decision not in ("approve", "edit")
-            if item.tool_name == ANSWER_TOOL or order.decision == "answer":
-                await self._reviews.decide(call_id, decisions[call_id])
-            elif not refused:  # a rejection does not undo the edit of another state
-                await self._reviews.decide(call_id, *([decisions[call_id]] if order.args is not None else []))
-            if not refused:
-                state.approve(item)
+        for call_id, order in (await self._reviews.decide(requests, decisions)).items():
+            if order.decision in ("approve", "edit"):
+                state.approve(waiting[call_id])
             else:
-                state.reject(item, rejection_message=order.message)
+                state.reject(waiting[call_id], rejection_message=order.message)
         return state
 
     async def resume(
@@ -609,45 +605,35 @@ class Approvals(AgentHooks[Any]):
         self._chat = shared_chat(AgentsModelChat, model, self._settings) if isinstance(model, Model) else model
         self._verdicts = verdicts
         self._read: WeakKeyDictionary[RunContextWrapper[Any], list[BaseMessage]] = WeakKeyDictionary()
-        self._proposed: dict[str, tuple[list[BaseMessage], AIMessage]] = {}
+        self._proposed: OrderedDict[str, list[BaseMessage]] = OrderedDict()
 
     async def on_llm_start(
-        self,
-        context: RunContextWrapper[Any],
-        agent: Agent[Any],
-        system_prompt: str | None,
-        input_items: list[TResponseInputItem],
+        self, context: RunContextWrapper[Any], agent: Any, system_prompt: str | None, input_items: list[Any]
     ) -> None:
         """Note what the model reads."""
         self._read.pop(context, None)
         with suppress(UsageError):  # items that could not be drawn again the same way
             self._read[context] = from_items(system_prompt, input_items)
 
-    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Agent[Any], response: ModelResponse) -> None:
+    async def on_llm_end(self, context: RunContextWrapper[Any], agent: Any, response: ModelResponse) -> None:
         """Note the calls that it proposes."""
-        before = self._read.pop(context, None)
-        with suppress(UsageError, ValueError):
-            message = read_response(response, self._settings, "")
-            if before is not None:
-                self._proposed |= {str(call["id"]): (before, message) for call in message.tool_calls}
+        with suppress(KeyError, UsageError, ValueError):
+            before, message = self._read.pop(context), read_response(response, self._settings, "")
+            self._proposed |= {str(call["id"]): [*before, message] for call in message.tool_calls}
         while len(self._proposed) > MOST_IN_MEMORY:
-            del self._proposed[next(iter(self._proposed))]
+            self._proposed.popitem(last=False)
 
     def unsure(
         self, artifact: CalibrationArtifact | str | Path, **guard_options: Any
     ) -> Callable[[RunContextWrapper[Any], dict[str, Any], str], Awaitable[bool]]:
-        """For ``needs_approval``: True unless the artifact's gate accepts this very call.
-
-        Args:
-            artifact: Judges messages that call the tool: an artifact or its file.
-            **guard_options: Further settings of `Guardrail`.
-        """
+        """For ``needs_approval``: True unless the gate of the artifact (or its file) accepts this very call."""
         check = CallCheck(self._chat, artifact, self._verdicts, guard_options)
 
         async def needs_approval(_context: RunContextWrapper[Any], params: dict[str, Any], call_id: str) -> bool:
-            before, message = self._proposed.get(call_id, ([], AIMessage("")))
-            call = next((call for call in message.tool_calls if call["id"] == call_id), None)
-            return call is None or await arun(check.steps({**call, "args": params}, before, message))
+            messages = self._proposed.get(call_id, [])
+            calls = messages[-1].tool_calls if messages and isinstance(messages[-1], AIMessage) else []
+            call = next((call for call in calls if call["id"] == call_id), None)
+            return call is None or await arun(check.steps(messages, {**call, "args": params}))
 
         return needs_approval
 

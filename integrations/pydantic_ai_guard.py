@@ -12,7 +12,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import KW_ONLY, dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -25,7 +25,6 @@ from guardrail.artifact import RouterArtifact
 from guardrail.bindings import bindings_for
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
-from guardrail.guard.base import Using
 from guardrail.plain_json import canonical_json
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
@@ -38,7 +37,7 @@ from ._agents.calls import ANSWER_TOOL, arguments_of
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, edit_note
 from ._agents.framework_guard import NOT_RUN, CallReviews, FrameworkGuard
-from ._agents.gates import REVIEW
+from ._agents.gates import REVIEW, GateSettings
 from ._agents.review_bridge import RunBridge as ReviewBridge
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import VerdictStore
@@ -244,15 +243,14 @@ class GuardedModel(WrapperModel):
         on_abstain: OnAbstain = "message",
         calibrated_settings: Mapping[str, Any] | None = None,
         verdicts: VerdictStore | None = None,
-        _capability: GuardCapability | None = None,
+        _asks: bool | None = None,
         **guard_options: Any,
     ) -> None:
-        if on_abstain == REVIEW and _capability is None:
+        if on_abstain == REVIEW and _asks is None:
             raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
-        self._asks = _capability is not None and _capability._asks
+        self._asks = bool(_asks)
         self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
-        collecting = {} if _capability is None else _capability._collecting
         self._gate = FrameworkGuard(
             self._chat,
             artifact,
@@ -261,8 +259,7 @@ class GuardedModel(WrapperModel):
             key=key,
             on_abstain=on_abstain,
             verdicts=verdicts,
-            settings=guard_options,
-            **collecting,
+            **guard_options,
         )
 
     async def request(
@@ -367,7 +364,6 @@ def _content(response: ModelResponse) -> Any:
     return calls or response.text or ""
 
 
-@dataclass
 class GuardCapability(AbstractCapability[Any]):
     """The guard for an agent: every model request is judged, and no tool call runs that was not accepted or approved.
 
@@ -378,44 +374,60 @@ class GuardCapability(AbstractCapability[Any]):
     the agent's output types) and continues with ``DeferredToolResults`` and the message history, also in another
     process. The approved call runs as it was judged; nothing is drawn again for it. So is a call of
     ``guardrail_answer`` in place of a held-back answer, which goes out after the decision: no history has it before.
+
+    Args:
+        artifact: As for `GuardedModel`; "collect" for none yet.
+        tools: As for `GuardedModel`; "collect" for a tool without an artifact: a person decides about every call, and
+            its samples are recorded for `calibrate learn`.
+        exempt: As for `GuardedModel`.
+        key: As for `GuardedModel`.
+        on_abstain: "review": a person decides about held-back calls and answers. Or as for `GuardedModel`.
+        held: Under "review": "approve" asks a person; "retry" informs the model that the call did not run
+            (`ModelRetry`), and held-back answers become a message.
+        allowed_decisions: Decisions that a person may take about a held-back call or answer, see `decide`.
+        calibrated_settings: As for `GuardedModel`.
+        verdicts: Store of verdicts, decisions and held-back answers; with a path they outlive the process.
+        records: Record file for samples of what "collects".
+        plan: Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7.
+        **guard_options: As for `GuardedModel`.
     """
 
-    artifact: Given | RouterArtifact | None = None
-    """Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact or its
-    file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`)."""
-    _: KW_ONLY
-    tools: Mapping[str, Given] | None = None
-    """Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for a tool
-    without an artifact: a person decides about every call, and its samples are recorded for `calibrate learn`."""
-    exempt: Sequence[str] = ()
-    """Tools whose calls pass: those that only read."""
-    key: Key | None = None
-    """Of a router: a function of the conversation's messages that names its group, or None for "all others"."""
-    using: Using = field(default_factory=lambda: Using())
-    """As for `GuardedModel`."""
-    on_abstain: Any = "review"
-    """"review": a person decides about held-back calls and answers. Or as for `GuardedModel`."""
-    held: Literal["approve", "retry"] = "approve"
-    """Under "review": "approve" asks a person; "retry" informs the model that the call did not run (`ModelRetry`), and
-    held-back answers become a message."""
-    allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS
-    """Decisions that a person may take about a held-back call or answer, see `decide`."""
-    calibrated_settings: Mapping[str, Any] | None = None
-    """Settings of every call at calibration in addition to the plan."""
-    verdicts: VerdictStore = field(default_factory=VerdictStore)
-    """Store of verdicts on tool calls, and of held-back answers; with a path they outlive the process."""
-    records: str | Path = RECORDS
-    """Record file for samples of tools that "collect"."""
-    plan: SamplingPlan | None = None
-    """Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7."""
-    guard_options: Mapping[str, Any] = field(default_factory=dict)
-    """Further settings of `Guardrail`."""
-    _wrapped: LRU[GuardedModel] = field(default_factory=lambda: LRU(MODELS), init=False, repr=False)
-
-    def __post_init__(self) -> None:
-        for given in routes(self.artifact, self.key).values():
-            ArtifactSet.of(given, self.tools, self.exempt, reviewed=self._asks, plan=self.plan)  # refuses early
-        self._reviews = CallReviews(self.verdicts, self.allowed_decisions)
+    def __init__(
+        self,
+        artifact: Given | RouterArtifact | None = None,
+        *,
+        tools: Mapping[str, Given] | None = None,
+        exempt: Sequence[str] = (),
+        key: Key | None = None,
+        on_abstain: OnAbstain | Literal["review"] = "review",
+        held: Literal["approve", "retry"] = "approve",
+        allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
+        calibrated_settings: Mapping[str, Any] | None = None,
+        verdicts: VerdictStore | None = None,
+        records: str | Path = RECORDS,
+        plan: SamplingPlan | None = None,
+        **guard_options: Any,
+    ) -> None:
+        self._exempt, self._asks = exempt, held == "approve" and on_abstain == REVIEW
+        GateSettings.of(guard_options)
+        for given in routes(artifact, key).values():
+            ArtifactSet.of(given, tools, exempt, reviewed=self._asks, plan=plan)
+        self._reviews = CallReviews(verdicts or VerdictStore(), allowed_decisions)
+        self._options: dict[str, Any] = dict(
+            artifact=artifact,
+            tools=tools,
+            exempt=exempt,
+            key=key,
+            on_abstain=on_abstain,
+            calibrated_settings=calibrated_settings,
+            verdicts=self._reviews.verdicts,
+            allowed_decisions=allowed_decisions,
+            records=records,
+            plan=plan,
+            _asks=self._asks,
+            **guard_options,
+        )
+        self._wrapped: LRU[GuardedModel] = LRU(MODELS)
 
     def for_agent(self, agent: AbstractAgent[Any, Any]) -> AbstractCapability[Any]:
         """Return this capability, for an agent whose runs can end with a call that waits for a person.
@@ -438,22 +450,7 @@ class GuardCapability(AbstractCapability[Any]):
 
     def get_wrapper_model(self, model: Model) -> Model | None:
         """Return the guarded model, which is kept for the models used last."""
-        return self._wrapped.get(id(model), lambda: self._guarded(model))
-
-    def _guarded(self, model: Model) -> GuardedModel:
-        return GuardedModel(
-            model,
-            self.artifact,
-            tools=self.tools,
-            exempt=self.exempt,
-            key=self.key,
-            using=self.using,
-            on_abstain=self.on_abstain,
-            calibrated_settings=self.calibrated_settings,
-            verdicts=self.verdicts,
-            _capability=self,
-            **self.guard_options,
-        )
+        return self._wrapped.get(id(model), lambda: GuardedModel(model, **self._options))
 
     async def after_model_request(
         self, ctx: RunContext[Any], *, request_context: ModelRequestContext, response: ModelResponse
@@ -497,16 +494,6 @@ class GuardCapability(AbstractCapability[Any]):
         """The agent's tools, which run only the very calls that may run, and the call that stands for an answer."""
         return _JudgedToolset(toolset, self)
 
-    @property
-    def _collecting(self) -> dict[str, Any]:
-        """What only a guard takes behind which people decide."""
-        return {"allowed_decisions": self.allowed_decisions, "records": self.records, "plan": self.plan}
-
-    @property
-    def _asks(self) -> bool:
-        """Whether a person is asked about held-back calls and answers."""
-        return self.held == "approve" and self.on_abstain == REVIEW
-
     async def _give(self, ctx: RunContext[Any], conversation: str) -> str:
         """Give out the answer that waits for a person."""
         if not ctx.tool_call_approved:
@@ -523,7 +510,7 @@ class GuardCapability(AbstractCapability[Any]):
             ApprovalRequired: A person decides about it.
             ModelRetry: It does not run, and the model is informed.
         """
-        if tool_def.kind == "output" or call.tool_name in self.exempt:
+        if tool_def.kind == "output" or call.tool_name in self._exempt:
             return None
         call_id, arguments, approved = call.tool_call_id, _arguments(call), ctx.tool_call_approved
         ruling = await self._reviews.ruling(
@@ -566,15 +553,13 @@ class GuardCapability(AbstractCapability[Any]):
         """
         waiting = {request["call_id"]: request for request in await self.review_requests(result)}
         results = DeferredToolResults()
-        for call_id, order in self._reviews.orders(waiting, decisions).items():
+        for call_id, order in (await self._reviews.decide(waiting, decisions)).items():
             if order.decision == "respond":
                 results.calls[call_id] = order.message
             elif order.decision in ("reject", "answer"):
                 results.approvals[call_id] = ToolDenied(order.message or NOT_RUN)
             else:
                 results.approvals[call_id] = ToolApproved(override_args=order.args)
-            if waiting[call_id]["kind"] == "answer" or order.decision == "answer":
-                await self._reviews.decide(call_id, decisions[call_id])
         return results
 
     async def resume(
@@ -736,14 +721,15 @@ class _UnsureToolset(WrapperToolset[Any]):
             messages.pop()
         try:
             *earlier, response = messages
-            message, before = read_response(response), from_messages(earlier, ModelRequestParameters())
+            message = read_response(response)
+            before = from_messages(earlier, ModelRequestParameters())
             (call,) = (call for call in message.tool_calls if call["id"] == ctx.tool_call_id)
         except (UsageError, ValueError):  # no message with this call, or one that could not be judged
             return True
         expected = tool.args_validator.validate_python(call["args"], context=ctx.validation_context)
-        if not _equal(expected, tool_args):
-            return True
-        return await arun(self.check.steps({**call, "name": name}, before, message))
+        return not _equal(expected, tool_args) or await arun(
+            self.check.steps([*before, message], {**call, "name": name})
+        )
 
 
 async def agent_bindings(agent: Agent[Any, Any], question: str = "?") -> Bindings:

@@ -60,7 +60,7 @@ async def main() -> list[str]:
     bindings = await agent_bindings(make_agent())  # calibration needs the same tools
     chat = PydanticAIChat(model=inner)
     artifact = make_artifact(chat, prompt=PromptWrapping(system=SYSTEM), bindings=bindings)
-    guard = GuardCapability(artifact, on_abstain="review", guard_options={"probe": "off"})
+    guard = GuardCapability(artifact, on_abstain="review", probe="off")
     agent = make_agent(guard)
     lines = []
 

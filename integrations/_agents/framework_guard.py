@@ -146,10 +146,10 @@ class CallReviews:
             return None
         return note
 
-    def orders(
+    async def decide(
         self, waiting: Mapping[str, Mapping[str, Any] | None], decisions: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, ToolCallOrder]:
-        """Orders about held-back calls, and about the calls that stand for answers, by call id.
+        """Note decisions, and return the orders about held-back calls, and about calls that stand for answers, by id.
 
         Args:
             waiting: The request about each waiting call, by its id; None for a call that is not held back.
@@ -159,23 +159,28 @@ class CallReviews:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
             UsageError: A call that is not held back; or "answer" beside a decision that lets something else go out.
         """
+        requests = {call_id: request for call_id, request in waiting.items() if request is not None}
         orders = {}
         for call_id, decision in decisions.items():
-            request = waiting.get(call_id)
-            if request is None:
-                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(waiting)}.")
-            orders[call_id] = _order(request, decision)
-        answers = [decision for decision in decisions.values() if decision["type"] == "answer"]
-        asked = [decisions.get(call_id, {}) for call_id, request in waiting.items() if request is not None]
-        if answers and any(one != answers[0] and one.get("type") not in REFUSED for one in asked):
+            if call_id not in requests:
+                raise UsageError(f"no held-back call {call_id!r} waits in this run; there are {sorted(requests)}.")
+            orders[call_id] = _order(requests[call_id], decision)
+        answer = next((decision for decision in decisions.values() if decision["type"] == "answer"), None)
+        asked = [decisions.get(call_id, {}) for call_id in requests]
+        if answer is not None and any(one != answer and one.get("type") not in REFUSED for one in asked):
             raise UsageError(
                 '"answer" ends the turn, so nothing else of the run may go out: give the same answer, or "reject", as '
                 "the decision about everything that waits."
             )
+        for call_id, order in orders.items():
+            decision = decisions[call_id]
+            if requests[call_id]["kind"] == "answer" or order.decision in ("answer", "edit"):
+                await self._noted(call_id, decision)
+            elif order.decision == "approve":  # a rejection does not undo the edit of another copy of the run
+                await self._noted(call_id)
         return orders
 
-    async def decide(self, call_id: str, *decisions: Mapping[str, Any]) -> None:
-        """Note the decision about a held-back call or answer; none to let the call run as it was proposed."""
+    async def _noted(self, call_id: str, *decisions: Mapping[str, Any]) -> None:
         await asyncio.to_thread(self.verdicts.decide, call_id, *decisions)
 
     async def edit(self, call_id: str) -> dict[str, Any] | None:
@@ -194,7 +199,7 @@ class CallReviews:
             return NOT_RUN
         if note.held.empty and decision == APPROVE:
             return NOT_RUN
-        await self.decide(call_id, decision)
+        await self._noted(call_id, decision)
         return APPROVED
 
 
@@ -266,10 +271,10 @@ class FrameworkGuard:
         key: Key | None = None,
         on_abstain: Any,
         verdicts: VerdictStore | None = None,
-        settings: Mapping[str, Any] | None = None,
         allowed_decisions: Sequence[DecisionType] = ALL_DECISIONS,
         records: str | Path = RECORDS,
         plan: SamplingPlan | None = None,
+        **settings: Any,
     ) -> None:
         if ANSWER_TOOL in {*exempt, *(tools or {})}:
             raise UsageError(f"{ANSWER_TOOL!r} is the guard's own tool. Leave it out of tools= and exempt=.")
@@ -282,7 +287,7 @@ class FrameworkGuard:
             calls_too=True,
             on_abstain=on_abstain,
             # An agent's conversation grows with every tool it calls, so it is marked where a plain guard refuses it.
-            settings=GateSettings.of({"turns": "mark", **(settings or {})}),
+            settings=GateSettings.of({"turns": "mark", **settings}),
             records=records,
             plan=plan,
         )

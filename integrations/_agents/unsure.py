@@ -54,17 +54,20 @@ class CallCheck:
                 "framework, or calibrate without slots."
             )
 
-    def steps(self, call: Mapping[str, Any], before: Sequence[BaseMessage], message: AIMessage) -> Steps[bool]:
+    def steps(self, messages: Sequence[BaseMessage], call: Mapping[str, Any]) -> Steps[bool]:
         """Whether a person has to approve a call: True unless this very call was judged and accepted.
 
         Args:
+            messages: The conversation; the last message of the model has the call.
             call: The call that would run: id, name, args.
-            before: The conversation that the message answers.
-            message: The message with the call.
 
         Raises:
             ArtifactMismatchError: Another system prompt than the calibrated one.
         """
+        last = max((place for place, one in enumerate(messages) if isinstance(one, AIMessage)), default=None)
+        if last is None:
+            return True
+        before, message = messages[:last], cast(AIMessage, messages[last])
         key, call_id = f"unsure:{conversation_digest(before)}:{call['id']}", str(call["id"])
         find = partial(self._verdicts.find, key)
         note = yield computation(find, slow=True)
@@ -75,9 +78,8 @@ class CallCheck:
             judged = Note(orders={call_id: ToolCallOrder.of(call, "accepted" if passes else "held")}, verdict=verdict)
             yield computation(partial(self._verdicts.put, key, judged, first=True), slow=True)
             note = yield computation(find, slow=True)  # another process may have been first
-        order = None if note is None else note.orders.get(call_id)
-        same = order is not None and is_of_call(order.digest, call["name"], call["args"])
-        return not (same and order is not None and order.decision == "accepted")
+        order = ToolCallOrder(digest="", decision="held") if note is None else note.orders[call_id]
+        return order.decision != "accepted" or not is_of_call(order.digest, call["name"], call["args"])
 
     def _verdict(self, before: Sequence[BaseMessage], message: AIMessage) -> Steps[Verdict | None]:
         """The verdict on the message; None if it cannot be judged."""

@@ -155,12 +155,10 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
     assert judged_of(answer).turns is None
     again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
     assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
-    several = FrameworkGuard(
-        model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review", verdicts=None, settings={}
-    )
+    several = FrameworkGuard(model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review")
     again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
     assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
-    strict = FrameworkGuard(model, artifact(model), on_abstain="review", verdicts=None, settings={"turns": "refuse"})
+    strict = FrameworkGuard(model, artifact(model), on_abstain="review", turns="refuse")
     with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
         await strict.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
 
@@ -203,7 +201,7 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
     sure = gate(5, bindings=None)
     model = ScriptedChat(script={"sure": ["Paris"], "unsure": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.reviews.verdicts, settings={})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=sure.reviews.verdicts)
     sure_question, unsure_question = PromptWrapping().messages("sure"), PromptWrapping().messages("unsure")
     for messages in (sure_question, unsure_question):
         answer = await guard.ask(messages, Bindings())
@@ -219,16 +217,16 @@ async def test_answers_are_known_by_content_and_an_abstention_wins() -> None:
 async def test_an_abstention_is_marked_and_not_known_by_its_wording() -> None:
     """A wording that differs each time, such as one with the time in it, must not pass for an answer."""
     clock = itertools.count()
-    options = {"abstain_message": lambda verdict: f"Not sure at {next(clock)}."}
+    options: Any = {"abstain_message": lambda verdict: f"Not sure at {next(clock)}."}
     model = ScriptedChat(script={"?": ["a", "b", "c", "d", "e"]})
     calibrated = artifact(model, bindings=None)
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings=options)
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", **options)
     answer = await guard.ask(ASKED, Bindings())
     text = str(answer.message.text)
     await guard.note_answer(ASKED, text, answer)
     assert answer.abstained
     assert (guard.given_out(ASKED, text))[0] is False
-    person = FrameworkGuard(model, calibrated, on_abstain=lambda verdict: text, verdicts=None, settings=options)
+    person = FrameworkGuard(model, calibrated, on_abstain=lambda verdict: text, **options)
     answer = await person.ask(ASKED, Bindings())  # the same words, but a person's answer
     await person.note_answer(ASKED, text, answer)
     assert not answer.abstained
@@ -240,7 +238,7 @@ async def test_agents_made_for_each_request_probe_and_draw_once(monkeypatch: pyt
     calibrated = artifact(model, bindings=None)
 
     async def calls_of_a_new_one(**settings: Any) -> int:
-        guard = FrameworkGuard(model, calibrated, on_abstain="message", settings=settings)
+        guard = FrameworkGuard(model, calibrated, on_abstain="message", **settings)
         return (await guard.ask(PromptWrapping().messages("the same"), Bindings())).calls
 
     # An application that makes its agent per request would otherwise draw until the gate accepts.
@@ -273,12 +271,11 @@ class Wavering(ScriptedChat):
 async def test_asking_until_an_answer_is_accepted_accepts_no_more_wrong_ones(remember: float) -> None:
     async def wrong(attempts: int, questions: int = 80) -> int:
         model = Wavering()
-        options = {"remember": remember}
         wrong_answers = 0
         for number in range(questions):
             for _ in range(attempts):  # a guard per attempt, as applications do that make their agent per request
                 calibrated = artifact(model, bindings=None)
-                guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings=options)
+                guard = FrameworkGuard(model, calibrated, on_abstain="message", remember=remember)
                 answer = await guard.ask(PromptWrapping().messages(f"question {number}"), Bindings())
                 if not answer.abstained:
                     wrong_answers += str(answer.message.text) == "wrong"
@@ -315,7 +312,7 @@ async def test_the_loop_runs_while_a_judge_thinks() -> None:
     judge, model = Patient(), ScriptedChat(default=["Paris", "Rome", "Oslo"])
     spec = make("discrete_semantic_entropy", judge=judge).spec
     calibrated = artifact(model, bindings=None).model_copy(update={"estimator": spec})
-    guard = FrameworkGuard(model, calibrated, on_abstain="message", verdicts=None, settings={"using": {"judge": judge}})
+    guard = FrameworkGuard(model, calibrated, on_abstain="message", using={"judge": judge})
     asking = asyncio.create_task(guard.ask(ASKED, Bindings()))
     while not (judge.thinking.is_set() or asking.done()):
         await asyncio.sleep(0.001)
@@ -341,9 +338,7 @@ def several(*, on_abstain: Any = "message", **options: Any) -> FrameworkGuard:
     wide = artifact(model, bindings=Bindings(tools=(pay, quote, close)), threshold=2.0)
     options = {"tools": {"pay": calibrated, "close": calibrated}, "exempt": ["quote"], **options}
     artifacts = {"strict": calibrated, "wide": wide, None: None}
-    return FrameworkGuard(
-        model, artifacts[options.pop("answers", None)], on_abstain=on_abstain, verdicts=None, **options
-    )
+    return FrameworkGuard(model, artifacts[options.pop("answers", None)], on_abstain=on_abstain, **options)
 
 
 TOOL_NAMES = ("pay", "quote", "close")
@@ -396,7 +391,7 @@ async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:
     assert judged_of(answer).turns is not None
     assert judged_of(await ask_guard(several(), "sure")).turns is None
     with pytest.raises(ArtifactMismatchError, match="turns"):
-        await several(settings={"turns": "refuse"}).ask(messages, bindings)
+        await several(turns="refuse").ask(messages, bindings)
 
 
 async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:
@@ -432,7 +427,7 @@ TIMED = PromptWrapping(system="It is {clock}.", slots=("clock",))
 
 def timed(model: ScriptedChat, *, exempt: tuple[str, ...] = (), **options: Any) -> FrameworkGuard:
     timed_artifact = make_artifact(model, n=4, prompt=TIMED, bindings=TOOLS)
-    return FrameworkGuard(model, timed_artifact, exempt=exempt, on_abstain="message", verdicts=None, settings=options)
+    return FrameworkGuard(model, timed_artifact, exempt=exempt, on_abstain="message", **options)
 
 
 @pytest.mark.parametrize("kind", [list, tuple])

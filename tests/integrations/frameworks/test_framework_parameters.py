@@ -52,12 +52,10 @@ def test_a_chat_around_a_model_of_the_agents_sdk_and_its_guard_take_the_same_set
 def test_a_chat_around_a_model_of_pydantic_ai_and_its_guard_take_the_same_settings() -> None:
     model, settings = TestModel(), {"frequency_penalty": 0.5}
     chat = pydantic_ai_guard.PydanticAIChat(model=model, calibrated_settings=settings)
-    artifact, options = make_artifact(chat), {"probe": "off"}
+    artifact = make_artifact(chat)
     for wrapped in (
         pydantic_ai_guard.GuardedModel(model, artifact, calibrated_settings=settings, probe="off"),
-        pydantic_ai_guard.GuardCapability(
-            artifact, calibrated_settings=settings, guard_options=options
-        ).get_wrapper_model(model),
+        pydantic_ai_guard.GuardCapability(artifact, calibrated_settings=settings, probe="off").get_wrapper_model(model),
     ):
         assert isinstance(wrapped, pydantic_ai_guard.GuardedModel)
         assert wrapped._gate.gate.settings.probe == "off"
@@ -77,7 +75,7 @@ def test_unknown_names_are_refused() -> None:
     with pytest.raises(UsageError, match="settings"):
         pydantic_ai_guard.GuardedModel(TestModel(), artifact, settings={})
     for name in ("settings", "options"):
-        with pytest.raises(TypeError, match=name):
+        with pytest.raises(UsageError, match=name):
             pydantic_ai_guard.GuardCapability(artifact, **cast("Any", {name: {}}))
     with pytest.raises(ValueError, match="on_abstain"):
         openai_agents_guard.GuardedModel(chat, artifact, on_abstain="hold")  # type: ignore[arg-type]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import copy
-import dataclasses
 import json
 from collections.abc import Sequence
 from dataclasses import replace
@@ -256,7 +255,7 @@ async def test_an_abstention_that_is_raised_is_not_retried() -> None:
 
 
 async def test_a_capability_keeps_the_models_used_last_only() -> None:
-    guard = GuardCapability(artifact_for(Scripted(SURE_TEXT)), on_abstain="message", guard_options={"probe": "off"})
+    guard = GuardCapability(artifact_for(Scripted(SURE_TEXT)), on_abstain="message", probe="off")
     guarded_agent = agent(Scripted(SURE_TEXT), capabilities=[guard])
     for _ in range(MODELS + 3):
         assert (await guarded_agent.run("?", model=Scripted(SURE_TEXT))).output == "Paris"
@@ -278,11 +277,11 @@ class Insisting(AbstractCapability[Any]):
 async def test_asking_again_until_an_answer_is_accepted_gets_the_abstention_again(again: str, remember: float) -> None:
     inner = Scripted([*UNSURE_TEXT, *["Rome"] * 20])  # certain of Rome when asked again
     calibrated = artifact_for(inner)
-    options = {"probe": "off", "abstain_message": "Not sure.", "remember": remember}
+    options: Any = {"probe": "off", "abstain_message": "Not sure.", "remember": remember}
 
     def new_agent() -> Agent[Any, Any]:
         others = [Insisting()] if again == "attempt" else []
-        guard = GuardCapability(calibrated, on_abstain="message", guard_options=options)
+        guard = GuardCapability(calibrated, on_abstain="message", **options)
         return agent(inner, capabilities=[guard, *others])
 
     first = new_agent()
@@ -342,10 +341,8 @@ class Bank:
         self.defers = defers
         self.paid: list[int] = []
         self.bindings = asyncio.run(agent_bindings(self._agent(inner)))
-        options = {"probe": "off", **capability_options.pop("guard_options", {})}
-        self.guard = GuardCapability(
-            artifact_for(inner, bindings=self.bindings), guard_options=options, **capability_options
-        )
+        options: Any = {"probe": "off", **capability_options}
+        self.guard = GuardCapability(artifact_for(inner, bindings=self.bindings), **options)
         self.agent = self._agent(inner, capabilities=[self.guard, *others])
 
     def _agent(self, inner: Model, **options: Any) -> Agent[Any, Any]:
@@ -383,7 +380,7 @@ def test_a_sure_call_runs_and_numbers_are_canonical() -> None:
 def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(on_abstain: Any) -> None:
     """All samples agree on it, so that its uncertainty would be 0."""
     inner = Scripted([("rm_rf", {"path": "/"})], ["Done"])
-    bank = Bank(inner, on_abstain=on_abstain, guard_options={"abstain_message": "Not sure."})
+    bank = Bank(inner, on_abstain=on_abstain, abstain_message="Not sure.")
     result = bank.run("Pay 5")
     parts = [part for message in result.all_messages() for part in message.parts]
     assert not any(getattr(part, "tool_name", None) == "rm_rf" for part in parts)
@@ -392,7 +389,7 @@ def test_a_call_of_a_tool_that_was_never_bound_is_not_handed_out(on_abstain: Any
 
 
 def test_without_a_person_an_unsure_call_is_not_even_proposed() -> None:
-    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="message", guard_options={"abstain_message": "Not sure."})
+    bank = Bank(Scripted(UNSURE, ["Done"]), on_abstain="message", abstain_message="Not sure.")
     assert (bank.run("Pay 5").output, bank.paid) == ("Not sure.", [])
 
 
@@ -434,7 +431,7 @@ def test_hold_needs_the_capability() -> None:
 
 def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
     bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    monkeypatch.setattr(bank.guard.verdicts, "find", lambda _: None)
+    monkeypatch.setattr(bank.guard._reviews.verdicts, "find", lambda _: None)
     bank.run("Pay 5")
     assert bank.paid == []
 
@@ -444,8 +441,8 @@ def test_exempt_tools_run_and_others_are_judged_by_their_own_artifacts() -> None
         inner = Scripted(proposals, ["Done"])
         bank = Bank(inner, on_abstain="review")
         own = artifact_for(inner, bindings=bank.bindings)
-        options = {"probe": "off"}
-        guard = GuardCapability(tools={"pay": own}, exempt=["quote"], on_abstain="review", guard_options=options)
+        options: Any = {"probe": "off"}
+        guard = GuardCapability(tools={"pay": own}, exempt=["quote"], on_abstain="review", **options)
         bank.agent = bank._agent(inner, capabilities=[guard])
         output = bank.run("Pay 5").output
         assert bank.paid == paid
@@ -639,7 +636,7 @@ def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
 def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     bank, store = Bank(Scripted(SURE, ["Done"])), review.ReviewStore(tmp_path / "reviews.db")
-    settings: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"], "guard_options": {"probe": "off"}}
+    settings: dict[str, Any] = {"tools": {"pay": "collect"}, "exempt": ["quote"], "probe": "off"}
     guard = GuardCapability(records=tmp_path / "records.jsonl", **settings)
     guarded_agent, bridge = bank._agent(bank.inner, capabilities=[guard]), ReviewBridge(store)
     result = asyncio.run(guarded_agent.run("Pay what I owe"))
@@ -718,8 +715,8 @@ class Outside:
             return agent(inner, output_type=output_type, toolsets=[ExternalToolset([tool])], capabilities=capabilities)
 
         bindings = asyncio.run(agent_bindings(agent_with()))
-        options = {"probe": "off", "abstain_message": "Not sure."}
-        guard = GuardCapability(artifact_for(inner, bindings=bindings), on_abstain="review", guard_options=options)
+        options: Any = {"probe": "off", "abstain_message": "Not sure."}
+        guard = GuardCapability(artifact_for(inner, bindings=bindings), on_abstain="review", **options)
         self.agent = agent_with(guard, *others)
 
 
@@ -753,8 +750,8 @@ async def test_a_capability_that_answers_in_place_of_the_guard_is_refused() -> N
             return Scripted(["Unjudged"])
 
     inner = Scripted(SURE_TEXT)
-    options = {"probe": "off"}
-    guard = GuardCapability(artifact_for(inner), on_abstain="message", guard_options=options)
+    options: Any = {"probe": "off"}
+    guard = GuardCapability(artifact_for(inner), on_abstain="message", **options)
     with pytest.raises(UsageError, match="in place of the guarded model"):
         await agent(inner, capabilities=[Answering(), guard]).run("?")
     async with agent(inner, capabilities=[guard]).run_stream(
@@ -795,7 +792,7 @@ def test_where_the_output_is_no_text_a_person_cannot_answer_the_user() -> None:
     inner = Scripted(UNSURE)
     options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
     bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **options)))
-    guard = GuardCapability(artifact_for(inner, bindings=bindings), guard_options=OPTIONS)
+    guard = GuardCapability(artifact_for(inner, bindings=bindings), **OPTIONS)
     result = asyncio.run(agent(inner, capabilities=[guard], **options).run("?"))
     (value,) = asyncio.run(guard.review_requests(result))
     assert value["review_configs"][0]["allowed_decisions"] == ["approve", "edit", "reject", "respond"]
@@ -812,7 +809,7 @@ async def test_a_router_judges_each_conversation_by_its_group() -> None:
     def group(messages: Any) -> str | None:
         return "de" if "Haupt" in messages[-1].text else None
 
-    capability = GuardCapability(router, key=group, on_abstain="message", guard_options=OPTIONS)
+    capability = GuardCapability(router, key=group, on_abstain="message", **OPTIONS)
     guards: list[Any] = [
         {"model": GuardedModel(inner, router, key=group, **OPTIONS)},
         {"model": inner, "capabilities": [capability]},
@@ -837,7 +834,7 @@ OPTIONS: dict[str, Any] = {"probe": "off", "abstain_message": "Not sure."}
 
 def answering(inner: Model, *, output: Any = str, fitted: Any = None, **options: Any) -> tuple[GuardCapability, Any]:
     """A guard and its agent, which gives out answers only."""
-    guard = GuardCapability(artifact_for(inner, **(fitted or {})), guard_options=OPTIONS, **options)
+    guard = GuardCapability(artifact_for(inner, **(fitted or {})), **OPTIONS, **options)
     return guard, agent(inner, output_type=[output, DeferredToolRequests], capabilities=[guard])
 
 
@@ -883,7 +880,7 @@ async def test_the_reviewer_sees_results_of_tools_and_that_there_is_a_picture() 
         return made
 
     calibrated = artifact_for(inner, bindings=await agent_bindings(looking(inner)))
-    guard = GuardCapability(calibrated, tools={}, exempt=["look"], guard_options=OPTIONS)
+    guard = GuardCapability(calibrated, tools={}, exempt=["look"], **OPTIONS)
     (value,) = await guard.review_requests(await looking(inner, capabilities=[guard]).run(["Here?", picture(b"png")]))
     assert [(turn["role"], turn["content"], turn.get("tool_calls")) for turn in value["messages"]] == [
         ("human", "Here?\n[binary]", None),
@@ -1018,7 +1015,7 @@ async def test_an_answer_whose_verdict_is_lost_is_not_given_out() -> None:
     guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
     result = await guarded_agent.run("?")
     (waiting,) = result.output.approvals
-    guard.verdicts.delete(waiting.tool_call_id)  # as a process does that kept its verdicts in memory
+    guard._reviews.verdicts.delete(waiting.tool_call_id)  # as a process does that kept its verdicts in memory
     assert await guard.review_requests(result) == []
     with pytest.raises(UsageError, match=r"VerdictStore\(path\)"):
         await guarded_agent.run(
@@ -1055,7 +1052,7 @@ def test_without_deferred_requests_in_its_output_types_an_agent_is_refused_when_
         agent(inner, output_type=output, capabilities=[guard])
     inline = HandleDeferredToolCalls(handler=lambda ctx, requests: requests.build_results(approve_all=True))
     agent(inner, capabilities=[guard, inline])
-    agent(inner, capabilities=[dataclasses.replace(guard, on_abstain="message")])
+    agent(inner, capabilities=[GuardCapability(artifact_for(inner), on_abstain="message")])
     assert inner.calls == []
 
 
@@ -1212,7 +1209,7 @@ def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> 
     agent_options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
     bindings = asyncio.run(agent_bindings(agent(Scripted(["x"]), **agent_options)))
     artifact = artifact_for(inner, bindings=bindings)
-    guard = GuardCapability(artifact, tools={"pay": artifact}, guard_options=OPTIONS)
+    guard = GuardCapability(artifact, tools={"pay": artifact}, **OPTIONS)
     guarded_agent = agent(inner, capabilities=[guard], **agent_options)
     result = asyncio.run(guarded_agent.run("?"))
     assert [part.tool_name for part in result.output.approvals] == ["pay", "guardrail_answer"]
