@@ -214,13 +214,6 @@ class _Work:
     changed: set[str] = field(default_factory=set)
 
 
-@dataclass(frozen=True, slots=True)
-class _Input:
-    """Input of a graph's run: a command with answers, or None to go on from where it stopped."""
-
-    value: Any
-
-
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReviewBridge(BaseBridge):
     """Puts a graph's guardrail interrupts into a review store, and takes the decisions back.
@@ -294,24 +287,23 @@ class ReviewBridge(BaseBridge):
         if self._is_lost(state, config):
             return None
         past = yield _past(graph, config)
-        if _undecided(waiting):
-            self._drop(_ids(past), waiting)
+        undecided = bool(waiting) and not any(item.state in ENDED for _, _, item in waiting)  # as at most calls
+        leases = [] if undecided else self._lease(state, waiting, past)
+        if not leases:
+            if undecided or not waiting:
+                self._drop(_ids(past), waiting)
             return None
-        leases = self._lease(state, waiting, past)
-        if leases:
-            with self._work(leases) as work:
-                given = self._input((yield _state(graph, config)), config, leases)
-                if given is not None:
-                    work.started = True
-                    result: dict[str, Any] = yield Effect(
-                        partial(graph.invoke, given.value, config, **run_with),
-                        partial(graph.ainvoke, given.value, config, **run_with),
-                    )
-                    work.done = True
-                    return result
-        elif not waiting:
-            self._drop(_ids(past), waiting)
-        return None
+        with self._work(leases) as work:
+            given = self._input((yield _state(graph, config)), config, leases)
+            if given is None:
+                return None
+            work.started = True
+            (value,) = given
+            result: dict[str, Any] = yield Effect(
+                partial(graph.invoke, value, config, **run_with), partial(graph.ainvoke, value, config, **run_with)
+            )
+            work.done = True
+            return result
 
     def _lease(self, state: Any, waiting: Sequence[_Open], past: Sequence[Any]) -> list[WorkLease]:
         """Lease the thread; empty if it cannot go on, or another call has the lease.
@@ -359,15 +351,15 @@ class ReviewBridge(BaseBridge):
         handed = any(event.what == "handed_over" for event in self.store.trail(item.id))
         return "carried_out" if handed else "lapsed"
 
-    def _input(self, state: Any, config: Any, leases: Sequence[WorkLease]) -> _Input | None:
-        """Input of the next run, read under the lease; None if another call went on in the meantime."""
+    def _input(self, state: Any, config: Any, leases: Sequence[WorkLease]) -> tuple[Any] | None:
+        """Input of the next run: answers, or None to go on from where it stopped. No input if another call went on."""
         ours = {lease.item.id for lease in leases}
         waiting = [interrupt for interrupt in self._open(state, config) if interrupt[2].id in ours]
         answers = {name: self._answer(item, request)[0] for name, request, item in waiting if item.state in ENDED}
         if answers:
-            return _Input(Command(resume=answers))
+            return (Command(resume=answers),)
         left_off = any(lease.item.lease_until is not None for lease in leases)
-        return _Input(None) if left_off and _unfinished(state) else None
+        return (None,) if left_off and _unfinished(state) else None
 
     def _drop(self, past: Sequence[str], waiting: Sequence[_Open]) -> list[Item]:
         """Settle the items of past interrupts, newest first; several may be of one step."""
@@ -431,11 +423,6 @@ def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:
     if changed is not None:
         changed.add(str(digest))
     return False
-
-
-def _undecided(waiting: Sequence[_Open]) -> bool:
-    """Whether interrupts are open and none is decided, as at most calls of `resume`."""
-    return bool(waiting) and not any(item.state in ENDED for _, _, item in waiting)
 
 
 def _unfinished(state: Any) -> bool:

@@ -290,12 +290,7 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
 
 
 def step_of(request: ModelRequest[Any], *, collects: bool) -> AgentStep:
-    """A request in the words of the gate.
-
-    Args:
-        request: The request.
-        collects: Whether the agent only collects, so that the gate reads the tools of the request.
-    """
+    """A request in the words of the gate, which reads its tools if the agent only ``collects``."""
     return AgentStep(
         model=request.model,
         messages=(*([] if request.system_message is None else [request.system_message]), *request.messages),

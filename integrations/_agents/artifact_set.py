@@ -60,11 +60,7 @@ def load(given: Given) -> CalibrationArtifact | None:
 
 
 def routes(given: Given | RouterArtifact | None, key: Key | None) -> Mapping[str, Given | None]:
-    """What judges the answers of each group of conversations; without groups, those of all others.
-
-    Args:
-        given: What the caller gave as ``artifact=``; may be a router of several artifacts, or its file.
-        key: What the caller gave as ``key=``: the function that names the group of a conversation.
+    """What judges the answers of each group of conversations; without a router, those of all others.
 
     Raises:
         UsageError: A router without a key function, or a key function without a router.
@@ -202,7 +198,7 @@ class ArtifactSet:
         plan: SamplingPlan | None = None,
         judge: object = None,
     ) -> ArtifactSet:
-        """The artifacts as a caller gives them.
+        """The artifacts as a caller gives them; see `GuardrailMiddleware`.
 
         Args:
             artifact: Judges final answers; "collect" for none yet. None lets answers pass.
@@ -279,11 +275,7 @@ class ArtifactSet:
         return self.answer is None or bool(self.exempt)
 
     def check_tools(self, names: Sequence[str]) -> None:
-        """Refuse a tool that is neither gated nor exempt, and a name that is none of the agent's tools.
-
-        Raises:
-            UsageError: Naming the tool and the ways out.
-        """
+        """Refuse a tool that is neither gated nor exempt, and a name that is none of the agent's tools."""
         if not names:  # an agent without tools lacks those of its artifacts, and is refused for that reason
             return
         for name in sorted(self.tools):

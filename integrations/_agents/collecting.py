@@ -76,11 +76,6 @@ def _compares_some(gate: CalibrationArtifact, tool: str) -> bool:
 class StepRecords:
     """Records the samples drawn for calls of tools without an artifact.
 
-    Args:
-        path: The record file.
-        artifacts: The artifacts of the agent, one of which collects.
-        plan: How samples are drawn.
-
     Raises:
         UsageError: The file holds records of another model, plan (tools included) or prompt.
     """
@@ -94,10 +89,7 @@ class StepRecords:
     def noted(self, assessment: Assessment, messages: Sequence[BaseMessage], group: str | None) -> Steps[Assessment]:
         """Record the draw if a tool of the message collects; the verdicts of the result name the record.
 
-        Args:
-            assessment: The verdicts and the draw.
-            messages: The conversation.
-            group: Names the conversation; None to tell conversations by their first message.
+        ``group`` names the conversation; without it conversations are told apart by their first message.
         """
         judged = [verdict for verdict in assessment.by_name.values() if verdict.artifact in self._collecting]
         if not judged:

@@ -146,9 +146,6 @@ def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
     """Schema of ``{"decisions": [...]}``: one decision per action, each of an allowed shape that can be carried out.
 
     ``content`` beside them is an optional digest of the decided message, which `ReviewBridge` adds.
-
-    Args:
-        request: The request, see `review_request`.
     """
     make: Any = TypedDict  # the check depends on the request, so the type is made here
     decision = Annotated[Decision, Discriminator("type")]
@@ -158,11 +155,7 @@ def answer_schema(request: Mapping[str, Any]) -> type[dict[str, Any]]:
 
 
 def checked(answer: Mapping[str, Any], request: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the answer to a request if the graph accepts it.
-
-    Raises:
-        pydantic.ValidationError: The graph would refuse the answer.
-    """
+    """Return the answer to a request; pydantic raises where the graph would refuse it."""
     return TypeAdapter(answer_schema(request)).validate_python(dict(answer))
 
 
@@ -294,10 +287,7 @@ def order_for(call: Mapping[str, Any], decision: Decision) -> ToolCallOrder:
 def _answered(held: HeldMessage, decision: Decision, refusal: Callable[[Verdict], str]) -> FrozenMessage:
     """The message that goes out in place of a held-back answer after a person's decision.
 
-    Args:
-        held: The answer.
-        decision: The decision. An edit of a structured answer is JSON; other text goes out as text.
-        refusal: Text of an abstention, which goes out after a rejection or a lapse.
+    The edit of a structured answer is JSON; any other text goes out as text.
     """
     if decision["type"] == "approve":
         return held.message

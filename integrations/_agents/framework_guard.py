@@ -70,13 +70,6 @@ class CallReviews:
 
     A held-back answer is kept in the store only, under the id of a call of `ANSWER_TOOL`, which stands for it in the
     conversation. The argument of that call is a digest of the conversation that the answer belongs to.
-
-    Args:
-        verdicts: Store of the notes.
-        allowed: Decisions that a person may take.
-
-    Raises:
-        UsageError: An unknown decision, or none.
     """
 
     def __init__(self, verdicts: VerdictStore, allowed: Sequence[DecisionType]) -> None:
@@ -125,12 +118,7 @@ class CallReviews:
         """The request that a person sees about a held-back call or answer; None for a call that is not held back.
 
         Plain JSON in the form of the interrupts of `integrations.langgraph_review`, with the ``call_id`` on top.
-
-        Args:
-            call_id: Id of the call.
-            name: The tool.
-            arguments: Its arguments.
-            ends: Whether the agent can end its turn with a person's text in place of the call.
+        ``ends``: whether the agent can end its turn with a person's text in place of the call.
         """
         note = await self._held(call_id, name, arguments)
         if note is None or note.held is None:
@@ -149,11 +137,9 @@ class CallReviews:
     async def decide(
         self, waiting: Mapping[str, Mapping[str, Any] | None], decisions: Mapping[str, Mapping[str, Any]]
     ) -> dict[str, ToolCallOrder]:
-        """Note decisions, and return the orders about held-back calls, and about calls that stand for answers, by id.
+        """Note decisions by call id, and return the orders about these calls.
 
-        Args:
-            waiting: The request about each waiting call, by its id; None for a call that is not held back.
-            decisions: The decisions, by call id.
+        ``waiting`` has the request about each waiting call; None for a call that is not held back.
 
         Raises:
             pydantic.ValidationError: A decision that is not allowed, has another format, or cannot be carried out.
@@ -236,13 +222,7 @@ class Answer:
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """The result of a tool call at the end of a conversation, which may come from a person's decision.
-
-    Attributes:
-        call_id: Id of the call.
-        name: Its tool.
-        output: The result, as the framework's conversation has it.
-    """
+    """The result of a tool call at the end of a conversation, which may come from a person's decision."""
 
     call_id: str
     name: str
@@ -447,13 +427,7 @@ class FrameworkGuard:
         return answer
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
-        """Remember an answer, or the text of an abstention, that went out in a conversation.
-
-        Args:
-            asked: The conversation so far.
-            content: The text, or the object made of it.
-            answer: Result of the request.
-        """
+        """Remember an answer, or the text of an abstention, that went out: its text, or the object made of it."""
         key = answer_key(asked, content, abstention=answer.abstained)
         await asyncio.to_thread(self.reviews.verdicts.put, key, Note(verdict=answer.verdict))
 

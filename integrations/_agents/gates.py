@@ -80,12 +80,7 @@ class GateSettings:
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> GateSettings:
-        """The settings that a caller gave as keywords.
-
-        Raises:
-            UsageError: There is no such setting.
-            pydantic.ValidationError: One has a value that it cannot have.
-        """
+        """The settings that a caller gave as keywords; an unknown one, or a wrong value, is refused."""
         for name in given:
             refuse_unknown(name, [each.name for each in fields(cls)], "the keywords of an agent's guard", "a setting")
         return cls(**given)
@@ -334,11 +329,7 @@ class ModelGate:
 
     @classmethod
     def of(cls, agent: AgentGate, model: BaseChatModel, artifacts: ArtifactSet, route: str | None) -> ModelGate:
-        """Make the gate of an agent for one model.
-
-        Raises:
-            UsageError: The record file holds records of another model, plan or prompt.
-        """
+        """Make the gate of an agent for one model."""
         trust = agent.trust or EndpointTrust(model, artifacts.plan, enabled=agent.settings.probe == "auto")
         made = artifacts.stand_ins is not None
         gates = agent.settings.gates_of(artifacts.artifacts) if made else agent.gates

@@ -57,12 +57,7 @@ class CallCheck:
     def steps(self, messages: Sequence[BaseMessage], call: Mapping[str, Any]) -> Steps[bool]:
         """Whether a person has to approve a call: True unless this very call was judged and accepted.
 
-        Args:
-            messages: The conversation; the last message of the model has the call.
-            call: The call that would run: id, name, args.
-
-        Raises:
-            ArtifactMismatchError: Another system prompt than the calibrated one.
+        ``call`` is the one that would run (id, name, args), ``messages`` ends with the model's message that has it.
         """
         last = max((place for place, one in enumerate(messages) if isinstance(one, AIMessage)), default=None)
         if last is None:

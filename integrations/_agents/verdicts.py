@@ -69,13 +69,7 @@ class VerdictStore:
             self._prepare(db)
 
     def put(self, key: str, note: Note, *, first: bool = False) -> None:
-        """Store a note, and delete expired ones.
-
-        Args:
-            key: The call's id, or the key of an answer.
-            note: The note.
-            first: Whether a note that the key already has stays.
-        """
+        """Store a note, and delete expired ones; ``first``: a note that the key already has stays."""
         now = self._clock()
         into = "INSERT OR IGNORE" if first else "REPLACE"
         with self._connected() as db, db:

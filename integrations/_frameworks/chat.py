@@ -67,13 +67,7 @@ class FrameworkChat(BaseChatModel):
 
     @abstractmethod
     async def _answer(self, messages: list[BaseMessage], stop: list[str] | None, call: Mapping[str, Any]) -> AIMessage:
-        """Call the framework's model once.
-
-        Args:
-            messages: The conversation.
-            stop: Stop strings.
-            call: Settings of the call; tools and choice in the form of `bind_tools`.
-        """
+        """Call the framework's model once; tools and choice of ``call`` are in the form of `bind_tools`."""
 
     def bind_tools(self, tools: Sequence[Any], **kwargs: Any) -> Runnable[LanguageModelInput, AIMessage]:
         """Tools for each call, in OpenAI's form; the choice is None, "any" or the name of a tool."""
@@ -106,10 +100,7 @@ Chat = TypeVar("Chat", bound=FrameworkChat)
 def shared_chat(kind: type[Chat], model: object, settings: object) -> Chat:
     """The adapter of a model; guards that are made per run share it, and with it the result of a probe.
 
-    Args:
-        kind: Class of the adapter.
-        model: The framework's model; another object is another endpoint.
-        settings: Settings of every call.
+    Another model object is another endpoint.
     """
     # The adapter holds the model, so its id belongs to no other object while the adapter is cached.
     key = (kind, id(model), canonical_json(settings, default=repr))
@@ -118,27 +109,14 @@ def shared_chat(kind: type[Chat], model: object, settings: object) -> Chat:
 
 
 def check_call(call: Mapping[str, Any], models: str) -> None:
-    """Refuse settings of a call that a framework's models do not accept.
-
-    Args:
-        call: Settings of the call; None means "not given".
-        models: How to name the models in the message.
-
-    Raises:
-        UsageError: There are such settings; the message names them.
-    """
+    """Refuse settings of a call that a framework's models (``models``, in words) do not accept."""
     unknown = sorted(name for name, value in call.items() if name not in KNOWN and value is not None)
     if unknown:
         raise UsageError(f"{models} do not accept {', '.join(unknown)}; use {', '.join(sorted(KNOWN))}.")
 
 
 def settings_revision(model: str, settings: Mapping[str, Any]) -> str | None:
-    """A digest of the settings of every call, as revision of the model; None without settings.
-
-    Args:
-        model: Name of the model.
-        settings: The settings that can change an answer.
-    """
+    """A digest of the settings of every call that can change an answer, as revision of the model; None without any."""
     if not settings:
         return None
     return "settings:" + sha256_hex(canonical_json([model, settings], compact=False, ascii_only=True, default=repr), 12)

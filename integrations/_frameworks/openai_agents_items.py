@@ -328,12 +328,7 @@ def read_response(response: ModelResponse, settings: ModelSettings, model: str) 
 
 
 def to_response(message: AIMessage, requests: int) -> ModelResponse:
-    """A guard's message as a model's response.
-
-    Args:
-        message: The message.
-        requests: Number of calls.
-    """
+    """A guard's message as a model's response; ``requests`` counts the calls behind it."""
     output: list[TResponseOutputItem] = []
     if str(message.text) or not message.tool_calls:
         text = ResponseOutputText(text=str(message.text), type="output_text", annotations=[], logprobs=[])

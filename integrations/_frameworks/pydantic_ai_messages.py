@@ -192,12 +192,7 @@ def _part(message: BaseMessage) -> its.ModelRequestPart:
 def request_bindings(
     parameters: ModelRequestParameters, settings: ModelSettings | None, profile: Mapping[str, Any]
 ) -> Bindings:
-    """Tools (output tools too), choice and answer format of a request.
-
-    Args:
-        parameters: The agent's request.
-        settings: Its settings.
-        profile: The model's profile, with the default form of structured output.
+    """Tools (output tools too), choice and answer format of a request; the profile has the default form of output.
 
     Raises:
         UsageError: The request has native tools, which run at the provider before any verdict; images as output; or a
