@@ -89,7 +89,7 @@ async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
         tools={"transfer": agent_artifact(model, risk)},
         exempt=["balance", "close"],
         on_abstain="message",
-        settings={"using": {"scorer": [risk, grounded]}},
+        using={"scorer": [risk, grounded]},
     )
     bindings = bindings_for(TOOLS)
     messages = PromptWrapping(system=SYSTEM).messages("pay")
@@ -100,7 +100,7 @@ async def test_guards_of_frameworks_take_scorers_like_judges() -> None:
         model,
         agent_artifact(model, risk),
         on_abstain="message",
-        settings={"using": {"scorer": risk}},
+        using={"scorer": risk},
     )
     assert not (await alone.ask(messages, bindings)).message.tool_calls
     assert asked == [("risk", "500"), ("risk", "500")]
