@@ -23,7 +23,7 @@ from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.sampling.native import is_native
 
 from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, runner
-from .data.records import OBSERVED, Record, RecordReader, is_fragment, read_spans, record_line, spans_of
+from .data.records import Record, RecordReader, is_fragment, read_spans, record_line, spans_of
 from .scoring.scores import Scoring, uses_models
 
 __all__ = ["PART_MIB", "collect_on_ray", "score_on_ray"]
@@ -106,9 +106,8 @@ def score_on_ray(
     """
     path = reader.path.absolute()
     spans = spans_of(path, reader.good, int(part_mib * 2**20))
-    if reader.header.questions_name.startswith(OBSERVED):
-        with path.open("rb") as stream:
-            reader.fragments = sum(line.endswith(b"\n") and is_fragment(line) for line in stream)
+    with path.open("rb") as stream:
+        reader.fragments = sum(line.endswith(b"\n") and is_fragment(line) for line in stream) if reader.skips else 0
 
     def make() -> Any:
         made = scoring()

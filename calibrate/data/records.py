@@ -367,8 +367,9 @@ class RecordReader:
     Attributes:
         path: Where it is read.
         header: Its first line.
+        skips: Whether a gateway wrote the file, so that torn lines before the last (`is_fragment`) are left out.
         torn: Whether a torn last line was left out; known at the end.
-        fragments: Number of torn lines before the last that were left out (`is_fragment`); known at the end.
+        fragments: Number of torn lines before the last that were left out; known at the end.
         good: Bytes up to the end of the last good line so far.
     """
 
@@ -382,6 +383,7 @@ class RecordReader:
             self.good += len(line)
             if line.strip():
                 self.header = parse_header(path, line)
+                self.skips = self.header.questions_name.startswith(OBSERVED)
                 return
         raise RecordError(f"{path}:1: the file is empty. `calibrate collect` writes a header line first.")
 
@@ -406,7 +408,6 @@ class RecordReader:
         if start is not None:
             self._stream.seek(start)
             self.good = start
-        skips = self.header.questions_name.startswith(OBSERVED)
         for line in self._stream if self.good < stop else ():
             start, self.good = self.good, self.good + len(line)
             try:
@@ -415,7 +416,7 @@ class RecordReader:
             except ValidationError as error:
                 if not line.endswith(b"\n"):  # only the last line can lack its end
                     self.good, self.torn = start, True
-                elif skips and is_fragment(line):
+                elif self.skips and is_fragment(line):
                     self.fragments += 1
                 else:
                     raise self._fault(start, line, error) from error

@@ -245,10 +245,6 @@ def test_a_published_question_set_is_collected(tmp_path: Path, monkeypatch: pyte
     )
 
 
-def test_help_teaches() -> None:
-    assert "Example: calibrate import" in run("import", "--help")
-
-
 def test_flags_say_what_the_columns_are(tmp_path: Path) -> None:
     source, out = tmp_path / "s.jsonl", tmp_path / "r.jsonl"
     labels = ["right", "wrong", "unparseable", "right"]

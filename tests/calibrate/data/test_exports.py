@@ -478,6 +478,7 @@ def test_a_column_that_was_not_read_is_read_as_the_note_says(tmp_path: Path) -> 
         ({"A": -0.1, "B": None}, "logprob"),
         ({"A": 1.0, "B": 0.0}, "probability"),
         ({"A": 5.0, "B": -9999.0}, "logit"),
+        ({"A": -0.1, "B": -9999.0}, "logprob"),
     ],
 )
 def test_an_option_without_a_likelihood_leaves_the_question_unmeasured(
@@ -493,13 +494,6 @@ def test_an_option_without_a_likelihood_leaves_the_question_unmeasured(
     problems = [record.drawn and record.drawn.problem for record in imported.file.records]
     assert problems == [None, Unmeasured.NO_OPTIONS]
     assert any(note.startswith("1 rows have scores of options that were not measured") for note in imported.notes)
-
-
-def test_a_placeholder_in_a_certainty_is_not_a_number(tmp_path: Path) -> None:
-    rows = [{"id": i, "lp": lp} for i, lp in enumerate((-0.5, -9999.0, -1e30))]
-    imported = import_file(write(tmp_path / "s.jsonl", rows), ImportSettings(columns=parse_map(["certainty=lp"])))
-    assert [record.scores["imported:lp"].value for record in imported.file.records] == [0.5, None, None]
-    assert imported.notes[0].startswith("2 scores have values that were not measured")
 
 
 def test_percent_signs_whole_numbers_and_null_samples_are_read(tmp_path: Path) -> None:

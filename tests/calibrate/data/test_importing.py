@@ -481,18 +481,6 @@ def test_the_user_says_what_a_third_label_is(tmp_path: Path) -> None:
     assert errors.correct is False
 
 
-QA_EVAL = [
-    {
-        "question": f"question {i}?",
-        "golden_answer": "291 episodes/291",
-        **{"answer_fid": "291", "judge_fid": True, "answer_gpt4": f"It is {i}.", "judge_gpt4": False},
-        **{"answer_newbing": None, "judge_newbing": None, "improper": i == 0},
-    }
-    for i in range(3)
-]
-"""Rows in the form of wangcunxiang/QA-Eval, EVOUNA/NQ.json."""
-
-
 def test_offered_tools_are_part_of_the_question(tmp_path: Path) -> None:
     send, book = ({"type": "function", "function": {"name": name, "parameters": {}}} for name in ("send", "book"))
     call = {"type": "function", "function": {"name": "send", "arguments": '{"to": "Bob"}'}}
@@ -554,11 +542,6 @@ def test_columns_that_are_nearly_fields_are_named_with_their_mapping(tmp_path: P
         "Column 'gruop' was not read. If it holds the field group: --map group=gruop",
         "Column 'reference' was not read. If it holds the accepted answers: --map references=reference",
     ]
-    mapped = ["references=reference", "confidence=Confidence", "group=gruop"]
-    read = import_file(path, ImportSettings(columns=parse_map(mapped)))
-    assert not [note for note in read.notes if note.startswith("Column")], "each field has its column"
-    (record,) = read.file.records
-    assert (record.references, record.group) == (("y",), "g")
 
 
 @pytest.mark.parametrize("placeholder", [-9999.0, -1e30, -math.inf, math.nan, None])
@@ -577,27 +560,14 @@ def test_placeholders_for_log_probabilities_are_not_measured_and_counted(tmp_pat
     assert any(note.startswith("1 answers have log-probabilities that were not measured") for note in imported.notes)
 
 
-@pytest.mark.parametrize(
-    ("scale", "value"), [("logprob", -9999.0), ("logit", -9999.0), ("logit", -3.4028234663852886e38)]
-)
-def test_options_with_a_placeholder_are_not_measured(tmp_path: Path, scale: Any, value: float) -> None:
-    """Otherwise the other option has probability 1, and its entropy of 0 is accepted."""
-    rows = [{"id": str(i), "option_scores": {"A": -0.5, "B": score}} for i, score in enumerate((-1.0, value))]
-    imported = import_file(jsonl(tmp_path / "t.jsonl", rows), ImportSettings(option_scale=scale))
-    first, second = (record.drawn for record in imported.file.records)
-    assert first is not None
-    assert first.options is not None
-    assert second is not None
-    assert (second.primary, second.options, second.problem) == (None, None, Unmeasured.NO_OPTIONS)
-    assert any(note.startswith("1 rows have scores of options that were not measured") for note in imported.notes)
-
-
 def test_a_score_lower_than_any_can_be_is_a_placeholder(tmp_path: Path) -> None:
     """Otherwise the answer whose score is missing counts as the most certain of all."""
     rows = [{"question": f"{i}?", "answer": "x", "u": value} for i, value in enumerate((-700.0, -9999.0, 9999.0))]
-    imported = import_file(jsonl(tmp_path / "t.jsonl", rows), ImportSettings(columns=parse_map(["score=u:u"])))
-    assert [record.scores["imported:u"].value for record in imported.file.records] == [-700.0, None, 9999.0]
-    assert any(note.startswith("1 scores have values that were not measured") for note in imported.notes)
+    path = jsonl(tmp_path / "t.jsonl", rows)
+    for kind, stored in (("score", [-700.0, None, 9999.0]), ("certainty", [700.0, None, -9999.0])):
+        imported = import_file(path, ImportSettings(columns=parse_map([f"{kind}=u:u"])))
+        assert [record.scores["imported:u"].value for record in imported.file.records] == stored
+        assert any(note.startswith("1 scores have values that were not measured") for note in imported.notes)
 
 
 @pytest.mark.parametrize(
