@@ -44,7 +44,7 @@ from guardrail.prompting import PromptWrapping, conversation_text
 from guardrail.types import Frozen, SamplingPlan, ToolCall
 from guardrail.uncertainty import Estimator
 
-from .correctness import CorrectnessRule, ToolCalls, label_records, labelled_by
+from .correctness import CorrectnessRule, ToolCalls, label_file
 from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
@@ -241,9 +241,8 @@ def fit_action(
         groups: Whether the steps' groups are conversations (one step of each is used), or "category" to treat steps as
             independent.
     """
-    right = correctness or ToolCalls()
-    file = score_records(read_records(path), [estimator])
-    write_records(path, labelled_by(file.header, right), label_records(file.records, right))
+    file = label_file(score_records(read_records(path), [estimator]), correctness or ToolCalls())
+    write_records(path, file.header, file.records)
     key = estimator_key(estimator)
     artifact = fit_artifact(path, score=key, alpha=alpha, rule=rule, delta=delta, groups=groups)
     return counted(artifact, Ledger([Path(path)]))

@@ -23,7 +23,7 @@ from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.specs import ModelIdentity, identify
 from guardrail.uncertainty import Estimator, Scorer
 
-from .correctness import CorrectnessRule, default_rule, label_records, labelled_by, make_rule
+from .correctness import CorrectnessRule, default_rule, label_file, make_rule
 from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.graded import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
@@ -174,14 +174,12 @@ class Records:
         if isinstance(rule, str):
             rule = make_rule(rule, **params)
         chosen = rule or default_rule(self.file.records, self.file.header.plan.bindings)
-        header = labelled_by(self.file.header, chosen)
-        table = table_of(label_records(self.file.records, chosen))
-        self.file, self.artifact = replace(self.file, header=header, records=table), None
-        if undecided := int(table.undecided().sum()):
+        self.file, self.artifact = label_file(self.file, chosen), None
+        if undecided := int(self.file.records.undecided().sum()):
             log.warning(
                 "calibrate: %d of %d answers are undecided by rule %s and count as wrong until a person or a judge "
                 "labels them: write(PATH), `calibrate label PATH --undecided --interactive`, Records.read(PATH).",
-                *(undecided, len(table), chosen.spec.name),
+                *(undecided, len(self.file.records), chosen.spec.name),
             )
         return self
 

@@ -27,7 +27,7 @@ from guardrail.notebook import percent
 from guardrail.plain_json import canonical_json, sha256_hex, visible
 from guardrail.prompting import question_text
 
-from ..correctness import available_rules
+from ..correctness import available_rules, label_file
 from ..data.labels import LabelSession, apply_labels, open_session, queue_of, read_labels
 from ..data.progress import bar, silent
 from ..data.questions import read_rows
@@ -40,7 +40,7 @@ from ..scoring.scores import key_of, values_of
 from .frame.app import command
 from .frame.files import changed_file, keep_inputs, one_file
 from .frame.items import label_by_items, refuse_with_items, refuse_without_items
-from .frame.labels import label_file, print_label_checks, print_labels, print_structured, rule_from
+from .frame.labels import print_label_checks, print_labels, print_structured, rule_from
 from .frame.next_commands import listed, next_step
 from .frame.options import EstimatorOption, ItemsOption, RecordsArgument, chosen_estimator
 from .frame.terminal import console, finish, print_line

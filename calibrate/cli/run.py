@@ -22,7 +22,7 @@ from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
-from ..correctness import CorrectnessRule, make_rule
+from ..correctness import CorrectnessRule, label_file, make_rule
 from ..data.collect import BATCH_SIZE, CONCURRENCY
 from ..data.formats import load_questions
 from ..data.progress import bar
@@ -53,7 +53,6 @@ from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
 from .frame.items import ScoreItems, label_by_items, score_by_items
 from .frame.labels import (
-    label_file,
     print_label_checks,
     print_labels,
     print_merged,

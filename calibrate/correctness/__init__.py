@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
-from .registry import available_rules, default_rule, label_records, labelled_by, make_rule
+from .registry import available_rules, default_rule, label_file, label_records, labelled_by, make_rule
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls, parse_number
 from .stated import Stated
 
@@ -29,6 +29,7 @@ __all__ = [
     "ToolCalls",
     "available_rules",
     "default_rule",
+    "label_file",
     "label_records",
     "labelled_by",
     "make_rule",

@@ -15,7 +15,7 @@ from guardrail.types import Bindings
 from ..data.progress import Progress, silent
 from ..data.questions import Question
 from ..data.record import NO_REFERENCE
-from ..data.records import Record, RecordHeader
+from ..data.records import Record, RecordFile, RecordHeader
 from ..data.table import AnswerKind, table_of
 from ..spec_syntax import parse_name
 from .base import BatchRule, CorrectnessRule, Label, rule_fact
@@ -23,7 +23,16 @@ from .chat_judge import ChatLabelJudge
 from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
 
-__all__ = ["RULES", "available_rules", "default_rule", "label_records", "labelled_by", "make_rule", "structured_advice"]
+__all__ = [
+    "RULES",
+    "available_rules",
+    "default_rule",
+    "label_file",
+    "label_records",
+    "labelled_by",
+    "make_rule",
+    "structured_advice",
+]
 
 RULES: dict[str, Callable[..., CorrectnessRule]] = {
     "chat_judge": ChatLabelJudge,
@@ -129,6 +138,21 @@ def label_records(records: Sequence[Record], rule: CorrectnessRule, progress: Pr
     else:
         labels = (rule.label(answer, question) for answer, question in items)
     return [_labelled(record, labels) for record in records]
+
+
+def label_file(
+    file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
+) -> RecordFile:
+    """`label_records` and the rule in the header; of the ``first`` records alone, where the others lose their label.
+
+    Raises:
+        UsageError: As `label_records`, or the rule compares arguments that the tools of the records do not have.
+        GuardrailError: A judge failed on everything.
+    """
+    header, labelled = labelled_by(file.header, rule), label_records(file.records[:first], rule, progress)
+    rest = [] if first is None else file.records[first:]
+    bare = [record.model_copy(update={"correct": None, "label_detail": ""}) for record in rest]
+    return RecordFile(file.path, header, (*labelled, *bare), file.torn)
 
 
 def _text(record: Record, rule: CorrectnessRule) -> str:

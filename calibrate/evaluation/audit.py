@@ -23,7 +23,7 @@ from guardrail.uncertainty import from_spec
 
 from ..binding import hashes_of_fit, refuse_fitted
 from ..cascade import counts, matched
-from ..correctness import label_records, make_rule
+from ..correctness import label_file, make_rule
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Repeats, one_per_cluster, one_per_question
 from ..data.table import among, table_of
@@ -463,8 +463,7 @@ def _labelled(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:
             f"{file.path} has no labels, and the artifact's are by {spec.name!r}, which cannot be made here ({error}). "
             f"Label the file first: calibrate label {file.typed}, with --labels FILE for labels by people."
         ) from error
-    header = file.header.model_copy(update={"correctness": rule.spec})
-    return RecordFile(file.path, header, tuple(label_records(file.records, rule)), file.torn)
+    return label_file(file, rule)
 
 
 def _labelled_by_item(file: RecordFile, artifact: CalibrationArtifact) -> RecordFile:

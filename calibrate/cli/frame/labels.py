@@ -11,17 +11,15 @@ from guardrail.errors import UsageError
 from guardrail.notebook import percent
 from guardrail.sampling.models import resolve_model
 
-from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, label_records, labelled_by, make_rule
+from ...correctness import ChatLabelJudge, CorrectnessRule, default_rule, make_rule
 from ...correctness.registry import structured_advice
 from ...data.labels import contradictions
-from ...data.progress import Progress, silent
 from ...data.records import GIVEN, RecordFile
 from ...evaluation.label_checks import Merged, Missed, broken_labels, labelled_answers, missed
 from ...report.sentences import describe_spec
 from .terminal import console, print_line, shortened
 
 __all__ = [
-    "label_file",
     "print_label_checks",
     "print_labels",
     "print_merged",
@@ -66,20 +64,6 @@ def refuse_mixed(name: str | None) -> None:
     """
     if name not in (None, "chat_judge"):
         raise UsageError(f"a judge model is for rule chat_judge alone, got rule {name}. Leave one of them out.")
-
-
-def label_file(
-    file: RecordFile, rule: CorrectnessRule, progress: Progress = silent, first: int | None = None
-) -> RecordFile:
-    """Label the records in memory: all of them, or the ``first`` ones, in which case the others lose their label."""
-    header = labelled_by(file.header, rule)
-    labelled = label_records(file.records[:first], rule, progress)
-    rest = (
-        []
-        if first is None
-        else [record.model_copy(update={"correct": None, "label_detail": ""}) for record in file.records[first:]]
-    )
-    return RecordFile(file.path, header, (*labelled, *rest), file.torn)
 
 
 def print_labels(file: RecordFile) -> None:
