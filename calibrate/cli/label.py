@@ -413,47 +413,31 @@ def _queue(file: RecordFile, options: _Options, key: str | None) -> list[Record]
 
 def _from_page(file: RecordFile, session: LabelSession, url: str) -> int:
     """Send answers without a label to a review store and fetch decisions; how many wait."""
-    return _fetched(
-        session.left,
-        url,
-        lambda record: _shown(record, file.header),
-        lambda record, item: session.give(record, item is not None and item.decision.action == "approve"),
-    )
+    pages = [(record, _shown(record, file.header)) for record in session.left]
+    decided = _decided_on_page(pages, url)
+    for record, item in decided:
+        session.give(record, item.decision.action == "approve")
+    return len(pages) - len(decided)
 
 
-def _fetched(
-    queue: Sequence[Record],
-    url: str,
-    content: Callable[[Record], Content | None],
-    take: Callable[[Record, Any], None],
-    *kind: str,
-) -> int:
-    """Send records to a review store, once each, and take the decisions there are; how many wait for one.
+def _decided_on_page(pages: Sequence[tuple[Record, Content]], url: str, *kind: str) -> list[tuple[Record, Any]]:
+    """Send records to a review store, once each; those that are decided, with their items.
 
     Args:
-        queue: The records.
+        pages: Records, and what the page shows of them.
         url: The store.
-        content: What the page shows; None if nobody needs to be asked.
-        take: Is given a record and its decided item, or None if nobody was asked.
         *kind: What is asked, where the same record may be asked about twice.
     """
     require("sqlalchemy", extra="review")
     from guardrail.review import ReviewStore
 
-    waiting = 0
     with ReviewStore(url) as store:
-        for record in queue:
-            page = content(record)
-            if page is None:
-                take(record, None)
-                continue
-            key = f"label:{sha256_hex(canonical_json([*kind, record.id, record.question, record.answer or '']))}"
-            item = store.find(key) or store.enqueue(page, key=key)
-            if item.decision is None:
-                waiting += 1
-            else:
-                take(record, item)
-    return waiting
+        keys = [
+            f"label:{sha256_hex(canonical_json([*kind, record.id, record.question, record.answer or '']))}"
+            for record, _ in pages
+        ]
+        items = [store.find(key) or store.enqueue(page, key=key) for key, (_, page) in zip(keys, pages, strict=True)]
+    return [(record, item) for (record, _), item in zip(pages, items, strict=True) if item.decision is not None]
 
 
 def _wait_for_page(waiting: int, total: int, labels: Path, url: str) -> None:
@@ -576,14 +560,14 @@ def _ask_about_items(source: Path, labels: Path, options: _Options, cut: float |
             done.add(record.id)
 
         if options.review_store is not None:
-            waiting = _fetched(
-                left,
-                options.review_store,
-                lambda record: _shown_items(record, file.header, cut),
-                lambda record, item: save(record, {} if item is None else _decided_items(item)),
-                "items",
-            )
-            if waiting:
+            shown = [(record, _shown_items(record, file.header, cut)) for record in left]
+            for record in [record for record, page in shown if page is None]:  # nobody needs to be asked
+                save(record, {})
+            pages = [(record, page) for record, page in shown if page is not None]
+            decided = _decided_on_page(pages, options.review_store, "items")
+            for record, item in decided:
+                save(record, _decided_items(item))
+            if waiting := len(pages) - len(decided):
                 _wait_for_page(waiting, len(queue), labels, options.review_store)
             return not waiting
         pressed = keys(sys.stdin)
