@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,24 +12,12 @@ import pytest
 from guardrail import AbstainedError, Guardrail, SamplingPlan, Unmeasured, Verdict
 from guardrail.testing import make_artifact
 from integrations.openai_chat import OpenAICompatibleChat
-from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+from tests.integrations.openai.faulty_endpoint import Endpoint
 
-ANSWERS = {"sure?": ["Paris"], "other?": ["Rome"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
 DEADLINE = 1.0
 """For servers that hang, and for nothing else: a busy machine may lose a second before it sends a request."""
 PATIENCE = 60.0
 DISCRETE = "discrete_semantic_entropy"
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serving(Endpoint(answers=ANSWERS)) as served:
-        yield served
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("integrations._openai.endpoint.FIRST_WAIT", 0.01)
 
 
 def guarded(endpoint: Endpoint, *, estimator: str = DISCRETE, n: int = 4, **settings: Any) -> Guardrail:

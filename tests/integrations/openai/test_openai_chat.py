@@ -7,7 +7,7 @@ import json
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
@@ -30,18 +30,11 @@ from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
 from integrations._openai.replies import chunks_of, message_of, option_scores
 from integrations.openai_chat import OpenAICompatibleChat, Pin
-from tests.integrations.openai.faulty_endpoint import Endpoint, serving
+from tests.integrations.openai.faulty_endpoint import Endpoint
 
 KEY = "sk-very-secret-0123456789"
-ANSWERS = {"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
 QUESTION = [HumanMessage("unsure?")]
 PLAN = SamplingPlan(n=4, max_tokens=5, stop=("\n",))
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serving(Endpoint(answers=ANSWERS)) as served:
-        yield served
 
 
 def chat(endpoint: Endpoint, **settings: Any) -> OpenAICompatibleChat:

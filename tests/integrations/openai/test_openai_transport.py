@@ -31,19 +31,7 @@ from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompati
 from tests.integrations.openai.faulty_endpoint import LINE_ENDS, TRICKLES, Endpoint, serving
 
 KEY, TOKEN = "sk-very-secret-0123456789", "header-secret-9876"
-ANSWERS = {"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]}
 QUESTION = [HumanMessage("unsure?")]
-
-
-@pytest.fixture
-def endpoint() -> Iterator[Endpoint]:
-    with serving(Endpoint(answers=ANSWERS)) as served:
-        yield served
-
-
-@pytest.fixture(autouse=True)
-def _short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("integrations._openai.endpoint.FIRST_WAIT", 0.01)
 
 
 def chat(endpoint: Endpoint, **settings: Any) -> OpenAICompatibleChat:
