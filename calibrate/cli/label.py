@@ -451,7 +451,7 @@ def _shown(record: Record, header: RecordHeader) -> Content:
 
     assert record.drawn is not None, "only records with an answer are queued"
     assert record.drawn.primary is not None, "only records with an answer are queued"
-    messages = record.to_question().messages_in(header.prompt)
+    messages = record.messages_in(header.prompt)
     return Content(
         question=question_text(messages),
         messages=tuple({"role": message.type, "content": str(message.text)} for message in messages),
@@ -510,7 +510,7 @@ def card(record: Record, *, done: int, total: int) -> Panel:
     rows = Table.grid(padding=(0, 2))
     rows.add_column(style="bold", no_wrap=True)
     rows.add_column(overflow="fold")
-    rows.add_row("question", _text(record.to_question().in_words))
+    rows.add_row("question", _text(record.in_words))
     for name, option in (record.options or {}).items():
         rows.add_row("", _text(option if name == option else f"{name}) {option}"))
     rows.add_row("answer", _text(record.shown_answer or "(empty)", style="bold cyan"))

@@ -166,7 +166,7 @@ def _asked_and_answered(record: Record) -> str:
     primary = record.drawn.primary if record.drawn is not None else None
     calls = [call.model_dump() for call in primary.tool_calls] if primary is not None else []
     answer = None if primary is None else primary.text.strip()
-    return canonical_json([record.to_question().asked, answer, calls])
+    return canonical_json([record.asked, answer, calls])
 
 
 # -- A labelling session: which record is next, and labels on disk -----------------------------------------------------

@@ -53,12 +53,12 @@ class Question(Frozen):
     """The question as asked, without its options."""
     references: tuple[str, ...] = ()
     """Accepted answers (aliases). For multiple choice the label, or the text, of the right option."""
+    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
+    """Answers that people rejected without saying what is right; read where no reference is given."""
     options: dict[str, str] | None = None
     """Option label to option text, in display order; None for an open question."""
     slots: dict[str, str] | None = Field(default=None, exclude_if=lambda slots: slots is None)
     """Texts of the prompt's slots beside the question, by name, e.g. {"context": "..."}; None if it has none."""
-    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
-    """Answers that people rejected without saying what is right; read where no reference is given."""
     group: str | None = None
     """A category such as "arithmetic" (for reports), or a cluster such as a conversation (`--cluster-by-group`)."""
     tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)

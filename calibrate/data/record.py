@@ -96,27 +96,11 @@ class RecordHeader(Frozen):
         return self.item_correctness if key == ITEMS else self.correctness
 
 
-class Record(Frozen):
-    """One calibration item."""
+class Record(Question):
+    """One calibration item: a question with what was drawn for it, its scores and its labels."""
 
-    id: str
-    """Id of the question."""
-    question: str
-    """The question as asked, without its options."""
-    references: tuple[str, ...] = ()
-    """Accepted answers."""
-    rejected: tuple[str, ...] = Field(default=(), exclude_if=lambda rejected: not rejected)
-    """Answers that people rejected without saying what is right; read where no reference is given."""
-    options: dict[str, str] | None = None
-    """Option label to option text, for multiple choice."""
     slots: dict[str, str] | None = None
     """Texts of the prompt's slots beside the question, by name."""
-    group: str | None = None
-    """Category or cluster, as in the question file."""
-    tools: tuple[dict[str, Any] | str, ...] | None = Field(default=None, exclude_if=lambda tools: tools is None)
-    """Tools that were offered with this question alone; None where they are the plan's."""
-    messages: tuple[dict[str, Any], ...] | None = Field(default=None, exclude_if=lambda messages: messages is None)
-    """The conversation in OpenAI's form: as in the question file, or as an agent or a gateway recorded it."""
     turns: str | None = None
     """Who speaks in the prompt (`guardrail.prompting.turns_of`); None where that is not known."""
     drawn: SampleSet | None = None
@@ -181,5 +165,5 @@ class Record(Frozen):
         return cls(**question.model_dump(), drawn=drawn, turns=turns)
 
     def to_question(self) -> Question:
-        """The question this record answers."""
+        """The question alone, as its file has it."""
         return Question(**{name: getattr(self, name) for name in Question.model_fields})

@@ -257,7 +257,7 @@ def _asked_twice(files: Sequence[RecordFile]) -> tuple[tuple[str, str], ...]:
     first: dict[str, str] = {}
     pairs: list[tuple[str, str]] = []
     for file, some in zip(files, hashes, strict=True):
-        here = {record.to_question().asked: record.id for record in file.records.take(among(some, shared))}
+        here = {record.asked: record.id for record in file.records.take(among(some, shared))}
         pairs += [(first[question], name) for question, name in here.items() if question in first]
         first = here | first
     return tuple(pairs)

@@ -178,7 +178,7 @@ def missed(records: Sequence[Record], rule: str) -> Missed | None:
     found = tuple(filter(_contains, wrong))
     if not found:
         return None
-    numbers = all(Numeric().label(one.answer or "", one.to_question()).correct for one in found)
+    numbers = all(Numeric().label(one.answer or "", one).correct for one in found)
     return Missed(found, len(wrong), "numeric" if numbers else "contains")
 
 
@@ -246,4 +246,4 @@ def merged(records: Sequence[Record], judge: Judge | None) -> Merged | None:
 
 
 def _contains(record: Record) -> bool:
-    return bool(Contains().label(record.answer or "", record.to_question()).correct)
+    return bool(Contains().label(record.answer or "", record).correct)

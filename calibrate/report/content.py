@@ -293,7 +293,7 @@ def _card(record: Record, artifact: CalibrationArtifact, value: float) -> Card:
     return Card(
         id=record.id,
         group=record.group,
-        question=record.to_question().in_words,
+        question=record.in_words,
         options=tuple((label, text) for label, text in (record.options or {}).items() if label != text),
         answer="(imported without the answer)" if record.shown_answer is None else record.shown_answer,
         references=record.references,

@@ -94,7 +94,7 @@ def _rated(records: Sequence[Record], scorer: Scorer, header: RecordHeader) -> l
 def _messages(record: Record, header: RecordHeader) -> list[BaseMessage] | None:
     """The prompt of a record; None if it cannot be made again."""
     try:
-        messages = record.to_question().messages_in(header.prompt)
+        messages = record.messages_in(header.prompt)
     except UsageError:  # a record without the texts of the slots
         return None
     same = record.turns is None or turns_of(messages, header.plan.bindings) == record.turns

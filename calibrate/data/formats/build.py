@@ -420,10 +420,9 @@ def check_references(row: RawRow, record: Record) -> None:
     Raises:
         RecordError: No reference names an option.
     """
-    question = record.to_question()
-    if question.options and question.references and reference_label(question) is None:
-        rule = f"one of them must be an option label ({', '.join(question.options)}) or the text of exactly one option"
-        raise row.fail("references", list(question.references), rule)
+    if record.options and record.references and reference_label(record) is None:
+        rule = f"one of them must be an option label ({', '.join(record.options)}) or the text of exactly one option"
+        raise row.fail("references", list(record.references), rule)
 
 
 def _is_nan(value: object) -> bool:
