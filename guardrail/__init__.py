@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     )
     from .guard.cascade import Cascade
     from .guard.chat_model import Guardrail
+    from .guard.observers import SafetySwitch
     from .guard.router import Router
     from .items.partial import Partial
     from .judges import make_judge
-    from .monitor import SafetySwitch
     from .outcome import Feasible, Infeasible, InfeasibleReason, accepts
     from .prompting import PromptWrapping
     from .types import Bindings, Cost, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
@@ -108,7 +108,7 @@ _MODULES = {
     "RecordError": "errors",
     "Router": "guard.router",
     "RouterArtifact": "artifact",
-    "SafetySwitch": "monitor",
+    "SafetySwitch": "guard.observers",
     "Sample": "types",
     "SampleSet": "types",
     "SamplingPlan": "types",
@@ -119,7 +119,7 @@ _MODULES = {
     "UnmeasuredError": "verdict",
     "UsageError": "errors",
     "Verdict": "verdict",
-    "accepts": "gate",
+    "accepts": "outcome",
     "bindings_for": "bindings",
     "load_artifact": "artifact",
     "make_estimator": "uncertainty",

@@ -10,13 +10,15 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, overload
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from .types import Frozen
+
+if TYPE_CHECKING:
+    import numpy as np  # slow to import, and a guard compares floats
+    from numpy.typing import NDArray
 
 __all__ = [
     "AVERAGE",
@@ -48,9 +50,8 @@ def accepts(uncertainty: float | NDArray[np.float64], threshold: float) -> bool 
     Returns:
         A bool for a float, a boolean array of the same shape for an array.
     """
-    if isinstance(uncertainty, np.ndarray):
-        return uncertainty <= threshold
-    return bool(uncertainty <= threshold)
+    accepted = uncertainty <= threshold
+    return bool(accepted) if isinstance(uncertainty, float | int) else accepted
 
 
 class Scope(Frozen):

@@ -30,7 +30,7 @@ from guardrail import CalibrationArtifact
 from guardrail.artifact import RouterArtifact
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import OnAbstain
-from guardrail.guard.base import may_be_retried
+from guardrail.guard.retry import may_be_retried
 from guardrail.sampling.call_settings import SettingRole, register_settings, setting_names
 from guardrail.sampling.effects import arun
 from guardrail.specs import ModelIdentity

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from difflib import get_close_matches
 from itertools import chain
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
 from langchain_core.runnables import Runnable, RunnableConfig
-from langchain_core.runnables.retry import ExponentialJitterParams, RunnableRetry
 from pydantic import field_validator, model_validator, with_config
 from typing_extensions import TypedDict
 
@@ -22,17 +21,16 @@ from ..errors import UsageError
 from ..sampling.effects import Steps, arun, run
 from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
-from ..verdict import AbstainedError
 from .messages import as_chunk
+
+if TYPE_CHECKING:
+    from .retry import Retriable  # which loads LangChain's retries
 
 __all__ = [
     "GuardedChatModel",
-    "Retriable",
-    "Retry",
     "SteppedChatModel",
     "Using",
     "known_path",
-    "may_be_retried",
     "refuse_same_guard",
 ]
 
@@ -277,7 +275,7 @@ class GuardedChatModel(SteppedChatModel):
         *,
         retry_if_exception_type: Retriable = (Exception,),
         wait_exponential_jitter: bool = True,
-        exponential_jitter_params: ExponentialJitterParams | None = None,
+        exponential_jitter_params: Any = None,
         stop_after_attempt: int = 3,
     ) -> Runnable[LanguageModelInput, AIMessage]:
         """A guard that is asked again if the transport failed (`UnmeasuredError`).
@@ -300,6 +298,8 @@ class GuardedChatModel(SteppedChatModel):
             exponential_jitter_params: As LangChain's.
             stop_after_attempt: As LangChain's.
         """
+        from .retry import Retry
+
         return Retry.of(
             self,
             getattr(self, "on_abstain", None),
@@ -413,73 +413,3 @@ def _guards_in(path: Any) -> Iterator[GuardedChatModel]:
             yield from _guards_in(held_path)
         for _, held_path in getattr(path, "branches", ()):
             yield from _guards_in(held_path)
-
-
-# -- Retries around a guard: only failures of the transport may be retried, every other abstention is a result
-# ----------- Drawing again after an abstention ends when a wrong answer happens to look certain; the retries then
-# determine the error rate among answers, not the calibration. The same holds for empty, refused, unreadable and
-# unjudged answers, which come with certain questions. Retries that this file cannot see get the verdict again from
-# `guardrail.sampling.draws.Draws`.
-
-Retriable = tuple[type[BaseException], ...] | Callable[[BaseException], bool]
-"""Types of exceptions, or a function that returns True for those to retry."""
-
-
-def may_be_retried(error: BaseException, on_abstain: Any) -> bool:
-    """Whether a guard that raised this may be asked again.
-
-    Args:
-        error: The error that it raised.
-        on_abstain: The guard's setting. Any error of a Runnable or a handler may come after a measured abstention.
-    """
-    if not isinstance(on_abstain, str):
-        return False
-    return not (isinstance(error, AbstainedError) and error.verdict.is_result)
-
-
-class Retry(RunnableRetry[LanguageModelInput, AIMessage]):  # type: ignore[no-redef]
-    """A guard that is asked again if the error allows it, each question of a batch by itself.
-
-    LangChain's own batch repeats every failed question if the first of them may be repeated, and may give one question
-    the answer to another (langchain-core 1.7 and 1.8).
-    """
-
-    def batch(
-        self,
-        inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[AIMessage]:
-        """`invoke` for several inputs at once, under one common limit."""
-        with bounded(limit_of(config)):
-            return Runnable.batch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
-
-    async def abatch(
-        self,
-        inputs: list[LanguageModelInput],
-        config: RunnableConfig | list[RunnableConfig] | None = None,
-        *,
-        return_exceptions: bool = False,
-        **kwargs: Any,
-    ) -> list[AIMessage]:
-        """`batch` without blocking the event loop."""
-        with bounded(limit_of(config)):
-            return await Runnable.abatch(self, inputs, config, return_exceptions=return_exceptions, **kwargs)
-
-    def with_retry(self, **settings: Any) -> Runnable[LanguageModelInput, AIMessage]:
-        """The guard with these settings instead: two nested retries would multiply their attempts."""
-        return self.bound.with_retry(**settings)
-
-    @classmethod
-    def of(
-        cls, guard: Runnable[LanguageModelInput, AIMessage], on_abstain: Any, wanted: Retriable, **settings: Any
-    ) -> Retry:
-        """A guard that retries the errors that the caller names and the promise allows."""
-
-        def retried(error: BaseException) -> bool:
-            asked_for = isinstance(error, wanted) if isinstance(wanted, tuple) else wanted(error)
-            return asked_for and may_be_retried(error, on_abstain)
-
-        return cls(bound=guard, retry_exception_types=retried, **settings)

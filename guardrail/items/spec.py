@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import math
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Annotated, Any, ClassVar, Literal, Self, get_args
 
-import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from ..errors import UsageError
@@ -67,7 +65,7 @@ class ItemsSpec(Frozen):
 # -- The one comparison that calibration, evaluation and run time share ------------------------------------------------
 
 
-def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: int) -> NDArray[np.float64]:
+def measured(uncertainties: Iterable[float | None], cap: int) -> list[float]:
     """The uncertainties of one answer's items as the gate compares them; infinity is never kept.
 
     An item that could not be measured (None, NaN or an infinity) becomes infinity. Beyond the ``cap`` most certain ones
@@ -79,24 +77,20 @@ def measured(uncertainties: Sequence[float | None] | NDArray[np.float64], cap: i
         cap: Most items of an answer that can be kept, at least 1. Fixed without labels and stored with the threshold.
 
     Returns:
-        A new array, shape (items,).
+        One for each item, in the same order.
     """
-    values = np.array(uncertainties, dtype=np.float64)  # None becomes NaN
-    values[~np.isfinite(values)] = math.inf
-    if values.size > cap:
-        values[np.argsort(values, kind="stable")[cap:]] = math.inf
+    values = [math.inf if value is None or not math.isfinite(value) else float(value) for value in uncertainties]
+    for place in sorted(range(len(values)), key=values.__getitem__)[cap:]:
+        values[place] = math.inf
     return values
 
 
-def kept(
-    uncertainties: Sequence[float | None] | NDArray[np.float64], threshold: float | None, cap: int
-) -> NDArray[np.bool_]:
+def kept(uncertainties: Sequence[float | None], threshold: float | None, cap: int) -> list[bool]:
     """Which items are kept: those with ``uncertainty <= threshold`` after `measured`; a threshold of None keeps none.
 
-    Equal uncertainties are kept together, except at the cap. Shape (items,).
+    Equal uncertainties are kept together, except at the cap.
     """
-    values = measured(uncertainties, cap)
-    return np.isfinite(values) & (values <= (-math.inf if threshold is None else threshold))
+    return [threshold is not None and value <= threshold and value < math.inf for value in measured(uncertainties, cap)]
 
 
 def mean_uncertainty(uncertainties: Sequence[float | None]) -> float | None:

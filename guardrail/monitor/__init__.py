@@ -18,6 +18,6 @@ from __future__ import annotations
 from .canary import CanaryState
 from .drift import Drift, DriftState
 from .risk import RiskState
-from .state import Alarm, SafetySwitch, jump
+from .state import Alarm, jump
 
-__all__ = ["Alarm", "CanaryState", "Drift", "DriftState", "RiskState", "SafetySwitch", "jump"]
+__all__ = ["Alarm", "CanaryState", "Drift", "DriftState", "RiskState", "jump"]

@@ -1,4 +1,4 @@
-"""What the monitors have in common: the bets, the state that they leave, the alarm, and the switch that it turns.
+"""What the monitors have in common: the bets, the state that they leave, and the alarm.
 
 Money that starts at 1 bets against a promise. While the promise holds no bet has a positive expected gain, so the money
 is a non-negative supermartingale, and by Ville's inequality it ever reaches 1/delta with probability at most delta.
@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import math
-import threading
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
@@ -21,7 +20,7 @@ from ..files import check_version, problem_of
 from ..notebook import percent
 from ..types import Frozen
 
-__all__ = ["STAKES", "Alarm", "Bet", "BettingState", "MonitorKind", "SafetySwitch", "check_unit", "jump", "money"]
+__all__ = ["STAKES", "Alarm", "Bet", "BettingState", "MonitorKind", "check_unit", "jump", "money"]
 
 STAKES = (0.0, 0.025, 0.08, 0.2, 0.5)
 """Bets as fractions of the largest safe one, which cannot lose everything; 0 keeps the money."""
@@ -92,71 +91,6 @@ class Alarm(Frozen):
     def shown(self) -> dict[str, Any]:
         """The alarm as JSON for other programs, with its words."""
         return {**self.numbers, "detail": self.detail}
-
-
-class SafetySwitch:
-    """The reaction of a guard to an alarm: accept nothing, or apply a stricter threshold. Thread-safe.
-
-    Pass it to a guard, ``Guardrail(..., on_verdict=[switch])``. `guardrail.review.Monitors.switch` makes one that
-    follows the monitors of a database.
-
-    Args:
-        threshold: After an alarm, accept at most this: the threshold of an artifact that was fitted beforehand, e.g. at
-            half of alpha. Finite; a guard refuses a value that is not below the threshold of its artifact. None, also
-            for an infeasible artifact, accepts nothing.
-
-    Raises:
-        UsageError: A threshold that is not finite.
-    """
-
-    def __init__(self, *, threshold: float | None = None) -> None:
-        if threshold is not None and not math.isfinite(threshold):
-            raise UsageError(
-                f"threshold must be a finite number, got {threshold}, which accepts everything or nothing. Compute one "
-                "beforehand, of an artifact fitted at a smaller alpha; leave it out to accept nothing."
-            )
-        self._threshold = threshold
-        self._lock = threading.Lock()
-        self._alarms: tuple[Alarm, ...] = ()
-
-    def check(self, threshold: float | None) -> None:
-        """Refuse an artifact for which an alarm would change nothing.
-
-        Args:
-            threshold: Threshold of the artifact; None if it accepts nothing.
-
-        Raises:
-            UsageError: This switch's threshold is not below it.
-        """
-        if self._threshold is not None and threshold is not None and self._threshold >= threshold:
-            raise UsageError(
-                f"the switch's threshold {self._threshold:g} is not stricter than the artifact's {threshold:g}, so an "
-                "alarm would hold nothing back. Use a smaller one, of an artifact fitted at a smaller "
-                "alpha, or none: SafetySwitch()."
-            )
-
-    @property
-    def alarms(self) -> tuple[Alarm, ...]:
-        """Alarms received and not reset, oldest first."""
-        return self._alarms
-
-    def alarm(self, alarm: Alarm) -> None:
-        """Receive an alarm; from now on the guard is stricter or accepts nothing."""
-        with self._lock:
-            self._alarms = (*self._alarms, alarm)
-
-    def reset(self) -> None:
-        """Clear the alarms, after a person has looked at them."""
-        with self._lock:
-            self._alarms = ()
-
-    def objection(self, uncertainty: float | None) -> str | None:
-        """Why an answer that the gate accepts may not pass; None if it may. A gate without a score gives None."""
-        # A tuple that is replaced, never changed: a reader needs no lock.
-        return self._alarms[-1].detail if self._alarms and not self._stricter(uncertainty) else None
-
-    def _stricter(self, uncertainty: float | None) -> bool:
-        return self._threshold is not None and uncertainty is not None and uncertainty <= self._threshold
 
 
 class Bet(NamedTuple):

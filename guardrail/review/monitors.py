@@ -27,7 +27,8 @@ from sqlalchemy.exc import SQLAlchemyError
 from ..artifact import CalibrationArtifact
 from ..describe import CALLS, nouns_of
 from ..errors import UsageError
-from ..monitor import Alarm, CanaryState, Drift, DriftState, RiskState, SafetySwitch
+from ..guard.observers import SafetySwitch
+from ..monitor import Alarm, CanaryState, Drift, DriftState, RiskState
 from ..monitor.state import Bet, BettingState
 from ..types import Frozen
 from ..verdict import Verdict

@@ -7,9 +7,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..errors import UsageError
 from ..judges import Entailment, Judge, Similarity
 from ..sampling.follow_ups import SCORE, AnswerScorer, FollowUp
@@ -82,19 +79,19 @@ class Evidence:
         relevance: For each of ``pieces``, the similarity of the sample to itself without that piece, in [0, 1]; 0
             if nothing is left.
         contradiction: P(contradiction) / (P(contradiction) + P(entailment)) with a sample as premise and a sentence of
-            the primary answer as hypothesis, shape (sentences, n), columns in sample order.
+            the primary answer as hypothesis: for each sentence all samples in their order.
         members: Scores of the parts, in their order, for a combination.
     """
 
     drawn: SampleSet
     clusters: Clusters | None = None
     primary_cluster: int | None = None
-    matrix: NDArray[np.float64] | None = None
+    matrix: tuple[tuple[float, ...], ...] | None = None
     rows: tuple[int, ...] | None = None
     likeness: tuple[float, ...] | None = None
     pieces: tuple[tuple[Piece, ...], ...] | None = None
     relevance: tuple[tuple[float, ...], ...] | None = None
-    contradiction: NDArray[np.float64] | None = None
+    contradiction: tuple[float, ...] | None = None
     members: tuple[float, ...] = ()
 
 
@@ -242,7 +239,10 @@ class Estimator:
         score: float | Missing
         try:
             score = self.formula(evidence)
-        except (ArithmeticError, np.linalg.LinAlgError) as error:  # an eigendecomposition need not converge
+        except (
+            ArithmeticError,
+            ValueError,
+        ) as error:  # the domain of a logarithm, say
             score = Missing(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
         if isinstance(score, float) and not math.isfinite(score):
             score = Missing(Unmeasured.NOT_FINITE, f"{self.name} gave {score}")

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-
-import numpy as np
-from numpy.typing import NDArray
+from itertools import chain
+from typing import Any
 
 from ..judges import GuardedJaccard, RougeL, Similarity
 from ..types import Missing, Unmeasured
@@ -30,7 +29,7 @@ __all__ = [
     "likeness",
 ]
 
-Matrix = NDArray[np.float64]
+Matrix = tuple[tuple[float, ...], ...]
 ECCENTRICITY_CUT = 0.9
 """Eigenvectors with an eigenvalue below this span the space in which eccentricity is measured."""
 HEAT_TIME = 0.3
@@ -52,20 +51,17 @@ def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[
     # Sorted, so that a similarity gets the same pairs, the same way round, for any order of the samples.
     pairs = unordered_pairs(sorted(folded.judged))
     rated = yield [(folded.text_of[a], folded.text_of[b]) for a, b in pairs]
-    place = {key: i for i, key in enumerate(sorted(set(folded.keys)))}
-    # 0 off the diagonal is the answer for keys that are not judged: refusals and calls are like nothing else.
-    between = np.eye(len(place))
+    between = dict[tuple[str, str], float]()
     for (a, b), value in zip(pairs, rated, strict=True):
         if value is None:
             return None
-        between[place[a], place[b]] = between[place[b], place[a]] = checked(value)
-    node = np.array([place[key] for key in folded.keys], dtype=np.intp)
+        between[a, b] = between[b, a] = checked(value)
     # Stable, so that equal answers keep their order and every sample has one row.
-    order = np.argsort(node, kind="stable")
-    rows = np.empty(len(node), dtype=np.intp)
-    rows[order] = np.arange(len(node))
-    sorted_nodes = node[order]
-    return between[np.ix_(sorted_nodes, sorted_nodes)], tuple(int(row) for row in rows)
+    order = sorted(range(len(folded.keys)), key=folded.keys.__getitem__)
+    keys = [folded.keys[i] for i in order]
+    # 0 between different keys is the answer for those that are not judged: refusals and calls are like nothing else.
+    matrix = tuple(tuple(1.0 if a == b else between.get((a, b), 0.0) for b in keys) for a in keys)
+    return matrix, tuple(sorted(range(len(order)), key=order.__getitem__))
 
 
 def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[float, ...]]:
@@ -99,16 +95,18 @@ def checked(value: float) -> float:
 
 
 def _matrix(evidence: Evidence) -> Matrix | Missing:
-    if evidence.matrix is None or not evidence.matrix.size:
+    if not evidence.matrix:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to compare")
     return evidence.matrix
 
 
-def _spectrum(W: Matrix) -> tuple[Matrix, Matrix]:
-    """Eigenvalues, shape (n,), ascending, and eigenvectors, in columns, of the normalised Laplacian."""
+def _spectrum(W: Matrix) -> tuple[Any, Any]:
+    """Eigenvalues, an array of shape (n,), ascending, and eigenvectors, in columns, of the normalised Laplacian."""
+    import numpy as np  # slow to import, and only eigenvalues need it
+
+    scale = 1 / np.sqrt(np.sum(W, axis=1))
     # The symmetric form: its eigenvalues are real, and `eigh` gives orthonormal eigenvectors in ascending order.
-    scale = 1 / np.sqrt(W.sum(axis=1))
-    values, vectors = np.linalg.eigh(np.eye(len(W)) - scale[:, None] * W * scale[None, :])
+    values, vectors = np.linalg.eigh(np.eye(len(W)) - scale[:, None] * np.array(W) * scale[None, :])
     return values, vectors
 
 
@@ -125,7 +123,7 @@ def lexical_similarity(evidence: Evidence) -> float | Missing:
     m = len(W)
     if m < 2:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "one sample has no pair to compare")
-    return 1 - (math.fsum(W.flat) - m) / (m * (m - 1))  # fsum is exact, so the order of the samples does not matter
+    return 1 - (math.fsum(chain(*W)) - m) / (m * (m - 1))  # fsum is exact, so the order of the samples does not matter
 
 
 def degree(evidence: Evidence) -> float | Missing:
@@ -139,7 +137,7 @@ def degree(evidence: Evidence) -> float | Missing:
     if isinstance(W, Missing):
         return W
     m = len(W)
-    return (m * m - math.fsum(W.flat)) / (m * m)
+    return (m * m - math.fsum(chain(*W))) / (m * m)
 
 
 def eigenvalue(evidence: Evidence) -> float | Missing:
@@ -169,7 +167,8 @@ def eccentricity(evidence: Evidence) -> float | Missing:
     values, vectors = _spectrum(W)
     # Rounded first: an eigenvalue at .9 up to the last bit must fall on the same side with every library.
     selected = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
-    return round(float(np.linalg.norm(selected - selected.mean(axis=0))), _DECIMALS)
+    centred = selected - selected.mean(axis=0)
+    return round(math.sqrt((centred * centred).sum()), _DECIMALS)
 
 
 def kernel_language_entropy(evidence: Evidence) -> float | Missing:
@@ -186,11 +185,14 @@ def kernel_language_entropy(evidence: Evidence) -> float | Missing:
     W = _matrix(evidence)
     if isinstance(W, Missing):
         return W
-    _, first, counts = np.unique(W, axis=0, return_index=True, return_counts=True)
     # One node for each distinct row: equal answers as separate nodes would be far apart at a short diffusion time.
-    values, vectors = _spectrum(W[np.ix_(first, first)])
+    places = [W.index(row) for row in W]
+    nodes = sorted(set(places), key=W.__getitem__)
+    import numpy as np  # as in `_spectrum`
+
+    values, vectors = _spectrum(tuple(tuple(W[a][b] for b in nodes) for a in nodes))
     K = (vectors * np.exp(-HEAT_TIME * values)) @ vectors.T
-    scale = np.sqrt(counts / len(W) / np.diag(K))
+    scale = np.sqrt([places.count(node) / len(W) for node in nodes] / np.diag(K))
     shares = np.linalg.eigvalsh(scale[:, None] * K * scale[None, :])
     return round(-math.fsum(share * math.log(share) for share in shares if share > 0), _DECIMALS)
 

@@ -12,8 +12,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from ..errors import describe_error
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..types import Missing, Unmeasured
@@ -65,7 +63,7 @@ def entailment_rater(entailment: Entailment) -> Rater:
 
 def _verdict(value: Any) -> bool:
     # Truthiness is not enough: a judge that returns "no" or a probability would call every pair the same.
-    if not isinstance(value, bool | np.bool_):
+    if not isinstance(value, bool) and getattr(value, "dtype", None) != "bool":  # numpy's booleans are not Python's
         raise ValueError(f"a verdict must be True, False or None, got a {type(value).__name__}")
     return bool(value)
 

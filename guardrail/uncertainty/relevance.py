@@ -14,9 +14,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-import numpy as np
-from numpy.typing import NDArray
-
 from ..judges import GuardedJaccard, Similarity
 from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
@@ -149,29 +146,28 @@ def _weighted(evidence: Evidence) -> list[float] | Missing:
     return [weighted_nll(own, alike) for own, alike in zip(evidence.pieces, evidence.relevance, strict=True)]
 
 
-def _supported(costs: Sequence[float], alike: NDArray[np.float64]) -> float:
+def _supported(costs: Sequence[float], alike: Sequence[Sequence[float]]) -> float:
     """Mean over j of -ln(p_j + (1/t) sum_{k != j} g_jk p_k), p = exp(-costs), by log-sum-exp: it cannot underflow."""
     scores = []
     for j, own in enumerate(costs):
         terms = [-own]
         for k, other in enumerate(costs):
             # A similarity of 0 adds nothing, and its logarithm does not exist.
-            if k != j and alike[j, k] > 0:
-                terms.append(math.log(alike[j, k] / TEMPERATURE) - other)
+            if k != j and alike[j][k] > 0:
+                terms.append(math.log(alike[j][k] / TEMPERATURE) - other)
         # The largest term leaves exp(0) = 1 in the sum, so the logarithm always exists.
         top = max(terms)
         scores.append(-top - math.log(math.fsum(math.exp(term - top) for term in terms)))
     return math.fsum(scores) / len(scores)
 
 
-def _alike(evidence: Evidence) -> NDArray[np.float64] | Missing:
+def _alike(evidence: Evidence) -> Sequence[Sequence[float]] | Missing:
     """Similarity of samples, rows and columns in the order of the samples."""
     matrix, rows = evidence.matrix, evidence.rows
     if matrix is None or rows is None or len(rows) < 2:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no two samples to compare")
     # The matrix is in canonical order; costs are in the order of the samples and must meet their own rows.
-    ordered: NDArray[np.float64] = matrix[np.ix_(rows, rows)]
-    return ordered
+    return tuple(tuple(matrix[a][b] for b in rows) for a in rows)
 
 
 def _two_level(evidence: Evidence, costs: Callable[[Evidence], list[float] | Missing]) -> float | Missing:

@@ -12,9 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 
-import numpy as np
 from langchain_core.messages import BaseMessage, HumanMessage
-from numpy.typing import NDArray
 
 from ..judges.words import read
 from ..plain_json import quoted
@@ -77,14 +75,13 @@ def sentences(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, NDArray[np.float64]]:
-    """The degree to which each premise contradicts each hypothesis, shape (hypotheses, premises)."""
+def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, tuple[float, ...]]:
+    """The degree to which each premise contradicts each hypothesis: all premises of the first hypothesis, and so on."""
     pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
     scores = yield pairs
     # One missing pair makes all missing: a mean over the rest would be of another set of pairs.
-    if any(value is None for value in scores):
-        return None
-    return np.array(scores, dtype=np.float64).reshape(len(hypotheses), len(premises))
+    known = tuple(value for value in scores if value is not None)
+    return known if len(known) == len(pairs) else None
 
 
 def selfcheck_nli(evidence: Evidence) -> float | Missing:
@@ -99,9 +96,9 @@ def selfcheck_nli(evidence: Evidence) -> float | Missing:
     scores = evidence.contradiction
     if scores is None:
         return Missing(Unmeasured.JUDGE_FAILED, "no entailment model was given to look for contradictions")
-    if not scores.size:
+    if not scores:
         return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no sentence or no sample to compare")
-    return math.fsum(scores.flat) / scores.size
+    return math.fsum(scores) / len(scores)
 
 
 def selfcheck_ngram(evidence: Evidence) -> float | Missing:

@@ -15,9 +15,10 @@ from pydantic import BaseModel
 
 from guardrail import AbstainedError, Guardrail, scorer
 from guardrail.guard.cascade import Cascade
+from guardrail.guard.observers import SafetySwitch
 from guardrail.judges import Judge, make_judge
 from guardrail.judges.chat import ChatJudge
-from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.monitor import Alarm
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import list_estimators, make_estimator, measure

@@ -217,5 +217,5 @@ def test_all_rules_hold_where_thresholds_exist() -> None:
 def test_items_beyond_the_cap_are_not_kept_at_run_time() -> None:
     """Forgotten at run time, the cap's answers of 30 wrong items count in full."""
     u = [0.0] * 30
-    assert kept(u, 0.5, CAP).sum() == CAP
+    assert sum(kept(u, 0.5, CAP)) == CAP
     assert np.isfinite(measured(u, CAP)).sum() == CAP

@@ -18,7 +18,8 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
 from guardrail.errors import UsageError
-from guardrail.monitor import Alarm, CanaryState, Drift, RiskState, SafetySwitch, jump
+from guardrail.guard.observers import SafetySwitch
+from guardrail.monitor import Alarm, CanaryState, Drift, RiskState, jump
 from guardrail.monitor.drift import SLOPES, Grid, gains_of
 from guardrail.monitor.state import STAKES
 from guardrail.testing import ScriptedChat, make_artifact

@@ -69,7 +69,7 @@ def test_an_artifact_reads_back_and_keeps_what_calibration_kept(file: RecordFile
     assert isinstance(artifact.outcome, Feasible)
     assert isinstance(scores, ItemScores)
     K, _ = items_of(file).counts(again.threshold)
-    assert K.tolist() == [kept(u, again.threshold, cap).sum() for u, _ in scores.answers]
+    assert K.tolist() == [sum(kept(u, again.threshold, cap)) for u, _ in scores.answers]
     assert again.items is not None
     assert again.items.kept == K.sum()
     assert (again.outcome.n_accepted, again.outcome.n_errors) == (again.items.shown, again.items.broken)

@@ -44,8 +44,9 @@ from guardrail import (
 from guardrail.artifact import Made
 from guardrail.bindings import bindings_for
 from guardrail.decision import ThresholdGate
+from guardrail.guard.observers import SafetySwitch
 from guardrail.judges import TextJudge
-from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.monitor import Alarm
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Uncertainty

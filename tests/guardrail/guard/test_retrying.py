@@ -22,8 +22,8 @@ from pydantic import Field, ValidationError
 from guardrail import AbstainedError, Guardrail, Unmeasured, UnmeasuredError
 from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.cascade import Cascade
+from guardrail.guard.observers import SafetySwitch
 from guardrail.judges import TextJudge
-from guardrail.monitor import SafetySwitch
 from guardrail.prompting import PromptWrapping, prompt_content, question_text
 from guardrail.review.keys import ExpiringKeys
 from guardrail.review.store import ReviewStore

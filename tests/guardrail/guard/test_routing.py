@@ -19,7 +19,8 @@ from guardrail import AbstainedError, ArtifactMismatchError, UnmeasuredError, Us
 from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.cascade import Cascade, CascadeVerdict
-from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.guard.observers import SafetySwitch
+from guardrail.monitor import Alarm
 from guardrail.outcome import InfeasibleReason
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured

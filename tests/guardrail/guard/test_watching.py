@@ -14,8 +14,8 @@ from pydantic import ValidationError
 
 from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
-from guardrail.guard.observers import Observers
-from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.guard.observers import Observers, SafetySwitch
+from guardrail.monitor import Alarm
 from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 

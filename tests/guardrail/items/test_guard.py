@@ -16,12 +16,13 @@ from guardrail.bindings import bindings_for
 from guardrail.decision import Gate, ThresholdGate
 from guardrail.errors import ArtifactMismatchError
 from guardrail.guard.abstention import ABSTENTION
+from guardrail.guard.observers import SafetySwitch
 from guardrail.items.gate import ItemsGate, gate_of, undivided
 from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.release import release
 from guardrail.items.spec import ItemScores, ItemsSpec
-from guardrail.monitor import Alarm, SafetySwitch
+from guardrail.monitor import Alarm
 from guardrail.monitor.drift import Reference
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall

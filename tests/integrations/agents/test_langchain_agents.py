@@ -35,7 +35,7 @@ from pydantic import BaseModel, ValidationError
 from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
-from guardrail.monitor import SafetySwitch
+from guardrail.guard.observers import SafetySwitch
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
