@@ -564,38 +564,47 @@ def _key_of(file: RecordFile, score: str | None) -> str:
         raise UsageError(_in_python(str(error))) from error
 
 
-_IN_PYTHON = (
-    (r"--score (\S+?)(?=[.]?(\s|$))", r'score="\1"'),
-    (r"--few", "few=True"),
-    (r"--cluster-by-group", 'groups="cluster"'),
-    (r"(?<=\w)(?<! as) --map (?=\w+=)", ", --map "),
-    (r"--map certainty=([\w.]+):([\w.]+)", r'score=ScoreColumn("\1", "\2", certain=True)'),
-    (r"--map certainty=([\w.]+)", r'score=ScoreColumn("\1", "\1", certain=True)'),
-    (r"--map (score=)NAME:COLUMN", r'\1ScoreColumn("NAME", "COLUMN")'),
-    (r"--map confidence=NAME:COLUMN", 'confidence="COLUMN"'),
-    (r"--map confidence=(\w+)", r'confidence="\1"'),
-    (r"--map score=(\w+)", r'score="\1"'),
-    (r"--map (\w+)=-", r"drop the column \1"),
-    (r"--map (\w+)=(\w+(?:,\w+)+)", lambda m: f"{m[1]}={json.dumps(m[2].split(','))}"),
-    (r"--map (\w+)=(\w+)", r'\1="\2"'),
-    (r"--map '(\w+)=([^'\n]*)'", r'\1="\2"'),
-    (r"Correct the --map", "Correct the argument"),
-    (r"--map\b(?! \w+=)", "the arguments"),
-    (r", or name the tool that wrote the file: --format [^.]*", ""),
-    (r"--(right|cut|rows) (\S+?)(?=[,.]?(\s|$))", r"settings=ImportSettings(\1=\2)"),
-    (r"--skip-bad 0.1", "settings=ImportSettings(skip_bad=True)"),
-    (r"--(system|other-labels) (\w+)", lambda m: f'settings=ImportSettings({m[1].replace("-", "_")}="{m[2]}")'),
-    (r"--option-scale (\w+)", r'settings=ImportSettings(option_scale="\1")'),
-    (r"\(--set temperature=T\)", "(settings=ImportSettings(temperature=...))"),
-    (r"--set cut_off=measure", 'settings=ImportSettings(cut_off="measure")'),
-)
-"""Options of `calibrate import` in its errors, and the arguments of `from_frame` that do the same."""
+_OPTION = re.compile(r"""(?:the )?--(?P<name>[a-z-]+)(?: (?P<value>'[^'\n]*'|"[^"\n]*"|[^\s;)]*[\w\]-]))?""")
+"""An option in an error of `calibrate import` or `fit`, with its value."""
+_FLAGS = {"few": "few=True", "cluster-by-group": 'groups="cluster"'}
+_SETTINGS = ("right", "cut", "rows", "system", "other-labels", "option-scale")
 
 
 def _in_python(message: str) -> str:
-    for option, argument in _IN_PYTHON:
-        message = re.sub(option, argument, message)
-    return message
+    """A message with the arguments of `from_frame` and `fit` in place of the options that do the same."""
+    message = re.sub(", or name the tool that wrote the file: --format [^.]*", "", message)  # a frame has no file
+    return re.sub(r'" (?=\w+=["\[])', '", ', _OPTION.sub(_argument, message))
+
+
+def _argument(option: re.Match[str]) -> str:
+    name, value = option["name"], option["value"] or ""
+    text = value.strip("'\"")
+    if name in _FLAGS:
+        return f"{_FLAGS[name]} {value}".rstrip()
+    if name == "score":
+        return f'score="{text}"'
+    if name == "map":
+        return _mapped(*text.split("=", 1)) if "=" in text else f"the arguments {value}".rstrip()
+    if name == "skip-bad":
+        return "settings=ImportSettings(skip_bad=True)"
+    if name == "set":
+        name, _, text = text.partition("=")
+    elif name not in _SETTINGS:
+        return option[0]
+    number = text.replace(".", "", 1).isdecimal()
+    return f"settings=ImportSettings({name.replace('-', '_')}={text if number else json.dumps(text)})"
+
+
+def _mapped(field: str, column: str) -> str:
+    """The argument for ``--map FIELD=COLUMN``."""
+    name, _, own = column.rpartition(":")
+    if column == "-":
+        return f"drop the column {field}"
+    if field == "certainty":
+        return f'score=ScoreColumn("{name or own}", "{own}", certain=True)'
+    if field == "score" and name:
+        return f'score=ScoreColumn("{name}", "{own}")'
+    return f"{field}={json.dumps(own.split(',') if ',' in own else own)}"
 
 
 def _rows(frame: Any) -> Iterator[Mapping[str, Any]]:

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,21 +14,28 @@ import numpy as np
 from guardrail.errors import RecordError, UsageError
 from guardrail.items.item import Item
 from guardrail.items.json_fields import ABSENT, document_of, json_spec, leaves, reference_document
-from guardrail.items.measure import ItemsMeasure, call_of, compare_with_gold, items_estimator, items_measure, smallest
+from guardrail.items.measure import (
+    ItemsMeasure,
+    call_of,
+    compare_with_gold,
+    items_estimator,
+    items_measure,
+    measured_items,
+)
 from guardrail.items.paths import leaf_fields, schema_of
 from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.specs import CorrectnessSpec
-from guardrail.types import Bindings, Missing, Uncertainty
-from guardrail.uncertainty import unmet_needs
+from guardrail.types import Bindings, Missing, SamplingPlan
+from guardrail.uncertainty import Estimator, unmet_needs
 
 from ..data.progress import Progress, silent
 from ..data.questions import read_rows
 from ..data.record import ItemLabels
-from ..data.records import GIVEN, Record, RecordFile, RecordHeader, RecordReader, stream_records
+from ..data.records import GIVEN, Record, RecordFile
 from ..rules.items import check_cap
 
 __all__ = ["cap_of_counts", "label_items", "labels_by_hand", "labels_of_file"]
-__all__ += ["measure_file", "measure_records", "needs_label", "spec_of_answers", "stored_spec"]
+__all__ += ["measure_records", "needs_label", "spec_of_answers", "stored_spec"]
 
 REFERENCE = "item_reference"
 """Name of the label rule that compares JSON fields with a reference, each by its judge."""
@@ -156,77 +162,41 @@ def _gold(reference: str, call: str | None) -> Any:
 # -- Measuring ---------------------------------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class _Measuring:
-    """The measurement of a record file, and the header of the measured file."""
+def measure_records(file: RecordFile, measure: ItemsMeasure, *, progress: Progress = silent) -> RecordFile:
+    """The file with its items; labels of the same items stay.
 
-    measure: ItemsMeasure
-    header: RecordHeader
-
-    @classmethod
-    def of(cls, header: RecordHeader, measure: ItemsMeasure) -> _Measuring:
-        """From the header of the file to measure.
-
-        Raises:
-            UsageError: The file lacks what the support reads.
-        """
-        estimator = items_estimator(measure)
-        unmet = unmet_needs(estimator, header.plan)
-        if unmet:
-            raise UsageError(f"items cannot be measured from these records: {': '.join(unmet[0])}.")
-        update: dict[str, Any] = {"estimators": {**header.estimators, ITEMS: estimator.spec}}
-        if header.estimators.get(ITEMS) != estimator.spec:
-            # Labels belong to items: of another split they may label another item.
-            update["item_correctness"] = None
-        return cls(measure, header.model_copy(update=update))
-
-    def measured(self, record: Record) -> Record:
-        """The record with its items; labels of the same items stay."""
-        if record.drawn is None:
-            return record
-        items = self.measure.items(record.drawn, self.header.plan)
-        value = smallest(items)
-        missing: dict[str, Any] = {"reason": value.reason, "detail": value.detail} if isinstance(value, Missing) else {}
-        number = None if isinstance(value, Missing) else value
-        score = Uncertainty(value=number, unit="probability", estimator=ITEMS, **missing)
-        own = None if isinstance(items, Missing) else items
-        same = self.header.item_correctness is not None and _places(own) == _places(record.items)
-        return record.model_copy(
-            update={
-                "scores": {**record.scores, ITEMS: score},
-                "items": own,
-                "item_labels": record.item_labels if same else None,
-            }
-        )
+    Raises:
+        UsageError: The file lacks what the support reads.
+    """
+    header, estimator = file.header, items_estimator(measure)
+    if unmet := unmet_needs(estimator, header.plan):
+        raise UsageError(f"items cannot be measured from these records: {': '.join(unmet[0])}.")
+    # Labels belong to items: of another split they may label another item.
+    labels = header.item_correctness if header.estimators.get(ITEMS) == estimator.spec else None
+    records = []
+    for done, record in enumerate(file.records, start=1):
+        records.append(_measured(record, estimator, header.plan, labelled=labels is not None))
+        progress(done, len(file.records))
+    update = {"estimators": {**header.estimators, ITEMS: estimator.spec}, "item_correctness": labels}
+    return RecordFile(file.path, header.model_copy(update=update), tuple(records), file.torn)
 
 
-def _places(items: Sequence[Item] | None) -> list[tuple[str, str]] | None:
-    return None if items is None else [(item.path, item.text) for item in items]
+def _measured(record: Record, estimator: Estimator, plan: SamplingPlan, *, labelled: bool) -> Record:
+    if record.drawn is None:
+        return record
+    score, items = measured_items(record.drawn, estimator, plan)
+    same = labelled and _places(items) == _places(record.items or ())
+    return record.model_copy(
+        update={
+            "scores": {**record.scores, ITEMS: score},
+            "items": items or None,
+            "item_labels": record.item_labels if same else None,
+        }
+    )
 
 
-def measure_records(file: RecordFile, measure: ItemsMeasure) -> RecordFile:
-    """The file with its items, in memory."""
-    measuring = _Measuring.of(file.header, measure)
-    return RecordFile(file.path, measuring.header, tuple(map(measuring.measured, file.records)), file.torn)
-
-
-def measure_file(source: Path, target: Path, measure: ItemsMeasure, *, progress: Progress = silent) -> None:
-    """`measure_records` from file to file, record by record."""
-
-    def change(reader: RecordReader) -> tuple[RecordHeader, Iterable[Record]]:
-        measuring = _Measuring.of(reader.header, measure)
-        return measuring.header, _reported(map(measuring.measured, reader), reader.header.n_questions, progress)
-
-    stream_records(source, target, change)
-
-
-def _reported(records: Iterable[Record], total: int, progress: Progress) -> Iterator[Record]:
-    done = 0
-    for done, record in enumerate(records, start=1):
-        yield record
-        if done % 20 == 0:
-            progress(done, max(done, total))
-    progress(done, done)
+def _places(items: Sequence[Item]) -> list[tuple[str, str]]:
+    return [(item.path, item.text) for item in items]
 
 
 # -- Labels ------------------------------------------------------------------------------------------------------------

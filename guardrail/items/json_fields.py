@@ -16,14 +16,13 @@ from ..errors import UsageError
 from ..judges.base import Judge
 from ..judges.json_value import canonical_value, read_json
 from ..judges.registry import make_judge
-from ..judges.tool_call import point_in_time, read_calls
-from ..specs import JudgeSpec
+from ..judges.tool_call import read_calls
 from ..types import Bindings, Sample
 from .paths import Fields, escaped, leaf_fields, schema_of, unescaped
 from .spec import MOST_ITEMS, ItemsSpec
 
-__all__ = ["ABSENT", "DateJudge", "Document", "Leaf", "OtherDocument", "document_of", "field_judges", "json_spec"]
-__all__ += ["json_text", "kept_value", "leaves", "placed", "reference_document"]
+__all__ = ["ABSENT", "Document", "Leaf", "OtherDocument", "document_of", "field_judges", "json_spec", "json_text"]
+__all__ += ["kept_value", "leaves", "placed", "reference_document"]
 
 Document: TypeAlias = Any
 MOST_COMPARED = 100
@@ -338,37 +337,6 @@ def _nfc(value: Document) -> Document:
     return [_nfc(inner) for inner in value] if isinstance(value, list) else value
 
 
-@dataclass(frozen=True, slots=True)
-class DateJudge(Judge):
-    """Two texts are the same iff they name one point in time in the given formats of ``strptime``.
-
-    A text that fits several formats with different meanings, or none, is compared as a text.
-
-    Attributes:
-        formats: E.g. ("%Y-%m-%d", "%d.%m.%Y").
-    """
-
-    formats: Sequence[str] = ("%Y-%m-%d",)
-
-    is_slow = False
-
-    def __post_init__(self) -> None:
-        if isinstance(self.formats, str) or not all("%" in form for form in self.formats):
-            raise UsageError(f"formats is a list of strptime formats, such as ['%d.%m.%Y'], got {self.formats!r}")
-
-    @property
-    def spec(self) -> JudgeSpec:
-        """Name, version and parameters."""
-        return JudgeSpec(name="date", version=1, params={"formats": list(self.formats)})
-
-    def equivalent(self, question: str, pairs: Sequence[tuple[str, str]]) -> list[bool | None]:
-        """Equality of the points in time; the question plays no part."""
-        return [self._read(a) == self._read(b) for a, b in pairs]
-
-    def _read(self, text: str) -> str:
-        return point_in_time(text.strip(), self.formats) or f"text {text}"
-
-
 def field_judges(spec: ItemsSpec, own: Mapping[str, Judge] | None = None) -> dict[str, Judge]:
     """The judge of each field that has its own, by path.
 
@@ -385,9 +353,7 @@ def field_judges(spec: ItemsSpec, own: Mapping[str, Judge] | None = None) -> dic
     judges: dict[str, Judge] = {}
     for path, stored in spec.judges.items():
         judge = own.get(path)
-        if judge is None and stored.name == "date":
-            judge = DateJudge(**stored.params)
-        elif judge is None:
+        if judge is None:
             try:
                 judge = make_judge(stored.name, **stored.params)
             except UsageError as error:
@@ -488,12 +454,10 @@ def json_spec(
     return ItemsSpec(
         keys=dict(sorted((keys or {}).items())),
         optional=tuple(sorted(fields.optional if optional is None else optional)),
-        judges={path: _named_judge(judge).spec for path, judge in sorted((judges or {}).items())},
+        judges={path: _made(judge).spec for path, judge in sorted((judges or {}).items())},
         cap=cap,
     )
 
 
-def _named_judge(judge: Judge | str) -> Judge:
-    if not isinstance(judge, str):
-        return judge
-    return DateJudge() if judge == "date" else make_judge(judge)
+def _made(judge: Judge | str) -> Judge:
+    return make_judge(judge) if isinstance(judge, str) else judge

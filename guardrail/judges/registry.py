@@ -19,6 +19,7 @@ from ..errors import MissingDependencyError, UsageError, load_entry_point
 from ..specs import JudgeSpec
 from ..types import Bindings
 from .base import Entailment, Judge
+from .dates import DateJudge
 from .json_value import JsonJudge, is_structured
 from .numbers import NumericJudge
 from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Similarity
@@ -30,6 +31,7 @@ __all__ += ["make_entailment", "make_judge", "make_similarity"]
 
 Kind = Literal["judge", "similarity", "entailment model"]
 JUDGES: dict[str, Callable[..., Judge]] = {
+    "date": DateJudge,
     "exact": ExactJudge,
     "json": JsonJudge,
     "numeric": NumericJudge,

@@ -7,7 +7,6 @@ import math
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
@@ -16,10 +15,11 @@ from ..plain_json import canonical_json, too_deep
 from ..specs import JudgeSpec
 from ..types import Bindings, ToolCall, canonical_calls, plain_json
 from .base import Judge
+from .dates import point_in_time
 from .json_value import unique_fields
 from .words import normalise
 
-__all__ = ["ToolCallJudge", "is_canonical_call", "point_in_time", "read_calls"]
+__all__ = ["ToolCallJudge", "is_canonical_call", "read_calls"]
 
 _START = '[{"arguments":'
 _NUMBER = re.compile(r"-?(?:[1-9][0-9]{0,2}(?:,[0-9]{3})+|[1-9][0-9]{0,399}|0)(?:\.[0-9]{1,400})?")
@@ -244,16 +244,3 @@ def _exact(text: str) -> int | float | str:
 
 def _canonical(value: Any) -> str:
     return canonical_json(plain_json(value), compact=False, ascii_only=True, default=repr)
-
-
-def point_in_time(text: str, forms: Sequence[str]) -> str | None:
-    """The point in time a text means, in ISO 8601 (UTC if it names an offset); None if that is ambiguous."""
-    moments = set()
-    for form in forms:
-        try:
-            moment = datetime.strptime(text, form)  # noqa: DTZ007 - an offset is read where the format has one
-            moments.add((moment.astimezone(UTC) if moment.tzinfo is not None else moment).isoformat())
-        except (ValueError, OverflowError):  # no such date, or in UTC before the year 1 or after 9999
-            continue
-    # Formats that agree are no ambiguity; different moments are, and none is guessed.
-    return moments.pop() if len(moments) == 1 else None

@@ -7,15 +7,21 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from guardrail.errors import UsageError
-from guardrail.items.json_fields import DateJudge
 from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS, ItemsSpec
 from guardrail.judges import Judge, make_judge
 from guardrail.notebook import percent
 
 from ...data.progress import bar
-from ...data.records import RecordFile, read_records
-from ...items.answers import label_items, labels_of_file, measure_file, needs_label, spec_of_answers
+from ...data.records import RecordFile
+from ...items.answers import (
+    label_items,
+    labels_of_file,
+    measure_records,
+    needs_label,
+    spec_of_answers,
+    stored_spec,
+)
 from ...spec_syntax import assignment, parse_name
 from .files import changed_file
 from .terminal import console, print_line, table
@@ -62,7 +68,7 @@ def _assignments(flag: str, value: str, texts: Sequence[str] | None) -> Iterator
 
 def _judge(text: str) -> Judge:
     name, params = parse_name(text)
-    return DateJudge(**params) if name == "date" else make_judge(name, **params)
+    return make_judge(name, **params)
 
 
 def refuse_with_items(**options: object) -> None:
@@ -90,12 +96,16 @@ def refuse_without_items(**options: object) -> None:
 # -- score, label ------------------------------------------------------------------------------------------------------
 
 
-def score_by_items(source: Path, target: Path, options: ScoreItems, spec: ItemsSpec | None = None) -> ItemsSpec:
-    """Split every answer and measure its items, by this specification or that of the options; returns it."""
-    spec = spec or options.spec_of(read_records(source))
-    with bar(console, "measuring items", "records") as progress:
-        measure_file(source, target, items_measure(spec), progress=progress)
-    file = read_records(target)
+def score_by_items(source: Path, target: Path, options: ScoreItems, spec: ItemsSpec | None = None) -> None:
+    """Split every answer and measure its items, by this specification or that of the options."""
+
+    def change(file: RecordFile) -> RecordFile:
+        measure = items_measure(spec or options.spec_of(file))
+        with bar(console, "measuring items", "records") as progress:
+            return measure_records(file, measure, progress=progress)
+
+    file = changed_file(source, target, change)
+    cap = stored_spec(file).cap
     sizes = [len(record.items) for record in file.records if record.items is not None]
     scores = [item.uncertainty for record in file.records for item in record.items or ()]
     missing = [record.scores.get(ITEMS) for record in file.records if record.items is None]
@@ -105,11 +115,10 @@ def score_by_items(source: Path, target: Path, options: ScoreItems, spec: ItemsS
         ("answers not measured (they abstain)", f"{len(missing)} {', '.join(reasons)}".strip()),
         ("items", f"{sum(sizes)}" + (f", {min(sizes)} to {max(sizes)} an answer" if sizes else "")),
         ("items not measured (held back)", str(scores.count(None))),
-        (f"items beyond the cap of {spec.cap} (held back)", str(sum(max(0, size - spec.cap) for size in sizes))),
+        (f"items beyond the cap of {cap} (held back)", str(sum(max(0, size - cap) for size in sizes))),
         ("items that every sample supports", percent(scores.count(0) / len(scores) if scores else None)),
     ]
     console.print(table("Items", ("", ""), rows))
-    return spec
 
 
 def label_by_items(source: Path, target: Path, labels: Path | None, cut: float | None = None) -> None:

@@ -9,13 +9,12 @@ from typing import Any
 
 import pytest
 
-from calibrate.data.records import Record, RecordFile, read_records
+from calibrate.data.records import Record, RecordFile
 from calibrate.data.table import table_of
 from calibrate.items.answers import (
     cap_of_counts,
     label_items,
     labels_by_hand,
-    measure_file,
     measure_records,
     spec_of_answers,
     stored_spec,
@@ -53,18 +52,6 @@ def test_an_answer_that_cannot_be_split_has_no_items(measured: RecordFile) -> No
     record = measured.records[39]
     assert record.items is None
     assert record.scores["items"].reason is Unmeasured.UNREADABLE
-
-
-def test_file_to_file_gives_the_same_records_and_keeps_old_ones_readable(tmp_path: Path) -> None:
-    file = record_file(tmp_path / "records.jsonl", invoices(45))
-    before = (tmp_path / "records.jsonl").read_bytes()
-    assert b'"items"' not in before  # records without items are written as they were
-    measure = items_measure(json_spec(file.header.plan.bindings))
-    measure_file(tmp_path / "records.jsonl", tmp_path / "out.jsonl", measure)
-    again = read_records(tmp_path / "out.jsonl")
-    expected = measure_records(file, measure)
-    assert again.header == expected.header
-    assert list(again.records) == list(expected.records)
 
 
 def test_labels_by_reference(measured: RecordFile) -> None:
