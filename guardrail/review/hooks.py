@@ -123,6 +123,10 @@ class _Hook:
         """Queue, and return the reply, if there is one."""
         raise NotImplementedError
 
+    async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
+        """`on_abstention` for async callers."""
+        return await asyncio.to_thread(self.on_abstention, abstention)
+
     def _queued(self, abstention: Abstention, *, allowed: Sequence[Action] = ACTIONS, **settings: Any) -> Item | None:
         """The item; None if it cannot be stored, or not at the moment. The call is then an ordinary abstention."""
 
@@ -277,10 +281,6 @@ class Ticket(_Hook):
         if abstention.form != "text":
             raise AbstainedError.of(abstention.verdict, text, item.id)
         return AIMessage(content=text, response_metadata={"review": {"ticket": item.id}})
-
-    async def aon_abstention(self, abstention: Abstention) -> AIMessage | None:
-        """`on_abstention` in a thread."""
-        return await asyncio.to_thread(self.on_abstention, abstention)
 
     def on_partial(self, abstention: Abstention, message: AIMessage) -> AIMessage:
         """Queue the items that are held back, and return the message with the kept ones and the ticket."""

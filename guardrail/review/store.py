@@ -17,7 +17,7 @@ import secrets
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import Any, get_args
 
 from sqlalchemy import (
@@ -38,6 +38,7 @@ from sqlalchemy.sql import ColumnElement
 
 from ..errors import UsageError
 from ..plain_json import sha256_hex
+from ..sampling.effects import Effect, Steps, arun, run
 from . import tables
 from .database import DEADLINE, Database
 from .errors import AlreadyDecidedError, ItemExpiredError, LeaseLostError, ReviewError, StoreUnavailableError
@@ -427,28 +428,22 @@ class ReviewStore:
 
         While the database fails or hangs it goes on waiting.
         """
-        until, pause = time.monotonic() + seconds, _FIRST_PAUSE
-        while True:
-            current = self._look(item, until)
-            left = until - time.monotonic()
-            if left <= 0 or (current is not None and current.state in ("decided", "expired")):
-                return None if current is None else current.decision
-            time.sleep(min(pause, left))
-            pause = min(pause * 1.5, _LONGEST_PAUSE)
+        return run(self._wait(item, seconds))
 
     async def await_decision(self, item: str, seconds: float) -> Decision | None:
         """`wait` for async callers; it holds no thread while it waits."""
+        return await arun(self._wait(item, seconds))
+
+    def _wait(self, item: str, seconds: float) -> Steps[Decision | None]:
         until, pause = time.monotonic() + seconds, _FIRST_PAUSE
+        look = partial(self._look, item, until)
         while True:
-            try:
-                async with asyncio.timeout(max(until - time.monotonic(), _LAST_LOOK)):  # threads may be scarce
-                    current = await asyncio.to_thread(self._look, item, until)
-            except TimeoutError:
-                return None
+            current: Item | None = yield Effect(look, partial(_alook, look, until))
             left = until - time.monotonic()
             if left <= 0 or (current is not None and current.state in ("decided", "expired")):
                 return None if current is None else current.decision
-            await asyncio.sleep(min(pause, left))
+            rest = min(pause, left)
+            yield Effect(partial(time.sleep, rest), partial(asyncio.sleep, rest))
             pause = min(pause * 1.5, _LONGEST_PAUSE)
 
     def _shorter(self, seconds: float | None) -> float:
@@ -627,6 +622,15 @@ class ReviewStore:
             undelivered=posts.get("waiting", 0),
             dead=posts.get("dead", 0),
         )
+
+
+async def _alook(look: Callable[[], Item | None], until: float) -> Item | None:
+    """Look in a thread; None if none is free by then."""
+    try:
+        async with asyncio.timeout(max(until - time.monotonic(), _LAST_LOOK)):
+            return await asyncio.to_thread(look)
+    except TimeoutError:
+        return None
 
 
 # SQLAlchemy takes longer to build these statements than the database to answer them, so they are built once.
