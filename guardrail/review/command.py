@@ -10,7 +10,7 @@ import socket
 import sys
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import cast, get_args
+from typing import TYPE_CHECKING, cast, get_args
 
 from ..errors import UsageError, require
 from ..files import sqlite_path
@@ -19,7 +19,10 @@ from .destinations import Destination, Format
 from .limits import check_seconds
 from .web.accounts import Accounts, Role, add_token
 
-__all__ = ["add_arguments", "run"]
+if TYPE_CHECKING:
+    from .store import ReviewStore
+
+__all__ = ["add_arguments", "existing_store", "run"]
 
 DAY = 86_400.0
 DATABASE, TOKENS = "reviews.db", "review-tokens.json"
@@ -89,13 +92,22 @@ def _database(arguments: argparse.Namespace) -> str:
     return arguments.db or os.environ.get(ENV_DATABASE) or DATABASE
 
 
-def _purge(arguments: argparse.Namespace) -> int:
+def existing_store(arguments: argparse.Namespace) -> ReviewStore:
+    """The store that the arguments name.
+
+    Raises:
+        UsageError: There is none.
+    """
     from .store import ReviewStore
 
     path = sqlite_path(_database(arguments))
     if path is not None and not path.exists():
-        raise UsageError(f"there is no review store '{path}', so there is nothing to purge. Give its path with --db.")
-    with ReviewStore(_database(arguments)) as store:
+        raise UsageError(f"there is no review store '{path}'. Give its path with --db.")
+    return ReviewStore(_database(arguments))
+
+
+def _purge(arguments: argparse.Namespace) -> int:
+    with existing_store(arguments) as store:
         purged = store.purge(arguments.purge * DAY, who=_user(), dry_run=arguments.dry_run)
     verb = "Would delete" if arguments.dry_run else "Deleted"
     older = f"that arrived more than {arguments.purge:g} days ago"

@@ -27,10 +27,9 @@ import ssl
 import threading
 from collections.abc import Callable
 from contextvars import ContextVar
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import cache
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import httpx
 from sqlalchemy import or_, select, update
@@ -53,32 +52,24 @@ _posting: ContextVar[bool] = ContextVar("posting", default=False)
 _log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class _Post:
-    """A callback that is due.
-
-    Attributes:
-        id: Id of the event.
-        item: Id of the item; empty for a message of a destination.
-        receiver: Scheme, host and port; or the name of the destination.
-        url: Where it goes.
-        body: What is sent.
-        attempt: Number of this attempt, from 1.
-    """
+class _Post(NamedTuple):
+    """A callback that is due."""
 
     id: str
     item: str
+    """Id of the item; empty for a message of a destination."""
     receiver: str
+    """Scheme, host and port; or the name of the destination."""
     url: str
     body: str
     attempt: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Answer:
-    """Result of a post: the receiver's status, or None if it did not answer; a problem unless the status was 2xx."""
+class _Answer(NamedTuple):
+    """Result of a post."""
 
     status: int | None = None
+    """The receiver's status; None if it did not answer."""
     problem: str | None = None
     refused: bool = False
     """Whether the callback may not go there, so that another attempt would end alike."""

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 
-from ..errors import UsageError, require
-from ..files import sqlite_path
+from ..errors import require
 from ..plain_json import visible
-from .command import DATABASE, ENV_DATABASE
+from .command import DATABASE, ENV_DATABASE, existing_store
 
 __all__ = ["add_arguments", "run"]
 
@@ -28,13 +26,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Run the command; returns the exit code."""
     require("sqlalchemy", extra="review")
     from .monitors import Monitors
-    from .store import ReviewStore
 
-    database = arguments.db or os.environ.get(ENV_DATABASE) or DATABASE
-    path = sqlite_path(database)
-    if path is not None and not path.exists():
-        raise UsageError(f"there is no review store '{path}', so there are no monitors. Give its path with --db.")
-    with ReviewStore(database) as store:
+    with existing_store(arguments) as store:
         views = Monitors(store).all()
     for view in views:
         state = view.state
