@@ -50,13 +50,14 @@ from ._agents.agent_model import (
     has_checkpointer,
     name_of,
     step_of,
+    unjudged_steps,
 )
 from ._agents.artifact_set import Given, Key
 from ._agents.calls import is_of_call, same_call
 from ._agents.collecting import RECORDS
 from ._agents.decisions import ALL_DECISIONS, DecisionType, check_decision_types, edit_note, released
 from ._agents.gates import AgentGate, GateSettings
-from ._agents.held import Note, ToolCallOrder, pack, unpack
+from ._agents.held import MessageNote, ToolCallOrder, pack, unpack
 from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from .langgraph_review import ask
@@ -209,7 +210,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
 
     def _judge(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Any]
-    ) -> Steps[tuple[ModelResponse[Any], Note]]:
+    ) -> Steps[tuple[ModelResponse[Any], MessageNote]]:
         """The response of a gated model in place of the agent's, and the note about it."""
         if self._gate.reviewed and not has_checkpointer():
             raise UsageError(
@@ -231,7 +232,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             assert outcome.held, "it is raised for a held message"
         message = next((answer for answer in response.result if isinstance(answer, AIMessage)), None)
         if not outcome.held and message is not None and not outcome.judged(message) and self._unjudged == "hold":
-            other = yield from self._gate.unjudged_steps(step, message)
+            other = yield from unjudged_steps(self._gate, step, message)
             if isinstance(other, AIMessage):
                 response = ModelResponse(result=[other])
             else:
@@ -243,12 +244,12 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
             response = replace(response, result=[on_route(message, gate.route) for message in response.result])
         return response, note
 
-    def _give_out(self, request: ModelRequest[Any], note: Note) -> tuple[ModelResponse[Any], Note]:
+    def _give_out(self, request: ModelRequest[Any], note: MessageNote) -> tuple[ModelResponse[Any], MessageNote]:
         """The decided message, which other middleware sees like a model's; no model is called."""
         assert note.held is not None, "a decision is about a held message"
         message, orders = released(note.held, cast(Any, note.decisions), self._refusal)
         decided = message.to_message().model_copy(update={"id": f"guardrail-{uuid4()}"})
-        return given_out(request.response_format, decided), Note(orders=orders)
+        return given_out(request.response_format, decided), MessageNote(orders=orders)
 
     # -- the person --------------------------------------------------------------------------------------------------
 
@@ -307,7 +308,7 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         return _with_edit_note(result, order, request.tool_call["id"])
 
 
-def _decided(state: Mapping[str, Any]) -> Note | None:
+def _decided(state: Mapping[str, Any]) -> MessageNote | None:
     """The note about a message that a person has decided in this turn and that did not go out yet, if any.
 
     Usually a new turn drops the note of an earlier one; other middleware may jump over that hook. So in another run

@@ -42,7 +42,7 @@ from ._agents.decisions import (
     released,
     review_request,
 )
-from ._agents.held import Conversation, HeldMessage, Note, held_message, pack, unpack
+from ._agents.held import Conversation, HeldMessage, MessageNote, held_message, pack, unpack
 from ._agents.review_bridge import CHANGED, ENDED, BaseBridge, content_digest, content_of, lapsed
 
 if TYPE_CHECKING:
@@ -158,7 +158,7 @@ class GuardedNodes:
             answer = accepted_answer(verdict, self.guard.artifact.model.model)
             return {"messages": [with_verdict(answer, verdict)], "guardrail": None}
         pending = held_of(state["messages"], verdict, self.guard.artifact.model.model)
-        return {"guardrail": pack(Note(held=pending))}
+        return {"guardrail": pack(MessageNote(held=pending))}
 
     def _refusal(self, verdict: Verdict) -> str:
         return worded(self.guard.abstain_message, verdict)

@@ -1,9 +1,6 @@
-"""The guard for pydantic-ai: a model, or a capability, that answers only if the gate accepts.
+"""The guard for pydantic-ai: a capability with which an agent answers, and calls tools, only if the gate accepts.
 
-```python
-agent = Agent(model, capabilities=[GuardCapability("calibration.json", on_abstain="review")])
-agent = Agent(GuardedModel(model, "calibration.json"))
-```
+agent = Agent(model, capabilities=[GuardCapability("calibration.json", on_abstain="message")])
 """
 
 from __future__ import annotations
@@ -91,7 +88,6 @@ from ._frameworks.pydantic_ai_messages import (  # noqa: E402
 
 __all__ = [
     "GuardCapability",
-    "GuardedModel",
     "PydanticAIChat",
     "ReviewBridge",
     "VerdictStore",
@@ -202,34 +198,20 @@ def _settings(stop: list[str] | None, call: Mapping[str, Any]) -> dict[str, Any]
 
 
 class GuardedModel(WrapperModel):
-    """A model of pydantic-ai that returns an answer, or tool calls, only if the gate accepts.
+    """An agent's model that returns an answer, or tool calls, only if the gate accepts; `GuardCapability` wraps it so.
 
-    Each request of an agent draws the artifact's samples from ``model``, with exactly the history, tools and output
-    type that the agent sent, and is judged once. Output tools are judged as tool calls.
-
-    Streaming: the events begin after the verdict and carry the accepted candidate only.
-
-    The verdict is in the response's ``metadata["guardrail"]``; usage counts the tokens of all samples.
+    Each request draws the artifact's samples with exactly the history, tools and output type that the agent sent, and
+    is judged once. Output tools are judged as tool calls. A stream begins after the verdict.
 
     A run that abstained in words draws no second time: if an output validator raises ``ModelRetry`` on the abstention,
     the run ends with `AbstainedError`. Drawing again until the gate accepts would void the artifact's promise.
 
     Args:
-        model: A model of pydantic-ai, or its name.
-        artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
-            or its file. None lets answers pass. With ``key`` the artifact of a router (`calibrate fit --by group`).
-        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool.
-        exempt: Tools whose calls pass: those that only read.
-        key: Of a router: a function of the conversation's messages that names its group, or None for "all others".
-        on_abstain: "message", "raise", a Runnable or a handler, as for `Guardrail`. "review" needs `GuardCapability`.
-        calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
-        verdicts: Store of the verdicts on tool calls.
-        **guard_options: Further settings of `Guardrail`: abstain_message, using, probe, ...
-
-    Raises:
-        ArtifactError: The artifact was made for another model, estimator or judge. While running: for another prompt,
-            other tools, another output type, or other settings.
-        UsageError: While running: native tools.
+        model: The model.
+        artifact: As for `FrameworkGuard`, like ``guard``.
+        asks: Whether a person is asked about held-back calls and answers.
+        calibrated_settings: Settings of every call at calibration in addition to the plan.
+        **guard: Further arguments of `FrameworkGuard`.
     """
 
     def __init__(
@@ -237,30 +219,14 @@ class GuardedModel(WrapperModel):
         model: Model | str,
         artifact: Given | RouterArtifact | None = None,
         *,
-        tools: Mapping[str, Given] | None = None,
-        exempt: Sequence[str] = (),
-        key: Key | None = None,
-        on_abstain: OnAbstain = "message",
+        asks: bool = False,
         calibrated_settings: Mapping[str, Any] | None = None,
-        verdicts: VerdictStore | None = None,
-        _asks: bool | None = None,
-        **guard_options: Any,
+        **guard: Any,
     ) -> None:
-        if on_abstain == REVIEW and _asks is None:
-            raise UsageError('on_abstain="review" needs GuardCapability, which keeps held-back calls from running.')
         super().__init__(model)
-        self._asks = bool(_asks)
+        self._asks = asks
         self._chat = shared_chat(PydanticAIChat, self.wrapped, dict(calibrated_settings or {}))
-        self._gate = FrameworkGuard(
-            self._chat,
-            artifact,
-            tools=tools,
-            exempt=exempt,
-            key=key,
-            on_abstain=on_abstain,
-            verdicts=verdicts,
-            **guard_options,
-        )
+        self._gate = FrameworkGuard(self._chat, artifact, **{"on_abstain": "message", **guard})
 
     async def request(
         self,
@@ -334,29 +300,6 @@ class GuardedModel(WrapperModel):
         response = await self.request(messages, model_settings, model_request_parameters)
         yield CompletedStreamedResponse(response, model_request_parameters=model_request_parameters, replay_events=True)
 
-    def verdict(self, call_id: str) -> Verdict | None:
-        """The verdict on a proposed tool call."""
-        return self._gate.reviews.verdict(call_id)
-
-    def output_validator(self, ctx: RunContext[Any], output: Any) -> Any:
-        """For ``agent.output_validator``: an abstention becomes an `AbstainedError` instead of a text.
-
-        Outputs made by a call of an output tool were judged as calls; an abstention raises there anyway.
-
-        Raises:
-            AbstainedError: The text is an abstention.
-            UnexpectedModelBehavior: This model did not give the text in this conversation.
-        """
-        if ctx.partial_output or not isinstance(output, str):
-            return output
-        conversation = from_messages(ctx.messages, ModelRequestParameters())
-        passed, verdict = self._gate.given_out(conversation, output)  # pydantic-ai runs this in a thread
-        if passed:
-            return output
-        if verdict is None:
-            raise UnexpectedModelBehavior("The output was not judged: it is not from the guarded model.")
-        raise AbstainedError.of(verdict, output)
-
 
 def _content(response: ModelResponse) -> Any:
     """Content of a response: its text, or its calls."""
@@ -375,21 +318,32 @@ class GuardCapability(AbstractCapability[Any]):
     process. The approved call runs as it was judged; nothing is drawn again for it. So is a call of
     ``guardrail_answer`` in place of a held-back answer, which goes out after the decision: no history has it before.
 
+    The verdict is in the response's ``metadata["guardrail"]``; usage counts the tokens of all samples.
+
     Args:
-        artifact: As for `GuardedModel`; "collect" for none yet.
-        tools: As for `GuardedModel`; "collect" for a tool without an artifact: a person decides about every call, and
-            its samples are recorded for `calibrate learn`.
-        exempt: As for `GuardedModel`.
-        key: As for `GuardedModel`.
-        on_abstain: "review": a person decides about held-back calls and answers. Or as for `GuardedModel`.
+        artifact: Judges final answers (and structured output), and every call where ``tools`` is not given: an artifact
+            or its file. None lets answers pass; "collect" stands for none yet. With ``key`` the artifact of a router
+            (`calibrate fit --by group`).
+        tools: Judges messages that call a tool: artifact or file by tool name; "*" is every other tool. "collect" for a
+            tool without an artifact: a person decides about every call, and its samples are recorded for
+            `calibrate learn`.
+        exempt: Tools whose calls pass: those that only read.
+        key: Of a router: a function of the conversation's messages that names its group, or None for "all others".
+        on_abstain: "review": a person decides about held-back calls and answers. Or "message", "raise", a Runnable or a
+            handler, as for `Guardrail`.
         held: Under "review": "approve" asks a person; "retry" informs the model that the call did not run
             (`ModelRetry`), and held-back answers become a message.
         allowed_decisions: Decisions that a person may take about a held-back call or answer, see `decide`.
-        calibrated_settings: As for `GuardedModel`.
+        calibrated_settings: Settings of every call at calibration in addition to the plan (see `PydanticAIChat`).
         verdicts: Store of verdicts, decisions and held-back answers; with a path they outlive the process.
         records: Record file for samples of what "collects".
         plan: Sampling plan if nothing has an artifact; default: ten samples at temperature 0.7.
-        **guard_options: As for `GuardedModel`.
+        **guard_options: Further settings of `Guardrail`: abstain_message, using, probe, ...
+
+    Raises:
+        ArtifactError: While running: the artifact was made for another model, score, prompt, output type, tools or
+            settings.
+        UsageError: Something collects where no person decides. While running: native tools.
     """
 
     def __init__(
@@ -424,7 +378,7 @@ class GuardCapability(AbstractCapability[Any]):
             allowed_decisions=allowed_decisions,
             records=records,
             plan=plan,
-            _asks=self._asks,
+            asks=self._asks,
             **guard_options,
         )
         self._wrapped: LRU[GuardedModel] = LRU(MODELS)

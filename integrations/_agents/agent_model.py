@@ -20,7 +20,7 @@ from langchain_core.runnables import Runnable
 from pydantic import ConfigDict, Field, InstanceOf
 
 from guardrail.bindings import bindings_for
-from guardrail.errors import ArtifactMismatchError, require
+from guardrail.errors import ArtifactMismatchError, UnreadableReplyError, require
 from guardrail.guard.abstention import Form
 from guardrail.guard.assess import Assessment
 from guardrail.guard.base import SteppedChatModel
@@ -30,12 +30,13 @@ from guardrail.judges import ToolCallJudge
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.native import is_native
-from guardrail.types import Bindings, Sample
-from guardrail.verdict import Verdict
+from guardrail.sampling.replies import read_reply, refuse_unstorable
+from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, Unmeasured
+from guardrail.verdict import Reason, Verdict
 
 from .artifact_set import ANSWER
-from .gates import AgentStep, Judgement, ModelGate
-from .held import Conversation, HeldMessage, Note, ToolCallOrder, held_message
+from .gates import AgentGate, AgentStep, Judgement, ModelGate
+from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder, held_message
 
 if TYPE_CHECKING:
     from langchain.agents.middleware.types import ModelRequest, ModelResponse
@@ -70,6 +71,7 @@ __all__ = [
     "has_checkpointer",
     "name_of",
     "step_of",
+    "unjudged_steps",
 ]
 
 TRANSPORT = setting_names(SettingRole.TRANSPORT, allowed_in="langchain")
@@ -90,7 +92,7 @@ class Outcome:
     """The message that a gated model let out last, or the placeholder of a held one, and the note about it."""
 
     message: AIMessage | None = None
-    note: Note = field(default_factory=Note)
+    note: MessageNote = field(default_factory=MessageNote)
 
     @property
     def held(self) -> bool:
@@ -100,20 +102,20 @@ class Outcome:
     def hold(self, held: HeldMessage) -> AIMessage:
         """Hold a message back; the placeholder that stands for it in the conversation."""
         self.message = held_message(held)
-        self.note = Note(held=held, placeholder=self.message.id)
+        self.note = MessageNote(held=held, placeholder=self.message.id)
         return self.message
 
     def judged(self, message: AIMessage) -> bool:
         """Whether a message is the one that the gated model let out."""
         return self.message is not None and message.id == self.message.id
 
-    def note_about(self, messages: Sequence[BaseMessage]) -> Note:
+    def note_about(self, messages: Sequence[BaseMessage]) -> MessageNote:
         """The note about the messages that go out; calls of other models than the gated one were not judged."""
         answers = [message for message in messages if isinstance(message, AIMessage)]
         if self.held or not answers or self.judged(answers[0]):
             return self.note
         calls = [call for message in answers for call in message.tool_calls]
-        return Note(orders={str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls})
+        return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "not_gated") for call in calls})
 
 
 class AgentModel(SteppedChatModel):
@@ -234,7 +236,7 @@ class AgentModel(SteppedChatModel):
             str(call["id"]): ToolCallOrder.of(call, "accepted" if call["name"] in assessment.by_name else "exempt")
             for call in message.tool_calls
         }
-        self.outcome.message, self.outcome.note = message, Note(orders=orders)
+        self.outcome.message, self.outcome.note = message, MessageNote(orders=orders)
         return message
 
     def _message(self, candidate: Sample, assessment: Assessment) -> AIMessage:
@@ -284,6 +286,42 @@ def _merged(verdict: Verdict, judge: object) -> Verdict:
     wording = {judge.identity(each.text): each.text for each in verdict.meanings} | {judge.identity(own): own}
     merged = tuple(wording.get(judge.identity(sample), sample) for sample in verdict.samples)
     return verdict.model_copy(update={"samples": merged})
+
+
+# -- messages of other models ------------------------------------------------------------------------------------------
+
+
+def unjudged_steps(agent: AgentGate, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
+    """Hold a message of another model than the guarded one, or take the abstention path in its place."""
+    verdict = _unjudged_verdict(agent, message)
+    if not agent.reviewed:
+        fallback = yield from agent.fall_back(verdict, list(step.messages))
+        return with_verdict(fallback, verdict)
+    if verdict.candidate is None:  # its content can be neither shown nor stored
+        message = AIMessage(content="")
+    calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
+    message = message.model_copy(update={"tool_calls": calls})
+    gated = {call["name"]: verdict for call in calls if call["name"] not in agent.artifacts.exempt}
+    message = with_verdict(message, verdict)
+    conversation = Conversation.of(step.messages, agent.artifacts.plan.bindings)
+    return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
+
+
+def _unjudged_verdict(agent: AgentGate, message: AIMessage) -> Verdict:
+    sample: Sample | None = None
+    fault: tuple[str, ...] = ()
+    try:
+        reply = read_reply(message)
+        refuse_unstorable(reply)
+        sample = reply
+    except UnreadableReplyError as error:
+        fault = (str(error),)
+    problem, detail = Unmeasured.MODEL_FAILED, "another model answered in its place"
+    drawn = SampleSet(question="", primary=sample, problem=problem, problem_detail=detail)
+    verdict = agent.gates[agent.artifacts.artifacts[0].digest].decide(drawn)
+    # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
+    notes = (Note(kind=NoteKind.ANOTHER_MODEL, about=fault),)
+    return verdict.model_copy(update={"reason": Reason.UNMEASURED, "notes": notes})
 
 
 # -- LangChain's requests ----------------------------------------------------------------------------------------------

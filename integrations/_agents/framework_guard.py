@@ -47,7 +47,7 @@ from .decisions import (
 )
 from .decisions import released as decided_message
 from .gates import AgentGate, AgentStep, GateSettings, Judgement
-from .held import Conversation, HeldMessage, Note, ToolCallOrder
+from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
 from .verdicts import VerdictStore
 
 __all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "Decided", "FrameworkGuard", "Ruling"]
@@ -126,7 +126,7 @@ class CallReviews:
         allowed = [one for one in self._allowed if one != "answer" or (ends and note.ends)]
         return {**review_request(note.held, allowed), "call_id": call_id}
 
-    async def _held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> Note | None:
+    async def _held(self, call_id: str, name: str, arguments: Mapping[str, Any]) -> MessageNote | None:
         """The note about a held-back call; None for a call that this guard does not hold back."""
         note = await asyncio.to_thread(self.verdicts.find, call_id)
         order = None if note is None else note.orders.get(call_id)
@@ -347,7 +347,7 @@ class FrameworkGuard:
         answers: Collection[str],
         *,
         ends: bool,
-    ) -> Note:
+    ) -> MessageNote:
         """The note about a call of a judged message."""
         name, assessment, whole = call["name"], judgement.assessment, judgement.verdict
         verdict = None if name in self.artifacts.exempt else assessment.by_name.get(name, whole)
@@ -355,7 +355,7 @@ class FrameworkGuard:
             verdict = whole  # the strictest gate holds all calls of the message
         if judgement.held is None or verdict is None:
             decision = "given" if judgement.fallback is not None else "exempt" if verdict is None else "accepted"
-            return Note(orders={str(call["id"]): ToolCallOrder.of(call, decision)}, verdict=verdict)  # type: ignore[arg-type]
+            return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, decision)}, verdict=verdict)  # type: ignore[arg-type]
         if name == ANSWER_TOOL:
             candidate = _answer_of(assessment.drawn.primary, answers)
             verdict = verdict.model_copy(update={"candidate": candidate})
@@ -368,7 +368,7 @@ class FrameworkGuard:
         message = message.model_copy(update={"response_metadata": metadata})
         held = HeldMessage.of(message, verdict, conversation=conversation, verdicts=judged, answers=structured)
         order = ToolCallOrder.of(call, "held")
-        return Note(held=held, orders={str(call["id"]): order}, verdict=verdict, ends=ends)
+        return MessageNote(held=held, orders={str(call["id"]): order}, verdict=verdict, ends=ends)
 
     async def released(
         self,
@@ -422,14 +422,14 @@ class FrameworkGuard:
         if parsed and not message.tool_calls and (answer.abstained or not fits(frozen.text)):
             raise AbstainedError(held.verdict, frozen.text)
         for call in message.tool_calls:
-            given = Note(orders={str(call["id"]): ToolCallOrder.of(call, "given")}, verdict=held.verdict)
+            given = MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, "given")}, verdict=held.verdict)
             await asyncio.to_thread(self.reviews.verdicts.put, str(call["id"]), given)
         return answer
 
     async def note_answer(self, asked: Sequence[BaseMessage], content: Any, answer: Answer) -> None:
         """Remember an answer, or the text of an abstention, that went out: its text, or the object made of it."""
         key = answer_key(asked, content, abstention=answer.abstained)
-        await asyncio.to_thread(self.reviews.verdicts.put, key, Note(verdict=answer.verdict))
+        await asyncio.to_thread(self.reviews.verdicts.put, key, MessageNote(verdict=answer.verdict))
 
     def given_out(self, asked: Sequence[BaseMessage], content: Any) -> tuple[bool, Verdict | None]:
         """Whether an answer with this content went out as an answer in this conversation, and the verdict on it.

@@ -14,7 +14,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
-from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -23,12 +22,11 @@ from pydantic.dataclasses import dataclass as validated
 
 from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, in_two_stages
-from guardrail.errors import UnreadableReplyError, UsageError, refuse_unknown
+from guardrail.errors import UsageError, refuse_unknown
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, take_path
 from guardrail.guard.assess import Assessment, Assessor, check_slots
 from guardrail.guard.base import Using, known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
-from guardrail.guard.messages import with_verdict
 from guardrail.guard.observers import Observers
 from guardrail.guard.router import route_by
 from guardrail.items.gate import gate_of, judges_among, undivided
@@ -37,17 +35,16 @@ from guardrail.sampling.draws import REMEMBERED, Draws
 from guardrail.sampling.effects import Steps
 from guardrail.sampling.follow_ups import Scoring, scorer_of
 from guardrail.sampling.native import is_native
-from guardrail.sampling.replies import only_storable, read_reply, refuse_unstorable
+from guardrail.sampling.replies import only_storable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
-from guardrail.types import Bindings, Note, NoteKind, Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.types import Bindings, Sample, SamplingPlan
 from guardrail.uncertainty import Scorer
-from guardrail.verdict import Reason, Verdict
+from guardrail.verdict import Verdict
 
 from .._openai.lru import LRU
 from .artifact_set import ANY_TOOL, ArtifactSet, Given, Key, is_collecting, routes
 from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
-from .held import Conversation, HeldMessage
 
 __all__ = ["REVIEW", "AgentGate", "AgentStep", "GateSettings", "Judgement", "ModelGate"]
 
@@ -260,41 +257,6 @@ class AgentGate:
         # The gate holds the model, so its id belongs to no other object while it is cached.
         key = (id(step.model), route, *(artifact.digest for artifact in artifacts.artifacts))
         return self._models.get(key, lambda: ModelGate.of(self, step.model, artifacts, route))
-
-    def unjudged_steps(self, step: AgentStep, message: AIMessage) -> Steps[AIMessage | HeldMessage]:
-        """Hold a message of another model than the guarded one, or take the abstention path in its place."""
-        verdict = self._unjudged_verdict(message)
-        if not self.reviewed:
-            fallback = yield from self.fall_back(verdict, list(step.messages))
-            return with_verdict(fallback, verdict)
-        if verdict.candidate is None:  # its content can be neither shown nor stored
-            message = AIMessage(content="")
-        calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
-        message = message.model_copy(update={"tool_calls": calls})
-        gated = {call["name"]: verdict for call in calls if call["name"] not in self.artifacts.exempt}
-        message = with_verdict(message, verdict)
-        conversation = Conversation.of(step.messages, self.artifacts.plan.bindings)
-        return HeldMessage.of(message, verdict, conversation=conversation, verdicts=gated, answers=step.answers)
-
-    def _unjudged_verdict(self, message: AIMessage) -> Verdict:
-        sample: Sample | None = None
-        fault: tuple[str, ...] = ()
-        try:
-            reply = read_reply(message)
-            refuse_unstorable(reply)
-            sample = reply
-        except UnreadableReplyError as error:
-            fault = (str(error),)
-        drawn = SampleSet(
-            question="",
-            primary=sample,
-            problem=Unmeasured.MODEL_FAILED,
-            problem_detail="another model answered in its place",
-        )
-        verdict = self.gates[self.artifacts.artifacts[0].digest].decide(drawn)
-        # `decide` may name another reason, such as an artifact that accepts nothing; here only the model counts.
-        notes = (Note(kind=NoteKind.ANOTHER_MODEL, about=fault),)
-        return verdict.model_copy(update={"reason": Reason.UNMEASURED, "notes": notes})
 
     def fall_back(
         self, verdict: Verdict, messages: Sequence[BaseMessage], *, callbacks: Any = None, form: Form = "text"

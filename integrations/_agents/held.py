@@ -30,7 +30,7 @@ __all__ = [
     "Conversation",
     "FrozenMessage",
     "HeldMessage",
-    "Note",
+    "MessageNote",
     "ReviewTarget",
     "ToolCallOrder",
     "held_message",
@@ -218,7 +218,7 @@ class ToolCallOrder(Frozen):
         return cls(digest=call_subject(call["name"], call["args"]), decision=decision, **more)
 
 
-class Note(Frozen):
+class MessageNote(Frozen):
     """What is known about a judged message, for as long as a person may take to decide.
 
     A graph keeps the note about its last message in its state, packed. Frameworks without a state of their own keep
@@ -269,14 +269,14 @@ def held_message(held: HeldMessage) -> AIMessage:
     return AIMessage(content=HOLDING, response_metadata=metadata, id=f"guardrail-held-{uuid4()}")
 
 
-def pack(note: Note) -> str:
+def pack(note: MessageNote) -> str:
     """A note as one string."""
     # ASCII: a server may send metadata with half of a surrogate pair, which UTF-8 refuses.
     text = json.dumps(note.model_dump(mode="json"), separators=(",", ":"))
     return f"{LAYOUT}:{base64.b64encode(zlib.compress(text.encode())).decode()}"
 
 
-def unpack(packed: object) -> Note | None:
+def unpack(packed: object) -> MessageNote | None:
     """Read a note; None for any other value, which means that nothing was judged.
 
     Raises:
@@ -287,7 +287,7 @@ def unpack(packed: object) -> Note | None:
     layout, _, content = packed.partition(":")
     check_version(layout, LAYOUT, _NOTE, _WAY_OUT)
     try:
-        return Note.from_stored(json.loads(zlib.decompress(base64.b64decode(content))))
+        return MessageNote.from_stored(json.loads(zlib.decompress(base64.b64decode(content))))
     except (ValueError, zlib.error) as error:
         problem = problem_of(error) if isinstance(error, ValidationError) else type(error).__name__
         raise UsageError(f"{_NOTE} is damaged ({problem}), so nothing is released: {_WAY_OUT}.") from error

@@ -25,7 +25,7 @@ from guardrail.verdict import Verdict
 
 from .artifact_set import load
 from .calls import conversation_digest, is_of_call, same_call
-from .held import Note, ToolCallOrder
+from .held import MessageNote, ToolCallOrder
 from .verdicts import VerdictStore
 
 __all__ = ["VERDICTS", "CallCheck"]
@@ -70,7 +70,9 @@ class CallCheck:
             proposed = any(each["id"] == call["id"] and same_call(each, call) for each in message.tool_calls)
             verdict = (yield from self._verdict(before, message)) if proposed else None
             passes = verdict is not None and verdict.passes
-            judged = Note(orders={call_id: ToolCallOrder.of(call, "accepted" if passes else "held")}, verdict=verdict)
+            judged = MessageNote(
+                orders={call_id: ToolCallOrder.of(call, "accepted" if passes else "held")}, verdict=verdict
+            )
             yield computation(partial(self._verdicts.put, key, judged, first=True), slow=True)
             note = yield computation(find, slow=True)  # another process may have been first
         order = ToolCallOrder(digest="", decision="held") if note is None else note.orders[call_id]

@@ -22,7 +22,7 @@ from guardrail.errors import UsageError
 from guardrail.files import check_version, open_sqlite, problem_of
 from guardrail.plain_json import canonical_json
 
-from .held import Note
+from .held import MessageNote
 
 __all__ = ["MOST_IN_MEMORY", "VerdictStore"]
 
@@ -68,7 +68,7 @@ class VerdictStore:
         with self._connected() as db, db:
             self._prepare(db)
 
-    def put(self, key: str, note: Note, *, first: bool = False) -> None:
+    def put(self, key: str, note: MessageNote, *, first: bool = False) -> None:
         """Store a note, and delete expired ones; ``first``: a note that the key already has stays."""
         now = self._clock()
         into = "INSERT OR IGNORE" if first else "REPLACE"
@@ -79,7 +79,7 @@ class VerdictStore:
             if self._memory is not None:
                 db.execute("DELETE FROM verdict WHERE rowid <= (SELECT MAX(rowid) FROM verdict) - ?", (MOST_IN_MEMORY,))
 
-    def find(self, key: str) -> Note | None:
+    def find(self, key: str) -> MessageNote | None:
         """The note under a key; None for an unknown or expired key."""
         oldest = -math.inf if self._expires_in is None else self._clock() - self._expires_in
         with self._connected() as db:
@@ -87,7 +87,7 @@ class VerdictStore:
         if row is None or row[1] < oldest:
             return None
         try:
-            return Note.from_stored(row[0])
+            return MessageNote.from_stored(row[0])
         except ValidationError as error:
             raise UsageError(
                 f"the verdict {key!r} in {self._name} cannot be read ({problem_of(error)}), so it releases nothing. "

@@ -37,7 +37,7 @@ from guardrail.specs import EstimatorSpec
 from guardrail.testing import ScriptedChat
 from guardrail.types import Frozen, SampleSet, ToolCall
 from guardrail.verdict import Verdict
-from integrations._agents.held import Note, ToolCallOrder, pack
+from integrations._agents.held import MessageNote, ToolCallOrder, pack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import review_request
 
@@ -100,13 +100,13 @@ def write_guard(_: Path, target: Path) -> None:
 
 
 def write_interrupt(_: Path, target: Path) -> None:
-    note = Note.from_stored(plain("note.json"))
+    note = MessageNote.from_stored(plain("note.json"))
     assert note.held is not None
     _write(target, review_request(note.held))
 
 
 def write_note(source: Path, target: Path) -> None:
-    _write(target, Note.from_stored(json.loads(source.read_text(encoding="utf-8"))).model_dump(mode="json"))
+    _write(target, MessageNote.from_stored(json.loads(source.read_text(encoding="utf-8"))).model_dump(mode="json"))
 
 
 def write_tokens(_: Path, target: Path) -> None:
@@ -190,12 +190,12 @@ def write_pairs(_: Path, target: Path) -> None:
 
 def write_verdicts(_: Path, target: Path) -> None:
     with database(target) as file, closing(VerdictStore(file, clock=lambda: 1000.0)) as store:
-        held = Note.from_stored(plain("note.json"))
+        held = MessageNote.from_stored(plain("note.json"))
         store.put(
             "c2", held.model_copy(update={"orders": {"c2": ToolCallOrder(digest="0f:transfer", decision="held")}})
         )
         store.decide("c2", {"type": "approve"})
-        store.put("call_2", Note(orders={"call_2": ToolCallOrder(digest="0f:balance", decision="exempt")}))
+        store.put("call_2", MessageNote(orders={"call_2": ToolCallOrder(digest="0f:balance", decision="exempt")}))
 
 
 def write_reviews(_: Path, target: Path) -> None:
@@ -317,7 +317,7 @@ def main() -> None:
         for name, write in REWRITE.items():
             write(FOLDER / name, Path(folder) / name)
             (FOLDER / name).write_bytes((Path(folder) / name).read_bytes())
-    note = Note.from_stored(plain("note.json"))
+    note = MessageNote.from_stored(plain("note.json"))
     (FOLDER / "note.packed").write_text(pack(note) + "\n", encoding="utf-8")
 
 

@@ -40,7 +40,7 @@ from guardrail.types import Sample, ToolCall, Unmeasured
 from guardrail.uncertainty.combine import Parts
 from guardrail.verdict import AbstainedError, Reason
 from integrations._agents.decisions import released
-from integrations._agents.held import Note, unpack
+from integrations._agents.held import MessageNote, unpack
 from integrations._agents.verdicts import VerdictStore
 from integrations.langgraph_review import ReviewBridge
 
@@ -175,7 +175,7 @@ def test_a_cascade_has_both_stages_and_the_fits_that_its_labels_have_carried() -
 def test_the_candidate_rule_selects_what_it_was_fitted_to_show() -> None:
     rule = CandidateRule.load(FOLDER / "candidates.json")
     assert (rule.artifact, rule.quantile, rule.population) == (OTHER, 0.5, "held_back")
-    note = Note.from_stored(plain("note.json"))
+    note = MessageNote.from_stored(plain("note.json"))
     assert note.held is not None
     candidates = rule.select(note.held.verdict)
     assert candidates is not None
@@ -317,7 +317,7 @@ def test_results_for_programs_are_read() -> None:
 
 
 def test_a_held_note_keeps_what_is_to_be_approved() -> None:
-    note = Note.from_stored(plain("note.json"))
+    note = MessageNote.from_stored(plain("note.json"))
     assert unpack((FOLDER / "note.packed").read_text(encoding="utf-8").strip()) == note
     assert note.held is not None
     assert (note.decisions, note.placeholder) == ((), "guardrail-held-1")
@@ -331,7 +331,7 @@ def test_a_held_note_keeps_what_is_to_be_approved() -> None:
 
 
 def test_a_decided_note_keeps_what_the_person_wrote() -> None:
-    note = Note.from_stored(plain("note-decided.json"))
+    note = MessageNote.from_stored(plain("note-decided.json"))
     assert note.held is not None
     message, orders = released(note.held, cast("Any", note.decisions), lambda verdict: "")
     assert (message.text, note.asked) == ("I will send it.", "h1")
@@ -361,7 +361,7 @@ def test_notes_about_calls_are_found_by_id(tmp_path: Path) -> None:
     note, exempt = store.find("c2"), store.find("call_2")
     assert note is not None
     assert exempt is not None
-    assert note.held == Note.from_stored(plain("note.json")).held
+    assert note.held == MessageNote.from_stored(plain("note.json")).held
     assert note.decisions == ({"type": "approve"},)
     assert (note.orders["c2"].decision, exempt.orders["call_2"].decision) == ("held", "exempt")
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -31,7 +32,7 @@ from guardrail import Guardrail
 from guardrail.errors import UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.types import ToolCall
-from integrations._agents.held import Conversation, Note, pack, unpack
+from integrations._agents.held import Conversation, MessageNote, pack, unpack
 from integrations._agents.review_bridge import content_digest, content_of
 from integrations.langchain_agents import GuardrailMiddleware
 from integrations.langgraph_review import GuardedState, ReviewBridge, guarded_nodes
@@ -172,23 +173,12 @@ def kill_and_resume(url: str, folder: Path) -> Seen:
 
 
 @pytest.mark.slow
-def test_a_killed_process_resumes_on_sqlite(tmp_path: Path) -> None:
-    pytest.importorskip("langgraph.checkpoint.sqlite", reason="langgraph-checkpoint-sqlite is not installed")
-    runs = kill_and_resume(str(tmp_path / "checkpoints.db"), tmp_path)
-    assert (runs.killed, runs.resumed) == (-signal.SIGKILL, 0)
-    assert runs.shown["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
-    assert runs.done["calls"] == [{"to": "bob", "amount": 5}]
-    assert runs.done["texts"] == ["pay bob", "", "sent 5 to bob", "Done."]
-    assert (runs.shown["made"], runs.done["made"]) == (5, 5)  # the second: of the last answer; no transfer drawn again
-
-
-@pytest.mark.slow
-def test_a_killed_process_resumes_on_postgresql(tmp_path: Path) -> None:
-    pytest.importorskip("langgraph.checkpoint.postgres", reason="langgraph-checkpoint-postgres is not installed")
-    reason = postgres.missing()
-    if reason:
+@pytest.mark.parametrize("kept_in", ["sqlite", "postgres"])
+def test_a_killed_process_resumes(kept_in: str, tmp_path: Path) -> None:
+    pytest.importorskip(f"langgraph.checkpoint.{kept_in}", reason="the checkpointer is not installed")
+    if kept_in == "postgres" and (reason := postgres.missing()):
         pytest.skip(reason)
-    with postgres.server() as url:
+    with postgres.server() if kept_in == "postgres" else nullcontext(str(tmp_path / "checkpoints.db")) as url:
         runs = kill_and_resume(url.replace("postgresql+psycopg://", "postgresql://"), tmp_path)
     assert (runs.killed, runs.resumed) == (-signal.SIGKILL, 0)
     assert runs.shown["value"]["candidate"]["tool_calls"] == [{"name": "transfer", "args": {"to": "bob", "amount": 5}}]
@@ -388,7 +378,7 @@ def tampered(saver: Any, place: str) -> None:
             if key[2] == "guardrail":
                 note = unpack(saver.serde.loads_typed((kind, data)))
                 assert note is not None
-                other = Note.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
+                other = MessageNote.from_stored(json.loads(note.model_dump_json().replace("bob", "eve")))
                 saver.blobs[key] = saver.serde.dumps_typed(pack(other))
                 changed += other != note
     if place in ("interrupt", "both"):

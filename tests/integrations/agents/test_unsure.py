@@ -20,7 +20,7 @@ from langgraph.types import Command
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.prompting import PromptWrapping
 from guardrail.testing import ended, make_artifact
-from integrations._agents.held import Note, ToolCallOrder
+from integrations._agents.held import MessageNote, ToolCallOrder
 from integrations._agents.verdicts import VerdictStore
 from integrations.langchain_agents import unsure
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls, sending
@@ -137,9 +137,9 @@ def test_a_call_that_is_not_the_judged_one_is_asked_about() -> None:
 
 def test_what_was_held_first_stays_held_for_processes_that_judge_at_once(tmp_path: Path) -> None:
     store = VerdictStore(tmp_path / "v.sqlite")
-    held = Note(orders={"k": ToolCallOrder(digest="", decision="held")})
+    held = MessageNote(orders={"k": ToolCallOrder(digest="", decision="held")})
     store.put("k", held, first=True)
-    store.put("k", Note(orders={"k": ToolCallOrder(digest="", decision="accepted")}), first=True)
+    store.put("k", MessageNote(orders={"k": ToolCallOrder(digest="", decision="accepted")}), first=True)
     assert store.find("k") == held
 
 

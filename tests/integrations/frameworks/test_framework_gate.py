@@ -30,7 +30,7 @@ from guardrail.testing import ScriptedChat, ended, make_artifact
 from guardrail.uncertainty import make_estimator as make
 from integrations._agents.calls import arguments_of
 from integrations._agents.framework_guard import Answer, FrameworkGuard
-from integrations._agents.held import Note, ToolCallOrder
+from integrations._agents.held import MessageNote, ToolCallOrder
 from integrations._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from integrations._frameworks.chat import refuse_settings
 from integrations._openai.lru import LRU
@@ -68,7 +68,7 @@ def verdict() -> Verdict:
 
 
 def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Verdict) -> None:
-    path, note = tmp_path / "verdicts.sqlite", Note(verdict=verdict)
+    path, note = tmp_path / "verdicts.sqlite", MessageNote(verdict=verdict)
     first = VerdictStore(path)
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: first.put(f"call_{i}", note), range(50)))
@@ -81,9 +81,9 @@ def test_a_store_outlives_its_process_and_is_shared(tmp_path: Path, verdict: Ver
 def test_memory_is_bounded_and_the_forgotten_is_unknown() -> None:
     store = VerdictStore()
     for i in range(MOST_IN_MEMORY + 1):
-        store.put(f"call_{i}", Note())
+        store.put(f"call_{i}", MessageNote())
     assert store.find("call_0") is None
-    assert store.find("call_1") == Note()
+    assert store.find("call_1") == MessageNote()
     store.close()
     with pytest.raises(sqlite3.ProgrammingError, match="closed"):
         store.find("call_1")
@@ -91,14 +91,14 @@ def test_memory_is_bounded_and_the_forgotten_is_unknown() -> None:
 
 @pytest.mark.parametrize("in_file", [True, False])
 def test_notes_expire_with_their_decisions_and_can_be_deleted(tmp_path: Path, in_file: bool) -> None:
-    now, note = [1000.0], Note(asked="me")
+    now, note = [1000.0], MessageNote(asked="me")
     path = tmp_path / "verdicts.sqlite" if in_file else None
     store = VerdictStore(path, expires_in=60, clock=lambda: now[0])
     store.put("early", note)
     now[0] = 1050.0
     store.put("late", note)
     store.decide("early", {"type": "reject"})
-    assert (store.find("early"), store.find("late")) == (Note(asked="me", decisions=({"type": "reject"},)), note)
+    assert (store.find("early"), store.find("late")) == (MessageNote(asked="me", decisions=({"type": "reject"},)), note)
     now[0] = 1061.0
     assert (store.find("early"), store.find("late")) == (None, note)
     assert (store.delete("late"), store.delete("late"), store.find("late")) == (True, False, None)
@@ -123,7 +123,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
     guard = gate(5)
     guard.reviews.verdicts = store
     order = ToolCallOrder.of({"name": "pay", "args": {}}, "accepted")
-    store.put("x", Note(orders={"x": order}, verdict=verdict))
+    store.put("x", MessageNote(orders={"x": order}, verdict=verdict))
     store.find = lambda key: slowly(key) or VerdictStore.find(store, key)  # type: ignore[func-returns-value,method-assign]
     assert await may_run(guard, "x", "pay", {}) is True
     put = store.put
@@ -136,7 +136,7 @@ async def test_the_loop_runs_while_the_store_waits(verdict: Verdict) -> None:
 def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> None:
     """A connection carried across a fork would make the child believe that it holds locks, and lose what it writes."""
     store = VerdictStore(tmp_path / "verdicts.sqlite")
-    note = Note(verdict=verdict)
+    note = MessageNote(verdict=verdict)
     store.put("parent", note)
     child = multiprocessing.get_context("fork").Process(target=store.put, args=("child", note))
     child.start()

@@ -44,10 +44,10 @@ from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact  
 from guardrail.errors import ArtifactMismatchError, UsageError  # noqa: E402
 from guardrail.guard.abstention import ABSTENTION  # noqa: E402
 from guardrail.sampling.sampler import Sampler, draw  # noqa: E402
-from guardrail.testing import ScriptedChat, make_artifact  # noqa: E402
+from guardrail.testing import make_artifact  # noqa: E402
 from integrations._agents.decisions import ANSWERED  # noqa: E402
 from integrations._agents.framework_guard import APPROVED  # noqa: E402
-from integrations._agents.held import Note, ToolCallOrder  # noqa: E402
+from integrations._agents.held import MessageNote, ToolCallOrder  # noqa: E402
 from integrations._frameworks.openai_agents_items import stream_events, to_response  # noqa: E402
 from integrations.openai_agents_guard import (  # noqa: E402
     AgentsModelChat,
@@ -162,17 +162,6 @@ async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
     result = await Runner.run(agent(model), "Capital of Atlantis?")
     assert result.final_output == "Not sure."
     assert "Rome" not in json.dumps(result.to_input_list())
-
-
-async def test_raise_and_a_person() -> None:
-    unsure: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
-    with pytest.raises(AbstainedError) as caught:
-        await Runner.run(agent(guarded(Scripted(unsure), on_abstain="raise")), "?")
-    assert caught.value.verdict.candidate is not None
-    assert caught.value.verdict.candidate.text == "Rome"
-    model = guarded(Scripted(unsure), on_abstain=lambda verdict: "a person says Rome")
-    result = await Runner.run(agent(model, output_guardrails=[model.output_guardrail]), "?")
-    assert result.final_output == "a person says Rome"
 
 
 APART: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
@@ -710,7 +699,7 @@ async def test_a_text_for_the_user_is_given_out_in_its_conversation_only(forged:
     output: Any = {"type": "function_call_output", "call_id": call_id, "output": ANSWERED}
     if forged == "an exempt tool":  # whose result happens to be this very text
         order = ToolCallOrder.of({"name": "pay", "args": {"amount": 5}}, "exempt")
-        bank.model._reviews.verdicts.put(call_id, Note(orders={call_id: order}))
+        bank.model._reviews.verdicts.put(call_id, MessageNote(orders={call_id: order}))
         done = await Runner.run(bank.agent(), [{"role": "user", "content": "Pay what I owe"}, call, output])
         assert done.final_output == "Done"
         return
@@ -1217,8 +1206,6 @@ def test_another_prompt_other_tools_hosted_tools_and_server_side_conversations_a
         run(agent(model, tools=[function_tool(place_of, name_override="t", description_override="")]), "?")
     with pytest.raises(UsageError, match="runs at the provider"):
         run(agent(model, tools=[WebSearchTool()]), "?")
-    with pytest.raises(UsageError, match="conversation_id"):
-        run(agent(model), "?", conversation_id="conv")
     bank = Bank(Scripted(SURE, ["Done"]))
     with pytest.raises(ArtifactMismatchError, match="does not offer"):
         run(agent(bank.model), "?")
@@ -1273,12 +1260,6 @@ def test_calibration_draws_through_the_same_adapter() -> None:
     assert drawn.cost.output_tokens == 6
 
 
-def test_any_langchain_chat_model_can_be_guarded() -> None:
-    chat = ScriptedChat(script={"Capital of France?": ["Paris"]})
-    model = GuardedModel(chat, make_artifact(chat, prompt=PromptWrapping(system="Be brief.")))
-    assert run(agent(model, tools=[model.answer_tool]), "Capital of France?").final_output == "Paris"
-
-
 def test_a_long_conversation_goes_to_the_model_as_it_was() -> None:
     """The second turn holds the call, its result and the answer; the inner model gets the very items."""
     bank = Bank(Scripted(SURE, ["Done"]))
@@ -1322,16 +1303,6 @@ def _pay_tool() -> Any:
         return f"paid {amount}"
 
     return function_tool(pay)
-
-
-async def test_an_artifact_of_votes_gives_out_the_vote() -> None:
-    """The greedy answer is neither asked for nor given out."""
-    inner = Scripted(["Rome", "Oslo", "Paris", "paris", "Paris."])
-    calibrated = artifact(inner, threshold=9.0, prompt=PromptWrapping(system="Be brief."))
-    voted = calibrated.model_copy(update={"plan": calibrated.plan.model_copy(update={"primary": "majority"})})
-    model = GuardedModel(inner, voted, probe="off", on_abstain="message")
-    result = await Runner.run(agent(model), "Capital of France?")
-    assert (result.final_output, len(inner.calls)) == ("Paris", N)
 
 
 # -- approvals of an unguarded agent -----------------------------------------------------------------------------------

@@ -174,35 +174,6 @@ async def test_an_unsure_answer_abstains_and_the_candidate_is_nowhere() -> None:
     assert b"Rome" not in result.all_messages_json()
 
 
-async def test_raise_and_a_person() -> None:
-    with pytest.raises(AbstainedError) as caught:
-        await agent(guarded(Scripted(UNSURE_TEXT), on_abstain="raise")).run("?")
-    assert caught.value.verdict.candidate is not None
-    assert caught.value.verdict.candidate.text == "Rome"
-    model = guarded(Scripted(UNSURE_TEXT), on_abstain=lambda verdict: "a person says Rome")
-    guarded_agent = agent(model)
-    guarded_agent.output_validator(model.output_validator)
-    assert (await guarded_agent.run("?")).output == "a person says Rome"
-
-
-async def test_the_output_validator_raises_on_an_abstention_and_on_what_was_never_judged() -> None:
-    sure = guarded(Scripted(SURE_TEXT))
-    guarded_agent = agent(sure)
-    guarded_agent.output_validator(sure.output_validator)
-    assert (await guarded_agent.run("?")).output == "Paris"
-    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
-        await guarded_agent.run("?", model=Scripted(["Unjudged"]))
-    with pytest.raises(UnexpectedModelBehavior, match="not judged"):
-        await guarded_agent.run("Another?", model=Scripted(SURE_TEXT))
-    earlier = (await guarded_agent.run("And then?")).all_messages()
-    assert (await guarded_agent.run("?", message_history=earlier)).output == "Paris"
-    unsure = guarded(Scripted(UNSURE_TEXT))
-    guarded_agent = agent(unsure)
-    guarded_agent.output_validator(unsure.output_validator)
-    with pytest.raises(AbstainedError):
-        await guarded_agent.run("?")
-
-
 def refusing(guarded_agent: Agent[Any, Any], text: str) -> Agent[Any, Any]:
     """An agent whose validator asks again for as long as it gets this text."""
 
@@ -421,12 +392,6 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
 def test_a_held_call_can_be_given_back_to_the_model() -> None:
     bank = Bank(Scripted(UNSURE, ["I did not pay"]), on_abstain="review", held="retry")
     assert (bank.run("Pay 5").output, bank.paid) == ("I did not pay", [])
-
-
-def test_hold_needs_the_capability() -> None:
-    inner = Scripted(UNSURE)
-    with pytest.raises(UsageError, match="GuardCapability"):
-        GuardedModel(inner, artifact_for(inner), on_abstain="review")  # type: ignore[arg-type]
 
 
 def test_a_call_whose_verdict_is_lost_does_not_run(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1271,19 +1236,6 @@ async def test_native_tools_are_refused() -> None:
     guarded_agent = agent(guarded(Able(SURE_TEXT)), capabilities=[NativeTool(WebSearchTool())])
     with pytest.raises(UsageError, match="native tools"):
         await guarded_agent.run("?")
-
-
-async def test_a_failing_model_is_unmeasured_and_abstains() -> None:
-    class Broken(Scripted):
-        async def request(self, *args: Any, **named: Any) -> ModelResponse:
-            raise ConnectionError("down")
-
-    with pytest.raises(AbstainedError) as caught:
-        await agent(guarded(Broken(), on_abstain="raise")).run("?")
-    assert caught.value.verdict.reason.value == "unmeasured"
-
-
-# -- the adapter -------------------------------------------------------------------------------------------------------
 
 
 def test_calibration_draws_through_the_same_adapter() -> None:
