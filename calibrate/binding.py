@@ -17,7 +17,7 @@ from guardrail.types import SamplingPlan
 from guardrail.uncertainty import EstimatorSpec, Needs, list_estimators, make_estimator
 from guardrail.uncertainty.combine import COMBINATIONS, Parts, union_of_needs
 
-from .data.records import Record, package_versions
+from .data.record import Record, package_versions
 from .data.table import RecordTable, among, table_of
 
 __all__ = ["hashes_of_fit", "made", "narrowed_plan", "refuse_fitted", "turns_of_records", "unlike"]

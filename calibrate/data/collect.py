@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Generator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime
 from functools import cache
 from pathlib import Path
 from typing import Literal
@@ -34,10 +33,10 @@ from guardrail.uncertainty import Scorer
 
 from .batches import Batches
 from .progress import Progress, silent
-from .questions import Question, fingerprint, option_labels
-from .records import Record, RecordHeader, open_writer, package_versions
+from .questions import Question, option_labels
+from .records import Record, RecordHeader, open_writer
 
-__all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records", "header_for"]
+__all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records"]
 
 BATCH_SIZE = 16
 """Questions drawn at once by a native sampler."""
@@ -133,7 +132,7 @@ def collect_records(
     _check(drawing)
     if engine is not None and scoring.scorers:
         raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
-    header = header_for(questions, model, plan, prompt, name)
+    header = RecordHeader.of(questions, model=identify(model), plan=plan, prompt=prompt, questions_name=name)
     if probe == "auto" and (batches is None or batches.submits):
         with bounded(max_concurrency):
             header = header.model_copy(update={"probe": _probed(model, plan)})
@@ -161,22 +160,6 @@ def collect_records(
     problems, n_resumed = dict(tally.problems), len(done)
     return Collected(
         Path(path), len(questions), n_resumed, tally.drawn, problems, n_cut_off=tally.cut_off, n_failed=tally.failed
-    )
-
-
-def header_for(
-    questions: Sequence[Question], model: BaseChatModel, plan: SamplingPlan, prompt: PromptWrapping, name: str
-) -> RecordHeader:
-    """The header of a fresh record file."""
-    return RecordHeader(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
-        model=identify(model),
-        plan=plan,
-        prompt=prompt,
-        questions_name=name,
-        questions_sha256=fingerprint(questions),
-        n_questions=len(questions),
-        packages=package_versions(),
     )
 
 

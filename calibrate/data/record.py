@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal, Self
 
 from pydantic import Field, model_validator
@@ -16,9 +20,17 @@ from guardrail.specs import CorrectnessSpec, ModelIdentity
 from guardrail.types import Frozen, SampleSet, SamplingPlan, Uncertainty
 from guardrail.uncertainty import EstimatorSpec
 
-from .questions import Question
+from .questions import Question, fingerprint
 
-__all__ = ["NO_REFERENCE", "ItemLabels", "Record", "RecordHeader", "refuse_other_lengths", "was_looked_at"]
+__all__ = [
+    "NO_REFERENCE",
+    "ItemLabels",
+    "Record",
+    "RecordHeader",
+    "package_versions",
+    "refuse_other_lengths",
+    "was_looked_at",
+]
 
 NO_REFERENCE = "there is no reference"
 """Label detail of an answer that no rule was asked about, because its question has no reference."""
@@ -85,6 +97,17 @@ class RecordHeader(Frozen):
     """How these records were drawn from a larger scored file to be labelled; without values: all questions."""
     probe: ProbeReport | None = None
     """What a probe of the endpoint showed before it was asked; None for local models. Not compared on resume."""
+
+    @classmethod
+    def of(cls, questions: Sequence[Question], **fields: Any) -> RecordHeader:
+        """The header of records of these questions that are made now; ``fields`` are the others."""
+        return cls(
+            created=datetime.now(UTC).isoformat(timespec="seconds"),
+            questions_sha256=fingerprint(questions),
+            n_questions=len(questions),
+            packages=package_versions(),
+            **fields,
+        )
 
     @property
     def whole_answer_keys(self) -> list[str]:
@@ -167,3 +190,18 @@ class Record(Question):
     def to_question(self) -> Question:
         """The question alone, as its file has it."""
         return Question(**{name: getattr(self, name) for name in Question.model_fields})
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of the installed packages that can move a number."""
+    names = ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai")
+    return {name: installed for name in names if (installed := _version(name)) is not None}
+
+
+@cache
+def _version(package: str) -> str | None:
+    """The installed version; looking it up parses the package's metadata."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -16,8 +16,6 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cache
-from importlib.metadata import PackageNotFoundError, version
 from itertools import chain
 from pathlib import Path
 from typing import IO, Any
@@ -45,7 +43,6 @@ __all__ = [
     "exclusive",
     "header_of",
     "open_writer",
-    "package_versions",
     "parse_header",
     "pooled",
     "read_records",
@@ -711,18 +708,3 @@ def exclusive(path: Path) -> Iterator[None]:
         if sys.platform != "win32":  # an open file cannot be removed there
             Path(lock.lock_file).unlink(missing_ok=True)  # while it is held: the next holder makes a new one
         lock.release()
-
-
-def package_versions() -> dict[str, str]:
-    """Versions of the installed packages that can move a number."""
-    names = ("acrc-guardrail", "langchain-core", "numpy", "scipy", "torch", "transformers", "openai")
-    return {name: installed for name in names if (installed := _version(name)) is not None}
-
-
-@cache
-def _version(package: str) -> str | None:
-    """The installed version; looking it up parses the package's metadata."""
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -16,9 +15,8 @@ from guardrail.types import SampleSet
 from guardrail.verdict import Reason
 
 from ..binding import hashes_of_fit
-from ..data.questions import fingerprint
 from ..data.record import ItemLabels
-from ..data.records import GIVEN, Record, RecordFile, RecordHeader, package_versions
+from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
 from ..ledger import Ledger, counted
@@ -224,18 +222,15 @@ def _header(
     questions = [_record(item, key).to_question() for item in sample]
     labels = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", **params})
     answers = not any(item.verdict.by_items for item in sample)  # otherwise people decided about their items
-    return RecordHeader(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    return RecordHeader.of(
+        questions,
         model=artifact.model,
         plan=artifact.plan,
         prompt=artifact.prompt,
         questions_name=name,
-        questions_sha256=fingerprint(questions),
-        n_questions=len(questions),
         correctness=labels if answers else None,
         estimators={key: artifact.estimator},
         item_correctness=None if answers else labels,
-        packages=package_versions(),
     )
 
 

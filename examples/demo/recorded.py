@@ -6,7 +6,6 @@ import json
 from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,8 @@ from rich.table import Table
 
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.progress import bar
-from calibrate.data.questions import Question, fingerprint
-from calibrate.data.records import Record, RecordFile, RecordHeader, package_versions
+from calibrate.data.questions import Question
+from calibrate.data.records import Record, RecordFile, RecordHeader
 from calibrate.evaluation.evaluate import Evaluation, EvaluationRow, evaluate
 from calibrate.pipeline import fit_artifact
 from calibrate.report import compare_rules, write_report
@@ -83,16 +82,13 @@ def load(dataset: Dataset) -> RecordFile:
     first = records[0].drawn
     assert first is not None
     labels = None if first.options is None else first.options.labels
-    header = RecordHeader(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    header = RecordHeader.of(
+        [record.to_question() for record in records],
         model=ModelIdentity(provider="recorded", model=dataset.model),
         plan=plan_for([estimator], options=labels, n=len(first.samples) or 10),
         prompt=PromptWrapping(),
         questions_name=dataset.file,
-        questions_sha256=fingerprint(record.to_question() for record in records),
-        n_questions=len(records),
         correctness=rule.spec,
-        packages=package_versions(),
     )
     return score_records(RecordFile(path, header, tuple(label_records(records, rule))), [estimator])
 

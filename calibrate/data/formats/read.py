@@ -8,7 +8,6 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,8 +17,7 @@ from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
 
-from ..questions import fingerprint
-from ..records import Record, RecordFile, RecordHeader, package_versions
+from ..records import Record, RecordFile, RecordHeader
 from ..rows import KINDS, Found, RawRow, get_name, open_rows, with_paths
 from .build import Builder, OptionScale, Primary, check_references
 from .exports import EXPORTS, export_like
@@ -385,18 +383,14 @@ def _header(
     seen: Collection[str],
 ) -> RecordHeader:
     columns = builder.columns
-    questions = [record.to_question() for record in records]
-    return RecordHeader(
-        created=datetime.now(UTC).isoformat(timespec="seconds"),
+    return RecordHeader.of(
+        [record.to_question() for record in records],
         model=ModelIdentity(provider=settings.provider, model=settings.model or model or UNNAMED),
         plan=_plan(settings, records, builder.planned, seen),
         prompt=settings.prompt,
         questions_name=path.name,
-        questions_sha256=fingerprint(questions),
-        n_questions=len(questions),
         correctness=_correctness(settings, columns, records),
         estimators={score.key: score.spec for score in columns.scores},
-        packages=package_versions(),
     )
 
 
