@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Literal
 
 from guardrail.judges import majority
-from guardrail.plain_json import canonical_json, has_visible
+from guardrail.plain_json import has_visible
 from guardrail.sampling.replies import is_cut, is_refusal, only_readable, stated
 from guardrail.types import (
     LEAST_LOGPROB,
@@ -120,7 +120,7 @@ class Builder:
         if row.textual:
             self._missing.update(name for name, value in values.items() if value is None and name in self._used)
         self._n_rows += 1
-        question, messages = self._question(row)
+        question = self._question(row)
         scores = self._option_scores(row)
         if self._labels is not None and question.options is None:
             question = question.model_copy(update={"options": {label: label for label in self._labels}})
@@ -133,7 +133,6 @@ class Builder:
         correct = self._correct(row, primary)
         return Record(
             **question.model_dump(),
-            messages=messages,
             drawn=drawn,
             scores={score.key: self._score(row, score, missing) for score in self.columns.scores},
             correct=correct,
@@ -194,8 +193,8 @@ class Builder:
         """The column of a field; "" if the map leaves the field out."""
         return next(iter(self.columns.of(name)), "")
 
-    def _question(self, row: RawRow) -> tuple[Question, tuple[dict[str, Any], ...] | None]:
-        """The question of a row, and the conversation that it ends, if it has more than one turn."""
+    def _question(self, row: RawRow) -> Question:
+        """The question of a row, with the conversation that it ends if that has more than one turn."""
         name = get_name(row, self._column("id"))
         options = None
         if "options" in self.expected:
@@ -219,16 +218,15 @@ class Builder:
                 name = f"row-{self._n_rows}"
             text = f"(question {name})"
         tools = self._tools(row)
-        history = None if messages is None else {"messages": canonical_json(messages)}
-        question = Question(
-            id=name or content_id(text, options, history, tools=tools),
+        return Question(
+            id=name or content_id(text, options, tools=tools, messages=messages),
             question=text,
             references=self._references(row),
             options=options,
             group=get_name(row, self._column("group")),
             tools=tools,
+            messages=messages,
         )
-        return question, messages
 
     def _asked(self, row: RawRow, column: str) -> tuple[str, tuple[dict[str, Any], ...] | None]:
         """The text of a question, and the conversation before and with it: a text, or messages in OpenAI's form."""
