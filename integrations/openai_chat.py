@@ -257,7 +257,7 @@ class OpenAICompatibleChat(NativeChat):
         tools: Sequence[Any] | None = None,
         **settings: Any,
     ) -> list[dict[str, dict[str, Any]]]:
-        """The bodies of the requests that `draw_samples` would send, for each prompt by name (see `BatchSampler`)."""
+        """The bodies of the requests that `draw_samples` would send, for each prompt by name."""
         asks = named(self._asks(prompts, plan, seeds, {**settings, "tools": tools}, True), len(prompts))
         return [
             {name: self._body(messages, ask.settings, plan.stop) for name, ask in of_prompt.items()}

@@ -21,7 +21,7 @@ from langchain_core.messages import BaseMessage
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.files import atomic_write
 from guardrail.plain_json import canonical_json, sha256_hex
-from guardrail.sampling.batches import BatchReply, BatchSampler, batch_requests, batch_sample_sets
+from guardrail.sampling.batches import BatchReply, batch_requests, batch_sample_sets
 from guardrail.types import SampleSet, SamplingPlan
 
 from .progress import Progress, silent
@@ -72,7 +72,7 @@ class Batches:
     def sample_sets(
         self,
         prompts: Mapping[str, Sequence[BaseMessage]],
-        model: BatchSampler,
+        model: Any,
         plan: SamplingPlan,
         *,
         progress: Progress = silent,
@@ -180,7 +180,7 @@ class Batches:
 
     # -- the service ---------------------------------------------------------------------------------------------------
 
-    def _run(self, model: BatchSampler, progress: Progress) -> None:
+    def _run(self, model: Any, progress: Progress) -> None:
         """Submit what is not submitted, and wait until all replies are on file."""
         waiting = [file for file in self._files() if not (self.folder / f"{file}.results.jsonl").exists()]
         batches = {file: self._submitted(file, model) for file in waiting}
@@ -202,7 +202,7 @@ class Batches:
             if batches:
                 time.sleep(self._wait)
 
-    def _submitted(self, file: str, model: BatchSampler) -> str:
+    def _submitted(self, file: str, model: Any) -> str:
         """The batch that runs a file; a kill right after the submission does not submit it twice."""
         note, requests = self.folder / f"{file}.json", self.folder / f"{file}.requests.jsonl"
         batch = json.loads(note.read_bytes()).get("batch") if note.exists() else None
@@ -217,7 +217,7 @@ class Batches:
 _NEVER = BatchReply(0, error=f"no answer in {ATTEMPTS} batches")
 
 
-def _requests(key: str, model: BatchSampler, messages: Sequence[BaseMessage], plan: SamplingPlan) -> list[bytes]:
+def _requests(key: str, model: Any, messages: Sequence[BaseMessage], plan: SamplingPlan) -> list[bytes]:
     """The lines of a question's requests."""
     (bodies,) = batch_requests(model, [messages], plan)
     url = "/v1/chat/completions"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any
 
 from langchain_core.messages import BaseMessage
 
@@ -16,10 +15,7 @@ from ..types import SampleSet, SamplingPlan
 from .native import request_seed
 from .replies import only_ended, only_offered, only_readable
 
-if TYPE_CHECKING:
-    from typing_extensions import TypeIs
-
-__all__ = ["BatchReply", "BatchSampler", "BatchState", "batch_requests", "batch_sample_sets", "takes_batches"]
+__all__ = ["BatchReply", "BatchState", "batch_requests", "batch_sample_sets", "takes_batches"]
 
 TRANSIENT = frozenset({408, 409, 429})
 
@@ -79,54 +75,17 @@ class BatchState:
     error: str = ""
 
 
-class BatchSampler(Protocol):
-    """A chat model whose sample sets can be drawn by a batch service. `integrations.openai_chat` has one."""
-
-    def batch_requests(
-        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, *, seeds: Sequence[int | None]
-    ) -> list[dict[str, dict[str, Any]]]:
-        """For each prompt the bodies of its requests, by a name that is unique within the prompt."""
-        ...
-
-    def batch_sample_sets(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        replies: Sequence[Mapping[str, BatchReply]],
-    ) -> list[SampleSet]:
-        """The sample sets that the replies make, as `draw_samples` would return them."""
-        ...
-
-    def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
-        """Submit a request file and return the batch's id.
-
-        Args:
-            path: The file.
-            label: Stored with the batch.
-            again: Whether an earlier submission may have succeeded: a batch with this label is then used.
-        """
-        ...
-
-    def batch_state(self, batch: str) -> BatchState:
-        """The progress of a batch."""
-        ...
-
-    def batch_file(self, file: str) -> bytes:
-        """The content of a file with replies."""
-        ...
-
-
-def takes_batches(model: object) -> TypeIs[BatchSampler]:
-    """Whether a chat model's sample sets can be drawn by a batch service."""
+def takes_batches(model: object) -> bool:
+    """Whether a chat model's sample sets can be drawn by a batch service, as those of `OpenAICompatibleChat` can."""
     return hasattr(model, "batch_requests") and hasattr(model, "batch_sample_sets")
 
 
 def batch_requests(
-    model: BatchSampler, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan
+    model: Any, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan
 ) -> list[dict[str, dict[str, Any]]]:
-    """For each prompt the bodies of its requests, with the seeds and settings of live sampling.
+    """For each prompt the bodies of its requests, by a name that is unique within the prompt.
+
+    They have the seeds and settings of live sampling.
 
     Raises:
         UsageError: The plan has no seed, or follow-up questions, which need the answers first.
@@ -142,7 +101,7 @@ def batch_requests(
 
 
 def batch_sample_sets(
-    model: BatchSampler,
+    model: Any,
     prompts: Sequence[Sequence[BaseMessage]],
     plan: SamplingPlan,
     replies: Sequence[Mapping[str, BatchReply]],
