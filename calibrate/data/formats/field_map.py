@@ -17,11 +17,13 @@ from ...spec_syntax import assignment
 __all__ = [
     "FIELDS",
     "IMPORTED",
+    "LABELS",
     "SCORES",
     "ColumnMap",
     "ScoreColumn",
     "overlooked",
     "parse_map",
+    "taken",
     "usual_field",
 ]
 
@@ -31,6 +33,9 @@ FIELDS = (
     *("tools", "model", "finish_reason"),
 )
 """Fields a column can be mapped to; a column of the same name needs no mapping."""
+
+LABELS = ("correct", "error")
+"""Fields of labels."""
 
 SCORES = ("score", "confidence", "certainty")
 """What a column with a number for each answer can hold."""
@@ -167,6 +172,20 @@ _ROOT = re.compile(r"[.\[| ]")
 """End of the column that a path begins with."""
 
 
+def taken(columns: ColumnMap, names: Collection[str]) -> tuple[set[str], set[str]]:
+    """The columns that are read, and the fields that have one; a label and its opposite are one, and so are scores.
+
+    Args:
+        columns: The map.
+        names: Columns of the rows.
+    """
+    read = {name for field in FIELDS for name in columns.of(field)} | {score.column for score in columns.scores}
+    read |= {_ROOT.split(path, maxsplit=1)[0] for path in read}
+    fields = {field for field in FIELDS if columns.mapped(field) or any(name in names for name in columns.of(field))}
+    fields |= set(LABELS) if fields & set(LABELS) else set()
+    return read, fields | (set(SCORES) if columns.scores else set())
+
+
 def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
     """A hint for each unread column whose name is nearly that of a field that has no column: the ``--map`` to use it.
 
@@ -174,11 +193,7 @@ def overlooked(seen: Collection[str], columns: ColumnMap) -> Iterator[str]:
         seen: Columns of the rows.
         columns: The map they were read with.
     """
-    read = {name for field in FIELDS for name in columns.of(field)} | {score.column for score in columns.scores}
-    read |= {_ROOT.split(path, maxsplit=1)[0] for path in read}
-    used = {field for field in FIELDS if columns.mapped(field) or any(name in seen for name in columns.of(field))}
-    used |= {"correct", "error"} if used & {"correct", "error"} else set()
-    used |= set(SCORES) if columns.scores else set()
+    read, used = taken(columns, seen)
     for column in sorted(set(seen) - read):
         near = difflib.get_close_matches(_plain(column), FIELDS, n=1, cutoff=0.8)
         field = usual_field(column) or next(iter(near), None)

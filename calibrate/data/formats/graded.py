@@ -14,7 +14,7 @@ from ..records import LONGEST_HEADER
 from ..rows import RawRow, open_rows
 from ..values import is_above_one
 from .exports import export_like
-from .field_map import FIELDS, SCORES, ColumnMap, ScoreColumn, usual_field
+from .field_map import FIELDS, LABELS, SCORES, ColumnMap, ScoreColumn, taken, usual_field
 from .read import Imported, ImportSettings, import_found
 
 __all__ = ["column_names", "graded_file", "is_table", "read_as", "recognised"]
@@ -80,22 +80,19 @@ def recognised(rows: Sequence[RawRow], columns: ColumnMap) -> ColumnMap:
     """
     names = column_names(rows)
     fields, scores = dict(columns.columns), list(columns.scores)
-    read = {name for mapped in fields.values() for name in mapped} | {score.column for score in scores}
-    known = {field for field in FIELDS if columns.mapped(field) or field in names}
-    if known & {"correct", "error"}:
-        known |= {"correct", "error"}
+    read, known = taken(columns, names)
     for name in names:
         field = usual_field(name)
-        if name in read or name in FIELDS or field is None:
+        if field is None or name in read or field in known:
             continue
-        if field in SCORES and not columns.scores:
+        if field in SCORES:
             large = field == "confidence" and any(is_above_one(row, row.values.get(name)) for row in rows)
             kind = "certainty" if large else field
             key = "_".join(name.split())
             scores.append(ScoreColumn(key, name, kind == "confidence", certain=kind == "certainty"))
-        elif field in _RECOGNISED and field not in known:
+        elif field in _RECOGNISED:
             fields[field] = (name,)
-            known |= {"correct", "error"} if field in ("correct", "error") else {field}
+            known |= set(LABELS) if field in LABELS else {field}
     return ColumnMap(fields, tuple(scores))
 
 
