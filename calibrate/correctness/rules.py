@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from typing import Any, ClassVar
 
 from guardrail.errors import GuardrailError, UsageError
@@ -63,13 +64,7 @@ class Exact:
 
     def label(self, answer: str, question: Question) -> Label:
         """Equality with any reference."""
-        return Label(
-            any(
-                normalise(text) == normalise(reference)
-                for reference in question.references
-                for text in _readings(question, answer, reference)
-            )
-        )
+        return _matched(answer, question, lambda text, reference: normalise(text) == normalise(reference))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,13 +96,7 @@ class TokenF1:
 
     def label(self, answer: str, question: Question) -> Label:
         """Overlap with the best matching reference that does not contradict the answer."""
-        return Label(
-            any(
-                self._same(question.question, text, reference)
-                for reference in question.references
-                for text in _readings(question, answer, reference)
-            )
-        )
+        return _matched(answer, question, partial(self._same, question.question))
 
     def _same(self, question: str, answer: str, reference: str) -> bool:
         ours, theirs = read(answer), read(reference)
@@ -156,6 +145,12 @@ _SIDE = re.compile(r"(?:[\w+*/^()%$ -]|[.,](?=\d))+")
 """One side of an equation: no list, no second sentence, no comparison."""
 _MULTIPLE = re.compile(r"-\s*[^\W\d_]\b|\d[^\W\d_]\b")
 """A sign or a number before a letter: "-x = 5" and "2x = 5" do not say that x is 5."""
+
+
+def _matched(answer: str, question: Question, same: Callable[[str, str], bool]) -> Label:
+    """Right iff a reading of the answer and a reference are the same."""
+    pairs = ((text, each) for each in question.references for text in _readings(question, answer, each))
+    return Label(any(same(text, reference) for text, reference in pairs))
 
 
 def _readings(question: Question, answer: str, reference: str) -> tuple[str, ...]:
@@ -282,13 +277,7 @@ class Numeric:
         ]
         if not comparable:
             return Label(None, f"no reference is a number: {list(question.references)}")
-        return Label(
-            any(
-                self._same(text, reference)
-                for reference in comparable
-                for text in _readings(question, answer, reference)
-            )
-        )
+        return _matched(answer, question.model_copy(update={"references": comparable}), self._same)
 
     def _same(self, answer: str, reference: str) -> bool:
         number, expected = parse_number(answer), parse_number(reference)
