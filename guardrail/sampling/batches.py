@@ -97,7 +97,10 @@ def batch_requests(
         )
     if plan.seed is None:
         raise UsageError("a batch needs a seed, so that its requests can be made again. Give the plan one: seed=0.")
-    return model.batch_requests(prompts, plan, **_common(model, model.batch_requests, prompts, plan))
+    bodies: list[dict[str, dict[str, Any]]] = model.batch_requests(
+        prompts, plan, **_common(model, model.batch_requests, prompts, plan)
+    )
+    return bodies
 
 
 def batch_sample_sets(
