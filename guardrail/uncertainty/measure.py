@@ -292,4 +292,4 @@ def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> 
         return Missing(Unmeasured.NO_OPTIONS, f"asked to read options {plan.options}, received {read}")
     if needs.entailment and estimator.entailment is None:
         return Missing(Unmeasured.JUDGE_FAILED, f"{estimator.name} needs an entailment model, and none was given")
-    return impossible_logprobs(drawn) if needs.logprobs else None
+    return impossible_logprobs(drawn, plan.bindings) if needs.logprobs else None

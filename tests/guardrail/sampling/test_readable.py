@@ -17,7 +17,7 @@ from guardrail.errors import UnreadableReplyError
 from guardrail.plain_json import DEEPEST, json_fault, spelled, text_fault
 from guardrail.sampling.replies import cause_of, only_ended, only_readable, only_storable, read_reply
 from guardrail.testing import ScriptedChat, make_artifact
-from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
 HALF = "\ud83d"
@@ -254,3 +254,24 @@ def test_zeros_for_log_probabilities_are_held_back_without_a_probe() -> None:
     artifact = make_artifact(model, estimator="semantic_entropy", n=2)
     verdict = Guardrail(model=model, artifact=artifact, probe="off").assess("q")
     assert (verdict.accepted, verdict.uncertainty.reason) == (False, Unmeasured.NO_LOGPROBS)
+
+
+@pytest.mark.parametrize(
+    ("answer", "probability", "response_format", "held"),
+    [
+        ("It is the city Paris", 1.0, None, True),
+        ("It is the city Paris", 1 - 1e-7, None, False),  # surely said, and measured
+        ("It is Paris.", 1.0, None, False),  # a few tokens may round to 1
+        ('{"city": "Paris", "of": "France", "n": 1}', 1.0, {"type": "json_object"}, False),  # most of it is dictated
+    ],
+)
+def test_a_long_answer_of_zeros_alone_is_held_back_without_a_probe(
+    answer: str, probability: float, response_format: dict[str, Any] | None, held: bool
+) -> None:
+    """A server that writes 0 for "not computed" would make each answer a certain one, which no other answer refutes."""
+    model = ScriptedChat(default=[answer], probability=probability)
+    bindings = None if response_format is None else Bindings(response_format=response_format)
+    artifact = make_artifact(model, estimator="perplexity", n=0, bindings=bindings)
+    verdict = Guardrail(model=model, artifact=artifact, probe="off").assess("q")
+    assert verdict.accepted is not held
+    assert verdict.uncertainty.reason is (Unmeasured.NO_LOGPROBS if held else None)
