@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, Literal, Self, cast
 
 from langchain_core.language_models import BaseChatModel
 
@@ -493,46 +493,67 @@ def from_frame(
         RecordError: A malformed row, named by its number from 1.
         MissingDependencyError: narwhals is not installed (extra "calibrate").
     """
-    settings = settings or ImportSettings()
     # In a document null is a value, so what is missing there stays NaN, and is refused.
     inside = math.nan if items else None
     rows = [{name: _plain(value, inside=inside) for name, value in row.items()} for row in _rows(frame)]
     _refuse_unnamed(rows)
-    columns = {
-        name: (column,) if isinstance(column, str) else tuple(column)
-        for name, column in {
-            **{"question": question, "references": references, "samples": samples, "correct": correct},
-            **{"group": group, "id": id, "answer": answer, "options": options, "logprobs": logprobs},
-        }.items()
-        if column is not None
-    }
-    listed = columns.get("samples", ("samples",))
-    for row in rows if len(listed) == 1 else ():
-        if isinstance(cell := row.get(listed[0]), str):  # as pandas reads its own lists back from CSV
-            row[listed[0]] = read_list(cell) or cell
+    own_model = None if model is None or isinstance(model, str) else model
     if isinstance(model, str) and not any(model in row for row in rows):
         raise UsageError(
             f"no row has a column {model!r}. Name the column, or give the chat model: model=ChatOpenAI(...)."
         )
-    if model is not None:
-        columns["model"] = (model,) if isinstance(model, str) else ()
-    listed_scores = [score] if isinstance(score, str | ScoreColumn) else score
-    scores = tuple(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in listed_scores)
+    named: dict[str, str | Sequence[str] | None] = {
+        **{"question": question, "references": references, "samples": samples, "correct": correct, "group": group},
+        **{"id": id, "answer": answer, "options": options, "logprobs": logprobs},
+        "model": () if own_model is not None else cast(str | None, model),
+    }
+    columns = {
+        name: (column,) if isinstance(column, str) else tuple(column)
+        for name, column in named.items()
+        if column is not None
+    }
+    _read_lists(rows, columns.get("samples", ("samples",)))
+    mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, _scores(score, confidence)))
+    return _imported(rows, mapped, own_model, items=items)
+
+
+def _read_lists(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
+    """Lists in place of their texts, as pandas reads its own lists back from CSV."""
+    for row in rows if len(columns) == 1 else ():
+        if isinstance(cell := row.get(columns[0]), str):
+            row[columns[0]] = read_list(cell) or cell
+
+
+def _scores(
+    score: str | ScoreColumn | Sequence[str | ScoreColumn], confidence: str | Sequence[str]
+) -> tuple[ScoreColumn, ...]:
+    scores = [score] if isinstance(score, str | ScoreColumn) else score
     confidences = [confidence] if isinstance(confidence, str) else confidence
-    scores += tuple(ScoreColumn(name=each, column=each, confidence=True) for each in confidences)
+    return (
+        *(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in scores),
+        *(ScoreColumn(name=each, column=each, confidence=True) for each in confidences),
+    )
+
+
+def _imported(
+    rows: Sequence[Mapping[str, Any]],
+    settings: ImportSettings,
+    model: ModelIdentity | BaseChatModel | None,
+    *,
+    items: bool,
+) -> Records:
+    """The records of rows; errors and notes name the arguments of `from_frame`."""
     numbered = [RawRow(f"frame:{number}", row) for number, row in enumerate(rows, start=1)]
-    mapped = replace(settings, columns=ColumnMap(columns, scores))
     said: tuple[str, ...] = ()
-    if not scores and _is_graded(mapped.columns, numbered):
-        mapped = replace(mapped, columns=recognised(numbered, mapped.columns))
-        said = (read_as(mapped.columns, column_names(numbered)),)
+    if not settings.columns.scores and _is_graded(settings.columns, numbered):
+        settings = replace(settings, columns=recognised(numbered, settings.columns))
+        said = (read_as(settings.columns, column_names(numbered)),)
     try:
-        reading = import_document_rows if items else import_rows
-        imported = reading(numbered, mapped, name="frame")
+        imported = (import_document_rows if items else import_rows)(numbered, settings, name="frame")
     except (RecordError, UsageError) as error:
         raise type(error)(_in_python(str(error))) from error
     file = imported.file
-    if model is not None and not isinstance(model, str):
+    if model is not None:
         identity = model if isinstance(model, ModelIdentity) else identify(model)
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact, DataFingerprint, EstimatorChoice
 from guardrail.errors import UsageError
-from guardrail.items.spec import ITEMS, ItemFigures, ItemsSpec
+from guardrail.items.spec import ItemFigures, ItemsSpec
 from guardrail.outcome import Feasible, Infeasible, accepts
 from guardrail.specs import EstimatorSpec
 from guardrail.types import Frozen
@@ -31,9 +31,9 @@ from .rules import Rule
 from .rules.certificate import interval
 from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
-from .scoring.items import ScoredItems
+from .scoring.items import ScoredItems, with_cap
 from .scoring.scores import Scored, refuse_failed, scored_by, units_of, unmeasured_among
-from .spec_syntax import estimator_flags
+from .spec_syntax import estimator_flags, items_flag
 
 __all__ = [
     "FEWEST_LABELS",
@@ -176,11 +176,9 @@ def fit_artifact(
     file = records if isinstance(records, RecordFile) else open_records(records)
     spec, correctness, header = described(file, score), file.header.label_rule(score), file.header
     if correctness is None:
-        flag = " --items" if spec.name == ITEMS else ""
-        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{flag}")
+        raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{items_flag(score)}")
     options = {**settings.options, **({} if share is None else {"share": share})}
-    if (cap := options.get("cap")) is not None and spec.name == ITEMS:
-        spec = spec.model_copy(update={"params": {**spec.params, "cap": cap}})
+    spec = with_cap(spec, options.get("cap"))
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
     used = _used(file.records if part is None else table_of(part), spec, rule, groups, settings.repeats)
@@ -265,13 +263,7 @@ def refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> 
 
 def keys_of_score(header: RecordHeader, spec: EstimatorSpec) -> list[str]:
     """Keys of the scores that are those of an artifact. The cap of items is the artifact's own, whatever was scored."""
-    return [key for key, own in header.estimators.items() if _uncapped(own) == _uncapped(spec)]
-
-
-def _uncapped(spec: EstimatorSpec | None) -> EstimatorSpec | None:
-    if spec is None or spec.name != ITEMS:
-        return spec
-    return spec.model_copy(update={"params": {**spec.params, "cap": None}})
+    return [key for key, own in header.estimators.items() if with_cap(own, 1) == with_cap(spec, 1)]
 
 
 def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str) -> None:
@@ -280,11 +272,11 @@ def require_same(artifact: CalibrationArtifact, file: RecordFile, estimator: str
     Raises:
         UsageError: Another model, prompt, plan, estimator or correctness rule; both sides are named.
     """
-    header = file.header
+    header, scored = file.header, file.header.estimators.get(estimator)
     differences = artifact.model.differences(header.model)
     sides: list[tuple[str, object, object]] = [
         ("prompt", artifact.prompt, header.prompt),
-        ("score", _uncapped(artifact.estimator), _uncapped(header.estimators.get(estimator))),
+        ("score", with_cap(artifact.estimator, 1), None if scored is None else with_cap(scored, 1)),
         ("plan", artifact.plan, narrowed_plan(header.plan, artifact.estimator)),
         ("correctness rule", artifact.correctness, header.label_rule(estimator)),
     ]

@@ -18,7 +18,17 @@ from guardrail.items.spec import ITEMS
 from guardrail.plain_json import canonical_json
 from guardrail.specs import JudgeSpec
 
-__all__ = ["FROM_JUDGE", "assignment", "cut", "estimator_flags", "parse_name", "parse_rule", "rule_text", "written"]
+__all__ = [
+    "FROM_JUDGE",
+    "assignment",
+    "cut",
+    "estimator_flags",
+    "items_flag",
+    "parse_name",
+    "parse_rule",
+    "rule_text",
+    "written",
+]
 
 FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", flags=re.DOTALL)
 """A judge as a similarity, in short: from_judge(exact). The long form is from_judge(judge={"name": "exact", ...})."""
@@ -113,6 +123,11 @@ def written(spec: JudgeSpec) -> str:
         return f"from_judge({written(JudgeSpec.model_validate(judge))})"
     params = ", ".join(f"{name}={_text(value)}" for name, value in sorted(spec.params.items()))
     return f"{spec.name}({params})" if params else spec.name
+
+
+def items_flag(key: str) -> str:
+    """The option of `calibrate label` and others for the scores of a key, after a space; "" for whole answers."""
+    return " --items" if key == ITEMS else ""
 
 
 def estimator_flags(key: str) -> str:

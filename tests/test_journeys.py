@@ -93,7 +93,7 @@ def test_logged_generations_in_a_frame(
     printed = capsys.readouterr().out
     for output in (
         "Appaloosa\nHELD BACK",
-        "They support the promise: ",
+        "\nsupported\n",
         "0.3 75 0\n",
         "half\n",
         "['graded_disagreement', 'lexical_similarity', 'num_sets']",
@@ -219,7 +219,7 @@ def test_fields_of_invoices(
     monkeypatch.chdir(tmp_path)
     names = follow("start/fields.md")
     printed = capsys.readouterr().out
-    assert "Promise in use (wrong_share)" in printed
+    assert "Rule wrong_share, a certificate: at most 5 % of the items kept are wrong" in printed
     assert names["artifact"].threshold is not None
     with names["ReviewStore"]("reviews.db") as store:
         assert printed.count("held back: ") == len(store.items()) > 0

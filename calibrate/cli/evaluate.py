@@ -156,7 +156,7 @@ def _figure(grid: EvaluationGrid) -> Figure:
     return across_alpha(rows, fields, name="panels")
 
 
-def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None) -> None:
+def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Sequence[str] | None = None) -> None:
     """Print one table of all cells, with the names that rules have in the paper or without; by default what fits."""
     first, wide = grid.cells[0], figures is None and _has_room()
     figures = figures or (tuple(FIGURES) if wide else SHORT)

@@ -46,6 +46,7 @@ from ..rules.counts import check_share
 from ..scoring.apart import refuse_overlap
 from ..scoring.metrics import fisher_exact, ks_two_sample
 from ..scoring.scores import estimator_key, score_records, taken, values_of
+from ..spec_syntax import items_flag
 
 __all__ = [
     *(
@@ -479,7 +480,7 @@ def refuse_untestable(records: Sequence[Record], estimator: str) -> None:
     Raises:
         UsageError: None of them has a label, or none has a score.
     """
-    table, flag = table_of(records), " --items" if estimator == ITEMS else ""
+    table, flag = table_of(records), items_flag(estimator)
     if not table.labelled(estimator).any():
         raise UsageError(f"no fresh record has a label. Run: calibrate label RECORDS{flag}")
     if np.isnan(values_of(records, estimator)).all():

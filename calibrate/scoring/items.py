@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from guardrail.errors import UsageError
-from guardrail.items.spec import ItemScores, ItemsSpec
+from guardrail.items.spec import ITEMS, ItemScores, ItemsSpec
+from guardrail.specs import EstimatorSpec
 
 from ..data.item_columns import ItemColumns, lists_of
 from ..data.table import RecordTable
 from ..rules.items import AnswerItems
 
-__all__ = ["ScoredItems"]
+__all__ = ["ScoredItems", "with_cap"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,12 @@ class ScoredItems:
             sizes=tuple(self.columns.size.tolist()),
             uncertainty=tuple(self.columns.uncertainty.tolist()),
             error=tuple(self.items.wrong.tolist()),
-            ids=tuple(self.ids),
             group=tuple(group or "" for group in self.records.groups) if clusters else None,
         )
+
+
+def with_cap(spec: EstimatorSpec, cap: int | None) -> EstimatorSpec:
+    """The score of items with another cap, which plays no part in measuring; other scores as they are."""
+    if cap is None or spec.name != ITEMS:
+        return spec
+    return spec.model_copy(update={"params": {**spec.params, "cap": cap}})

@@ -119,8 +119,6 @@ class ItemScores(Frozen):
     not be measured."""
     error: Sequence[Literal[0, 1]]
     """1 where the item is wrong; a label that could not be decided counts as wrong."""
-    ids: tuple[str, ...] = ()
-    """Id of each answer's question, by which the order of the bets is fixed; empty in tests."""
     group: tuple[str, ...] | None = None
     """Cluster of each answer, of which it is the only one; None when answers are independent."""
 
@@ -150,9 +148,8 @@ class ItemScores(Frozen):
                 f"sizes must be positive and add up to the items: {n_items}, {len(self.uncertainty)} uncertainties and "
                 f"{len(self.error)} labels"
             )
-        aligned = [each for each in (self.ids or None, self.group) if each is not None]
-        if any(len(each) != len(self.sizes) for each in aligned):
-            raise ValueError("ids and group have one entry for each answer")
+        if self.group is not None and len(self.group) != len(self.sizes):
+            raise ValueError("group has one entry for each answer")
         return self
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -77,9 +77,7 @@ def refuse_with_items(**options: object) -> None:
     Raises:
         UsageError: Naming the first of them.
     """
-    given = next((name for name, value in options.items() if value), None)
-    if given is not None:
-        raise UsageError(f"--{given.replace('_', '-')} is about whole answers: leave it out with --items.")
+    _refuse("is about whole answers: leave it out with --items.", options)
 
 
 def refuse_without_items(**options: object) -> None:
@@ -88,9 +86,13 @@ def refuse_without_items(**options: object) -> None:
     Raises:
         UsageError: Naming the first of them.
     """
-    given = next((name for name, value in options.items() if value is not None and value != []), None)
+    _refuse("is about items: add --items, or leave it out.", options)
+
+
+def _refuse(why: str, options: Mapping[str, object]) -> None:
+    given = next((name for name, value in options.items() if value not in (None, False, [], ())), None)
     if given is not None:
-        raise UsageError(f"--{given.replace('_', '-')} is about items: add --items, or leave it out.")
+        raise UsageError(f"--{given.replace('_', '-')} {why}")
 
 
 # -- score, label ------------------------------------------------------------------------------------------------------

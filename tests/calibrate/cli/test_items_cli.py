@@ -147,7 +147,7 @@ def test_evaluate_and_plan(folder: Path) -> None:
         "score {} --cap 3",
     ],
 )
-def test_options_of_parts_without_items_are_refused(folder: Path, command: str) -> None:
+def test_options_of_items_without_items_are_refused(folder: Path, command: str) -> None:
     flag = next(word for word in reversed(command.split()) if word.startswith("--"))
     text = printed(called(*command.format(folder / "records.jsonl").split()), 2)
     assert f"{flag} is about items: add --items" in " ".join(text.replace("│", "").split())
@@ -162,7 +162,7 @@ def test_a_judge_of_a_field_that_is_not_there_is_refused_before_anything_is_writ
     assert (folder / "records.jsonl").read_bytes() == before
 
 
-def test_labels_by_hand_part_by_part(tmp_path: Path) -> None:
+def test_labels_by_hand_item_by_item(tmp_path: Path) -> None:
     path = record_file(tmp_path / "records.jsonl", invoices(2)).path
     printed(called("score", path, "--items", "--cap", "4"))
     stopped = printed(called("label", path, "--items", "--interactive", typed="y\nn\ny\nu\ns\ny\ny\nq\n"))
@@ -172,7 +172,7 @@ def test_labels_by_hand_part_by_part(tmp_path: Path) -> None:
     assert sorted(labels.values(), key=str) == sorted([(True, False, None, True), (True,) * 4], key=str)
 
 
-def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_part_above_it(tmp_path: Path) -> None:
+def test_labels_by_hand_up_to_a_cut_keep_it_in_the_next_command_and_count_no_item_above_it(tmp_path: Path) -> None:
     path = record_file(tmp_path / "records.jsonl", invoices(12)).path
     printed(called("score", path, "--items"))
     sure = [sum(needs_label(item, 0.0) for item in (record.items or ())) for record in read_records(path).records]
@@ -238,7 +238,7 @@ def test_in_python_people_label_and_new_items_forget_the_artifact() -> None:
         records.score_items(cap=0)
 
 
-def test_labels_from_the_review_page_part_by_part(tmp_path: Path) -> None:
+def test_labels_from_the_review_page_item_by_item(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
     from guardrail.review import ItemDecision, ReviewStore, by_items
 

@@ -200,7 +200,7 @@ def test_commands_print_what_they_print_of_the_records(
     assert [line.strip() for line in of_records.splitlines()] == [line.strip() for line in lines]
 
 
-def test_a_bad_part_is_refused_by_file_line_and_field(
+def test_a_bad_item_is_refused_by_file_line_and_field(
     log: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "bad.jsonl"

@@ -107,7 +107,7 @@ def queue(decided: Path, tmp_path: Path) -> tuple[CalibrationArtifact, str]:
     return CalibrationArtifact.load(tmp_path / "artifact.json"), str(tmp_path / "reviews.db")
 
 
-def test_part_decisions_become_labels_and_a_gate_that_guards(
+def test_item_decisions_become_labels_and_a_gate_that_guards(
     queue: tuple[CalibrationArtifact, str], tmp_path: Path
 ) -> None:
     artifact, url = queue
@@ -151,7 +151,7 @@ def test_part_decisions_become_labels_and_a_gate_that_guards(
     assert "guardrail" in guard.invoke("card 0?").response_metadata
 
 
-def test_only_a_known_share_of_the_answers_with_a_kept_part_is_in_the_sample(tmp_path: Path) -> None:
+def test_only_a_known_share_of_the_answers_with_a_kept_item_is_in_the_sample(tmp_path: Path) -> None:
     artifact, url = asked(tmp_path, n=40, rate=0.5)
     with ReviewStore(url) as store:
         pool = read_reviews(store, [artifact])
@@ -170,7 +170,7 @@ def test_held_back_items_alone_are_refused(tmp_path: Path) -> None:
         learn(read_reviews(store, [artifact]), artifact, name="r")
 
 
-def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
+def test_a_second_fit_on_the_same_item_labels_is_counted_and_paid_for(
     queue: tuple[CalibrationArtifact, str], tmp_path: Path
 ) -> None:
     _, url = queue
@@ -193,7 +193,7 @@ def test_a_second_fit_on_the_same_part_labels_is_counted_and_paid_for(
     assert "a monitor tests the share of answers with a wrong item" in " ".join(watch.output.split())
 
 
-def test_undecided_answers_count_as_wrong_in_every_part(queue: tuple[CalibrationArtifact, str]) -> None:
+def test_undecided_answers_count_as_wrong_in_every_item(queue: tuple[CalibrationArtifact, str]) -> None:
     artifact, url = queue
     with ReviewStore(url) as store:
         first = next(item.content for item in store.items() if item.content.kind == "audit")

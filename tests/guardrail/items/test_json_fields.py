@@ -59,7 +59,7 @@ def right(spec: ItemsSpec, primary: Any, reference: Any) -> dict[str, bool | Non
 # -- leaves
 
 
-def test_one_part_for_each_leaf_path_in_the_order_of_the_text() -> None:
+def test_one_item_for_each_leaf_path_in_the_order_of_the_text() -> None:
     answer = {
         "b": 1,
         "a": {"x": None, "y": []},
@@ -82,7 +82,7 @@ def test_paths_are_json_pointers() -> None:
 
 
 @pytest.mark.parametrize("value", ["3", '"word"', "null", "[]", "{}", "true"])
-def test_a_document_that_is_one_value_is_one_part(value: str) -> None:
+def test_a_document_that_is_one_value_is_one_item(value: str) -> None:
     assert uncertainties(FREE, value, value, "x") == {"": 0.5}
 
 
@@ -124,7 +124,7 @@ def test_lists_of_scalars_are_multisets_by_item() -> None:
     assert right(FREE, {"t": ["a", "a", "a"]}, {"t": ["a", "x", "a"]}) == {"/t/0": True, "/t/1": True, "/t/2": False}
 
 
-def test_a_list_of_objects_is_one_part_and_its_order_counts() -> None:
+def test_a_list_of_objects_is_one_item_and_its_order_counts() -> None:
     two = [{"sku": "a", "n": 1}, {"sku": "b", "n": 2}]
     assert uncertainties(FREE, {"l": two}, {"l": two}, {"l": two[::-1]}) == {"/l": 0.5}
 
@@ -150,7 +150,7 @@ class Invoice(BaseModel):
     tags: list[str] = Field(default=[], max_length=3)
 
 
-def test_an_optional_field_that_is_left_out_is_a_part() -> None:
+def test_an_optional_field_that_is_left_out_is_a_item() -> None:
     spec = json_spec(schema=Invoice.model_json_schema())
     assert (spec.optional, spec.cap) == (("/due", "/tags"), 5)
     items = split_and_measure(
@@ -236,7 +236,7 @@ def test_a_judge_of_the_users_own() -> None:
 
 
 @pytest.mark.parametrize("sample", ["R?", "R!"])
-def test_a_part_without_a_verdict_is_unmeasured_and_the_others_are_not(sample: str) -> None:
+def test_a_item_without_a_verdict_is_unmeasured_and_the_others_are_not(sample: str) -> None:
     spec = json_spec(cap=9, judges={"/a": Prefix()})
     values = uncertainties(
         spec, {"a": "Rome", "b": 1}, {"a": sample, "b": 1}, {"a": "R", "b": 1}, judges={"/a": Prefix()}
@@ -325,9 +325,9 @@ def test_a_list_too_long_for_the_judge_of_its_items_is_held_back_unasked() -> No
     assert {item.uncertainty for item in measured[:-1]} == {None}
     assert "900 different items" in measured[0].detail
     assert (measured[-1].path, measured[-1].uncertainty) == ("/y", 0.0)
-    assert parts_of(spec, judge, 100, 100)[0].uncertainty == 1.0
+    assert items_between(spec, judge, 100, 100)[0].uncertainty == 1.0
     assert 0 < judge.pairs <= 100 * 100 * 2
-    long_sample = parts_of(spec, judge, 100, 101)[0]
+    long_sample = items_between(spec, judge, 100, 101)[0]
     assert (long_sample.uncertainty, long_sample.detail) == (None, "the field's judge gave no verdict on some sample")
     # Equal items are one: a model that repeats itself is measured.
     repeated = json.dumps({"x": ["a"] * 900, "y": 1})
@@ -335,7 +335,7 @@ def test_a_list_too_long_for_the_judge_of_its_items_is_held_back_unasked() -> No
     assert set(values.values()) == {0.0}
 
 
-def parts_of(spec: ItemsSpec, judge: Counting, own: int, other: int) -> tuple[Item, ...]:
+def items_between(spec: ItemsSpec, judge: Counting, own: int, other: int) -> tuple[Item, ...]:
     measured = split_and_measure(drawn(items(own, 0), items(other, 1)), spec, judges={"/x/*": judge})
     assert not isinstance(measured, Missing)
     return measured
@@ -425,7 +425,7 @@ def test_the_reference_of_a_call_may_name_the_tool(reference: Any, expected: tup
 # -- references
 
 
-def test_fields_of_the_reference_that_no_part_matches_are_missed() -> None:
+def test_fields_of_the_reference_that_no_item_matches_are_missed() -> None:
     compared = compare_with_gold(_sample({"a": 1, "t": ["x"]}), '{"a": 2, "t": ["x", "x"], "c": null}', FREE)
     assert (compared.right, compared.missed, compared.n_reference) == ((False, True), ("/a", "/t/1", "/c"), 4)
 

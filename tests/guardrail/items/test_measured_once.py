@@ -50,7 +50,7 @@ def broken(answers: list[Sample]) -> int:
     return sum("right" not in answer.text for answer in answers)
 
 
-def test_asking_again_until_a_part_is_kept_selects_nothing() -> None:
+def test_asking_again_until_an_item_is_kept_selects_nothing() -> None:
     once, again = shown(remember=300, attempts=1), shown(remember=300, attempts=ATTEMPTS)
     assert [answer.text for answer in again] == [answer.text for answer in once]
 

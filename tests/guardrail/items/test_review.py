@@ -80,7 +80,7 @@ def test_the_released_object_is_the_candidate_plus_decisions(
     assert (decision.action, released(decision, item), decision.note) == (action, left, "a note")
 
 
-def test_each_part_is_decided_exactly_once_and_the_others_never() -> None:
+def test_each_item_is_decided_exactly_once_and_the_others_never() -> None:
     item, (total, tags) = content(), decide("right", "right")
     other = ItemDecision(path="/number", action="approve")
     for decisions in ((total,), (total, total), (total, tags, other), (), (total, tags, tags)):
@@ -185,7 +185,7 @@ def test_without_a_decision_in_time_the_kept_items_stand(store: ReviewStore) -> 
     assert partial.held_back == ("/total", "/tags/0")
 
 
-def test_an_audit_asks_about_every_part_of_the_original_answer(store: ReviewStore) -> None:
+def test_an_audit_asks_about_every_item_of_the_original_answer(store: ReviewStore) -> None:
     message = guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
     assert json.loads(message.text).keys() == {"number", "due"}
     (item,) = store.items()
@@ -213,7 +213,7 @@ def post(store: ReviewStore) -> Callable[..., Any]:
     return posted
 
 
-def test_the_page_decides_part_by_part(store: ReviewStore, post: Callable[..., Any]) -> None:
+def test_the_page_decides_item_by_item(store: ReviewStore, post: Callable[..., Any]) -> None:
     store.enqueue(content())
     page, response = post({"item:1": "edit", "value:1": "13.50", "item:3": "approve"})
     assert response.status_code == 303
@@ -279,7 +279,7 @@ def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..
     assert [each.action for each in item.decision.items] == ["reject", "approve", "approve", "approve"]
 
 
-def test_nothing_hints_at_the_support_of_a_part_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
+def test_nothing_hints_at_the_support_of_a_item_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
     guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
     page, response = post({f"item:{i}": "approve" if i != 1 else "reject" for i in range(len(SURE))})
     assert "samples agree" not in page

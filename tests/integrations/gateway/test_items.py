@@ -55,7 +55,7 @@ def test_a_strict_client_gets_all_or_nothing(serve: Serve, endpoint: Held) -> No
 
 
 @pytest.mark.parametrize("value", ["ALL", "everything", ""])
-def test_a_client_that_asks_for_something_else_gets_no_part(serve: Serve, endpoint: Held, value: str) -> None:
+def test_a_client_that_asks_for_something_else_gets_no_item(serve: Serve, endpoint: Held, value: str) -> None:
     scripted(endpoint)
     response = serve(artifact=ARTIFACT).ask(ASKED, headers={"x-guardrail-items": value})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "x-guardrail-items")
