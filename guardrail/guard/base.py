@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import chain
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
 
-from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
+from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun, Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, AIMessageChunk, BaseMessage
 from langchain_core.outputs import ChatGenerationChunk, ChatResult
@@ -24,6 +25,7 @@ from ..sampling.models import resolve_model
 from .messages import as_chunk
 
 if TYPE_CHECKING:
+    from ..verdict import Verdict
     from .retry import Retriable  # which loads LangChain's retries
 
 __all__ = [
@@ -103,7 +105,7 @@ class SteppedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AIMessage:
         """The accepted answer, or what the abstention path gives."""
-        with bounded(limit_of(config)):
+        with self._calling(config):
             return super().invoke(input, config, stop=stop, **kwargs)
 
     async def ainvoke(
@@ -115,8 +117,14 @@ class SteppedChatModel(BaseChatModel):
         **kwargs: Any,
     ) -> AIMessage:
         """`invoke` without blocking the event loop."""
-        with bounded(limit_of(config)):
+        with self._calling(config):
             return await super().ainvoke(input, config, stop=stop, **kwargs)
+
+    @contextmanager
+    def _calling(self, config: RunnableConfig | None) -> Iterator[None]:
+        """What holds during one call, by its configuration."""
+        with bounded(limit_of(config)):
+            yield
 
 
 class GuardedChatModel(SteppedChatModel):
@@ -124,6 +132,36 @@ class GuardedChatModel(SteppedChatModel):
 
     guardrail_judges: ClassVar[bool] = True
     """Its answers are judged already, and remembered: drawn as samples they would agree, whatever the model thinks."""
+
+    disable_streaming: Literal[True] = True
+    """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
+    cache: Literal[False] = False
+    """Fixed: a cached verdict would outlive the cause of an abstention."""
+
+    # -- assessing ---------------------------------------------------------------------------------------------------
+
+    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
+        """The verdict on one prompt, without acting on it; of a cascade a `CascadeVerdict`.
+
+        Args:
+            question: A string, messages or a prompt value, as for ``invoke``.
+            config: Callbacks for the sampling calls, and ``max_concurrency``.
+        """
+        messages = self._convert_input(question).to_messages()
+        with self._calling(config):
+            return run(self._verdict(messages, (config or {}).get("callbacks")))
+
+    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
+        """`assess` without blocking the event loop."""
+        messages = self._convert_input(question).to_messages()
+        with self._calling(config):
+            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
+
+    @abstractmethod
+    def _verdict(
+        self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
+    ) -> Steps[Verdict]:
+        """The steps to the verdict on one prompt; ``arguments`` are those of the call."""
 
     # -- settings ----------------------------------------------------------------------------------------------------
 

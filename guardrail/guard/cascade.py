@@ -8,17 +8,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langchain_core.callbacks import Callbacks
-from langchain_core.language_models import BaseChatModel, LanguageModelInput
+from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import BaseMessage
 from langchain_core.outputs import ChatResult
-from langchain_core.runnables import RunnableConfig
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import GOES_ON, CascadeArtifact
 from ..errors import ArtifactMismatchError, UsageError
 from ..sampling.callbacks import child_callbacks, note_verdict
-from ..sampling.effects import Steps, arun, run
-from ..sampling.limits import bounded, limit_of
+from ..sampling.effects import Steps
 from ..sampling.models import resolve_model
 from ..types import Note, NoteKind, Reason
 from ..verdict import Verdict
@@ -98,10 +96,6 @@ class Cascade(GuardedChatModel):
     ``on_verdict`` of its guard (``stage_settings``)."""
     stage_settings: list[dict[str, Any]] = Field(default_factory=list, repr=False)
     """Further settings of the stages' guards (judge, similarity, probe, ...), one dict a stage."""
-    disable_streaming: Literal[True] = True
-    """Fixed: nothing can be shown before the verdict."""
-    cache: Literal[False] = False
-    """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     _guards: tuple[Guardrail, ...] = PrivateAttr()
     _observers: Observers = PrivateAttr()
@@ -179,17 +173,6 @@ class Cascade(GuardedChatModel):
         return tuple(able) or ((len(self._guards), self._guards[-1]),)
 
     # -- assessing ---------------------------------------------------------------------------------------------------
-
-    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
-        """The system's verdict on one prompt, without acting on it."""
-        with bounded(limit_of(config)):
-            return run(self._verdict(self._convert_input(question).to_messages(), (config or {}).get("callbacks")))
-
-    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> CascadeVerdict:
-        """`assess` without blocking the event loop."""
-        with bounded(limit_of(config)):
-            messages = self._convert_input(question).to_messages()
-            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def _verdict(
         self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -13,13 +14,14 @@ from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
 from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatResult
-from langchain_core.runnables import Runnable, RunnableConfig
+from langchain_core.runnables import Runnable
 from pydantic import Field, PrivateAttr, field_validator, model_validator
 
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..decision import Gate, in_two_stages
-from ..errors import ArtifactMismatchError, TurnsMismatchError, UsageError
+from ..errors import ArtifactMismatchError, ArtifactTamperedError, TurnsMismatchError, UsageError
+from ..files import check_version
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
 from ..prompting import ONE_QUESTION
@@ -28,7 +30,6 @@ from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
 from ..sampling.effects import Steps, arun, run
 from ..sampling.follow_ups import Scoring
-from ..sampling.limits import bounded, limit_of
 from ..sampling.models import resolve_model
 from ..sampling.sampler import Sampler
 from ..specs import identify
@@ -38,7 +39,6 @@ from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
 from .assess import Assessment, Assessor, check_slots
 from .base import GuardedChatModel, Using
-from .config import from_config, to_config
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
 from .observers import Observers
@@ -48,6 +48,9 @@ if TYPE_CHECKING:
     from langchain_core.prompts import ChatPromptTemplate
 
 __all__ = ["Guardrail"]
+
+FORMAT = "acrc-guardrail/guard/1"
+"""Format of a guard's configuration."""
 
 
 class Guardrail(GuardedChatModel):
@@ -111,10 +114,6 @@ class Guardrail(GuardedChatModel):
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question (default 16; a native sampler of an endpoint has 64, a local one draws
     all at once). ``max_concurrency`` of a call's or a batch's configuration bounds the whole call or batch as well."""
-    disable_streaming: Literal[True] = True
-    """Fixed: a guard that streams would leak. `stream` yields one chunk after the verdict."""
-    cache: Literal[False] = False
-    """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     _assessor: Assessor = PrivateAttr()
     _slots: tuple[str, ...] = PrivateAttr(default=())
@@ -181,23 +180,6 @@ class Guardrail(GuardedChatModel):
         return self.artifact.prompt.to_prompt()
 
     # -- assessing ---------------------------------------------------------------------------------------------------
-
-    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
-        """The verdict on one prompt, without acting on it.
-
-        Args:
-            question: A string, messages or a prompt value, as for ``invoke``.
-            config: Callbacks for the sampling calls, and ``max_concurrency``.
-        """
-        messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)):
-            return run(self._verdict(messages, (config or {}).get("callbacks")))
-
-    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
-        """`assess` without blocking the event loop."""
-        messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)):
-            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
 
     def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
         """The turns of a prompt, if no calibration prompt had them and the verdict must say so; otherwise None.
@@ -393,14 +375,66 @@ class Guardrail(GuardedChatModel):
 
     # -- configuration -------------------------------------------------------------------------------------------------
 
+    @classmethod
+    def _plain(cls) -> list[str]:
+        """The settings that JSON can hold, unless their value is an object."""
+        left_out = {*BaseChatModel.model_fields, "model", "artifact", "using", "on_verdict"}
+        return [name for name in cls.model_fields if name not in left_out]
+
     def to_config(self, *, artifact: str | Path | None = None) -> dict[str, Any]:
-        """The guard's settings as a dict for JSON; see `guardrail.guard.config.to_config`."""
-        return to_config(self, self.artifact, artifact)
+        """The guard's settings as a dict for JSON: no pickle, no secret, no model.
+
+        Args:
+            artifact: Path to write instead of the artifact's content; its digest is kept and checked on the way back.
+
+        Returns:
+            "format", "model" (its identity), "artifact", "settings", and "needs": what JSON cannot hold (a Runnable, a
+            handler, a judge object) and has to be given to `from_config` again.
+        """
+        values = {name: getattr(self, name) for name in self._plain()}
+        settings = {
+            name: value
+            for name, value in values.items()
+            if value is None or isinstance(value, str | int | float | tuple)
+        }
+        needs = [*(values.keys() - settings.keys()), *(name for name in ("using", "on_verdict") if getattr(self, name))]
+        own = self.artifact
+        stored: dict[str, Any] = {"path": str(artifact)} if artifact is not None else {"content": own.content}
+        identity = own.model.model_dump(mode="json")
+        config = {"format": FORMAT, "model": identity, "artifact": {"digest": own.digest, **stored}}
+        plain: dict[str, Any] = json.loads(
+            json.dumps({**config, "settings": settings, "needs": sorted(needs)}, allow_nan=False)
+        )
+        return plain
 
     @classmethod
     def from_config(cls, config: Mapping[str, Any], *, model: BaseChatModel | str, **given: Any) -> Self:
-        """A guard from `to_config`'s dict; see `guardrail.guard.config.from_config`."""
-        return from_config(cls, config, model, given)
+        """A guard from `to_config`'s dict.
+
+        Args:
+            config: The dict.
+            model: The chat model, or a text that names it.
+            **given: Settings that replace those of the dict, and the objects it "needs".
+
+        Raises:
+            UsageError: Not such a dict, or an object it needs was not given.
+            ArtifactError: The artifact differs from the stored one, or does not fit the model.
+        """
+        version = config.get("format")
+        if not isinstance(version, str) or not version.startswith(FORMAT.rstrip("0123456789")):
+            raise UsageError(f"config has the format {version!r}; this library reads {FORMAT!r} (to_config()).")
+        check_version(version, FORMAT, "config", "write it again with this version's to_config()")
+        missing = sorted(set(config.get("needs", ())) - given.keys())
+        if missing:
+            raise UsageError(
+                f"this guard was configured with objects that are not JSON: give {', '.join(missing)} again, e.g. "
+                f"Guardrail.from_config(config, model=..., {missing[0]}=...)."
+            )
+        settings = config.get("settings", {})
+        if unknown := sorted(set(settings) - set(cls._plain())):
+            raise UsageError(f"config has unknown settings {unknown}; known are {', '.join(cls._plain())}.")
+        artifact = _stored_artifact(config.get("artifact", {}))
+        return cls(**{"model": model, "artifact": artifact, **settings, **given})
 
     # -- LangChain plumbing ------------------------------------------------------------------------------------------
 
@@ -419,3 +453,19 @@ class Guardrail(GuardedChatModel):
 def _always(gates: Mapping[str, Gate], candidate: Sample | None) -> Mapping[str, Gate]:
     """These gates, for every candidate."""
     return gates
+
+
+def _stored_artifact(stored: Mapping[str, Any]) -> CalibrationArtifact:
+    if "path" in stored:
+        artifact = CalibrationArtifact.load(stored["path"])
+    elif isinstance(stored.get("content"), Mapping):
+        content = {**stored["content"], "digest": stored.get("digest")}
+        artifact = CalibrationArtifact._from_content(content, "config")
+    else:
+        raise UsageError('config["artifact"] has neither a path nor a content; write it with to_config().')
+    if artifact.digest != stored.get("digest"):
+        raise ArtifactTamperedError(
+            f"the artifact at {stored.get('path')} is {artifact.digest}, but the config was written for "
+            f"{stored.get('digest')}. Put that file back, or write the config again."
+        )
+    return artifact

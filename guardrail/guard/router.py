@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from inspect import iscoroutinefunction
 from pathlib import Path
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import LanguageModelInput
@@ -22,8 +22,7 @@ from ..artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact
 from ..errors import ArtifactMismatchError, UsageError, describe_error
 from ..prompting import copies_of
 from ..sampling.draws import REMEMBERED, Draws
-from ..sampling.effects import Steps, arun, run
-from ..sampling.limits import bounded, limit_of
+from ..sampling.effects import Steps
 from ..verdict import Verdict
 from .base import GuardedChatModel
 from .chat_model import Guardrail
@@ -66,10 +65,6 @@ class Router(GuardedChatModel):
     key: Any = Field(default=None, repr=False)
     """A function of the prompt's messages that names the group of the question, or None for "all others"; None if the
     configuration of each call names it."""
-    disable_streaming: Literal[True] = True
-    """Fixed: nothing can be shown before the verdict."""
-    cache: Literal[False] = False
-    """Fixed: a cached verdict would outlive the cause of an abstention."""
 
     def __init__(self, guards: Mapping[str, GuardedChatModel] | None = None, /, **fields: Any) -> None:
         """The fields by name; or the guards first."""
@@ -148,29 +143,10 @@ class Router(GuardedChatModel):
             )
         return _route(name, self.guards, f'config["configurable"][{CONFIG_KEY!r}]')
 
-    def invoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        """The accepted answer of the group's guard, or what its abstention path gives."""
-        with _route_of(config):
-            return super().invoke(input, config, stop=stop, **kwargs)
-
-    async def ainvoke(
-        self,
-        input: LanguageModelInput,
-        config: RunnableConfig | None = None,
-        *,
-        stop: list[str] | None = None,
-        **kwargs: Any,
-    ) -> AIMessage:
-        """`invoke` without blocking the event loop."""
-        with _route_of(config):
-            return await super().ainvoke(input, config, stop=stop, **kwargs)
+    @contextmanager
+    def _calling(self, config: RunnableConfig | None) -> Iterator[None]:
+        with super()._calling(config), _route_of(config):
+            yield
 
     def _answer(
         self,
@@ -185,26 +161,10 @@ class Router(GuardedChatModel):
             generation.message = on_route(generation.message, route)
         return result
 
-    # -- assessing ---------------------------------------------------------------------------------------------------
-
-    def assess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
-        """The verdict of the group's guard on one prompt, without acting on it."""
-        messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)), _route_of(config):
-            return run(self._verdict(messages, (config or {}).get("callbacks")))
-
-    async def aassess(self, question: LanguageModelInput, config: RunnableConfig | None = None) -> Verdict:
-        """`assess` without blocking the event loop."""
-        messages = self._convert_input(question).to_messages()
-        with bounded(limit_of(config)), _route_of(config):
-            return await arun(self._verdict(messages, (config or {}).get("callbacks")))
-
     def _verdict(
         self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
     ) -> Steps[Verdict]:
-        guard: Any = self.guards[self.route(messages)]
-        verdict: Verdict = yield from guard._verdict(messages, callbacks, arguments)
-        return verdict
+        return (yield from self.guards[self.route(messages)]._verdict(messages, callbacks, arguments))
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 

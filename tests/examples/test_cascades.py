@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -50,7 +51,8 @@ def test_a_scorer_decides_at_its_stage_alone(artifact: CascadeArtifact) -> None:
     assert [stage.plan.n for stage in artifact.stages] == [0, 0]
     cascade = system(STAGES, artifact, "message")
     ASKED.clear()
-    even, odd = cascade.assess("220?"), cascade.assess("221?")
+    verdicts: list[Any] = [cascade.assess("220?"), cascade.assess("221?")]
+    even, odd = verdicts
     assert (even.accepted, even.stage, even.cost.calls) == (True, 1, 2)  # the answer and its score
     assert (odd.accepted, odd.stage, odd.cost.calls) == (True, 2, 3)
     assert odd.stages[0].uncertainty.value == pytest.approx(0.8)

@@ -76,7 +76,8 @@ def system(*thresholds: float | None, first: ScriptedChat = SMALL, **settings: A
 
 
 def both_ways(asked: Cascade, question: str) -> list[CascadeVerdict]:
-    return [asked.assess(question), asyncio.run(asked.aassess(question))]
+    verdicts: list[Any] = [asked.assess(question), asyncio.run(asked.aassess(question))]
+    return verdicts
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ def test_nobody_is_certain() -> None:
 
 
 def test_a_stage_that_never_answers_is_not_asked() -> None:
-    verdict = system(None, 0.5).assess(EASY)
+    verdict: Any = system(None, 0.5).assess(EASY)
     assert (verdict.stage, len(verdict.stages)) == (2, 1)
     verdict = system(0.5, None).assess(HARD)
     assert (verdict.accepted, verdict.stage, len(verdict.stages)) == (False, 1, 1)
