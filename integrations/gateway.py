@@ -56,13 +56,13 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     one.add_argument("--upstream", metavar="URL", help="root of the model's API")
     one.add_argument("--model", metavar="NAME", help="name of the model there, and here")
     one.add_argument("--artifact", metavar="FILE", help="the calibration artifact")
-    for name, choices, text in (
-        ("--mode", ("guard", "observe"), "guard (default), or observe: measure behind the answers"),
-        ("--settings", ("usual", "replace", "refuse"), "clients' other sampling settings: usual, replace, refuse"),
-        ("--on-abstain", ("message", "error", "ticket"), "what clients get: message (default), error, ticket"),
-        ("--finish-reason", ("content_filter", "stop"), "of an abstention: content_filter (default), stop"),
+    for name, text in (
+        ("--mode", "guard (default), or observe: measure behind the answers"),
+        ("--settings", "clients' other sampling settings: usual, replace, refuse"),
+        ("--on-abstain", "what clients get: message (default), error, ticket"),
+        ("--finish-reason", "of an abstention: content_filter (default), stop"),
     ):
-        one.add_argument(name, choices=choices, metavar="WORD", help=text)
+        one.add_argument(name, metavar="WORD", help=text)
     one.add_argument("--scorer", metavar="NAME", help="MODULE:NAME of the scorer, for an artifact of your own score")
     one.add_argument("--remember-slots", metavar="NAMES", help="slots that make another question, comma-separated")
     one.add_argument("--reviews", metavar="STORE", help="review store: SQLite path or postgresql:// URL")

@@ -66,7 +66,7 @@ def system(stages: Sequence[Stage], artifact: CascadeArtifact, fallback: Any) ->
         {"using": {} if stage.scorer is None else {"scorer": stage.scorer}, "remember": 0} for stage in stages
     ]
     models = [stage.model for stage in stages]
-    return Cascade(models, artifact=artifact, fallback=fallback, stage_settings=settings)
+    return Cascade(models, artifact=artifact, on_abstain=fallback, stage_settings=settings)
 
 
 @dataclass(slots=True)

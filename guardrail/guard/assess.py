@@ -27,7 +27,7 @@ from ..prompting import has_blank, letters_of, normal_form, prompt_content, ques
 from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
-from ..sampling.effects import Steps, computation, run
+from ..sampling.effects import Steps, computation
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler, joined
 from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
@@ -286,12 +286,6 @@ class Assessor:
     def _gate_names(self) -> str:
         """The thresholds that may judge a candidate; others of the same procedure judge the same draw anew."""
         return "+".join(sorted(_by_digest(self.gates(None))))
-
-    def served_verdict(self, messages: Sequence[BaseMessage], served: Sample, question: str) -> Verdict:
-        """The verdict of `observe_steps`, drawn in this thread; at least one gate must judge the answer."""
-        verdict = run(self.observe_steps(messages, served, question=question)).verdict
-        assert verdict is not None, "some gate judges the answer"
-        return verdict
 
     def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Steps[Draw]:
         """The memory of a prompt: its question, counted slots and the procedure that measures it are the key.

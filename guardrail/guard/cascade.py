@@ -20,7 +20,7 @@ from ..sampling.effects import Steps
 from ..sampling.models import resolve_model
 from ..types import Note, NoteKind, Reason
 from ..verdict import Verdict
-from .abstention import ABSTENTION, Abstention, OnAbstain, Wording, take_path
+from .abstention import ABSTENTION, Abstention, Wording, take_path
 from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
@@ -59,8 +59,8 @@ class Cascade(GuardedChatModel):
     """A drop-in chat model that asks the cheapest model first and a better one only where that one is not sure.
 
     Example:
-        >>> system = Cascade([small, large], artifact="cascade.json", fallback=ask_a_person)  # doctest: +SKIP
-        >>> (system.prompt | system).invoke({"question": "Who wrote Faust?"})                 # doctest: +SKIP
+        >>> system = Cascade([small, large], artifact="cascade.json", on_abstain=ask_a_person)  # doctest: +SKIP
+        >>> (system.prompt | system).invoke({"question": "Who wrote Faust?"})                   # doctest: +SKIP
 
     Stage 1 answers iff its uncertainty is at most its threshold; if it is not certain, or its model has no answer to
     this question (`GOES_ON`), stage 2 is asked, and so on; if none is certain, the abstention path is taken. The error
@@ -100,22 +100,12 @@ class Cascade(GuardedChatModel):
     _guards: tuple[Guardrail, ...] = PrivateAttr()
     _observers: Observers = PrivateAttr()
 
-    def __init__(
-        self,
-        models: Sequence[BaseChatModel | str] | None = None,
-        /,
-        *,
-        fallback: OnAbstain | str | None = None,
-        **fields: Any,
-    ) -> None:
-        """The fields by name; or the models first, and ``fallback`` for ``on_abstain``."""
-        for name, value in (("models", models), ("on_abstain", fallback)):
-            if value is not None and name in fields:
-                raise UsageError(f"{name} was given twice. Give it once.")
+    def __init__(self, models: Sequence[BaseChatModel | str] | None = None, /, **fields: Any) -> None:
+        """The fields by name; or the models first."""
         if models is not None:
+            if "models" in fields:
+                raise UsageError("models was given twice. Give it once.")
             fields["models"] = models
-        if fallback is not None:
-            fields["on_abstain"] = fallback
         super().__init__(**fields)
 
     @classmethod

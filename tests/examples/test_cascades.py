@@ -76,11 +76,11 @@ def test_the_scorer_of_a_stage_is_bound(artifact: CascadeArtifact, tmp_path: Pat
 
     given: list[Scorer | None] = [None, newer]
     for own in given:
-        settings = [{} if own is None else {"scorer": own}, {}]
+        settings = [{} if own is None else {"using": {"scorer": own}}, {}]
         with pytest.raises(ArtifactMismatchError):
-            Cascade([SMALL, LARGE], artifact=path, fallback="message", stage_settings=settings)
+            Cascade([SMALL, LARGE], artifact=path, on_abstain="message", stage_settings=settings)
     with pytest.raises(ArtifactMismatchError, match="Leave scorer out"):
-        Cascade([SMALL, LARGE], artifact=path, fallback="message", stage_settings=[{"scorer": sure}, {"scorer": sure}])
+        Cascade([SMALL, LARGE], artifact=path, on_abstain="message", stage_settings=[{"using": {"scorer": sure}}] * 2)
 
 
 @pytest.mark.parametrize(

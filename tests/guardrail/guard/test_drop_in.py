@@ -90,23 +90,6 @@ def test_with_fallbacks_streams_and_batches() -> None:
     assert asyncio.run(run()) == ["Paris", "bigger"]
 
 
-def test_with_retry_draws_what_failed_again() -> None:
-    calls: list[int] = []
-
-    class Flaky(ScriptedChat):
-        def _generate(self, messages: Any, stop: Any = None, run_manager: Any = None, **kwargs: Any) -> Any:
-            calls.append(1)
-            if len(calls) <= 3:
-                raise TimeoutError
-            return super()._generate(messages, stop, run_manager, **kwargs)
-
-    model = Flaky(script=MODEL.script)
-    guard = Guardrail(model=model, artifact=ARTIFACT, on_abstain="raise")
-    chain = guard.with_retry(retry_if_exception_type=(AbstainedError,), wait_exponential_jitter=False)
-    assert chain.invoke(SURE).content == "Paris"
-    assert len(calls) == 11 + 3
-
-
 def test_configurable_fields_are_checked_like_a_new_guard(tmp_path: Path) -> None:
     strict = make_artifact(MODEL, threshold=0.0).save(tmp_path / "strict.json")
     loose = make_artifact(MODEL, threshold=9.0).save(tmp_path / "loose.json")

@@ -43,15 +43,6 @@ def test_a_plan_without_the_vote_gives_out_the_greedy_answer() -> None:
     assert Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=1.0, n=4)).invoke(QUESTION).content == GREEDY
 
 
-@pytest.mark.anyio
-async def test_the_same_on_an_event_loop() -> None:
-    assert (await Guardrail(model=MODEL, artifact=artifact()).ainvoke(QUESTION)).content == "Paris"
-
-
-def test_all_samples_are_drawn_because_each_has_a_vote() -> None:
-    assert Guardrail(model=MODEL, artifact=artifact()).assess(QUESTION).cost.calls == 4
-
-
 def test_a_person_sees_the_vote_where_nothing_can_be_accepted() -> None:
     verdict = Guardrail(model=MODEL, artifact=artifact(threshold=None)).assess(QUESTION)
     assert (verdict.accepted, verdict.candidate and verdict.candidate.text) == (False, "Paris")

@@ -217,13 +217,6 @@ def test_a_cascade_whose_first_stage_failed_is_asked_again() -> None:
     assert small.rounds(LOST) == 2
 
 
-def test_what_a_switch_holds_back_and_what_calibration_forbids() -> None:
-    model, guard = turning(on_verdict=SafetySwitch())
-    assert not guard.assess(SURE).model_copy(update={"accepted": False, "reason": Reason.SUSPENDED}).is_result
-    forbidden = Guardrail(model=model, artifact=make_artifact(model, threshold=None))
-    assert forbidden.assess(SURE).is_result
-
-
 @pytest.mark.parametrize("way", range(4))
 @pytest.mark.parametrize("retried", [False, True])
 def test_a_guard_that_took_over_and_failed_makes_no_abstention_unmeasured(retried: bool, way: int) -> None:
@@ -637,12 +630,3 @@ def test_a_guard_that_another_guard_draws_from_answers_every_call_for_itself() -
 def test_what_cannot_be_remembered_is_refused(remember: Any) -> None:
     with pytest.raises(ValidationError, match="remember must be seconds"):
         turning(remember=remember)
-
-
-def test_the_setting_is_part_of_a_guards_configuration() -> None:
-    model, guard = turning(remember=7.5)
-    settings = guard.to_config()["settings"]
-    assert settings["remember"] == 7.5
-    assert Guardrail.from_config(guard.to_config(), model=model).remember == 7.5
-    _, shared = turning(remember=Draws())
-    assert "remember" in shared.to_config()["needs"]

@@ -192,7 +192,7 @@ def test_an_abstention_may_be_worded_by_a_function() -> None:
 
 def test_models_and_the_fallback_may_be_named() -> None:
     named = f"python:{__name__}:"
-    cascade = Cascade([f"{named}SMALL", LARGE], artifact=artifact(0.5, 0.5), fallback=f"{named}LARGE")
+    cascade = Cascade([f"{named}SMALL", LARGE], artifact=artifact(0.5, 0.5), on_abstain=f"{named}LARGE")
     assert cascade.invoke(EASY).content == "easy"
     assert cascade.invoke(LOST).content == "veiled"
 

@@ -181,10 +181,6 @@ def test_a_drift_monitor_watches_the_same_scores_at_another_alpha(monitors: Moni
     assert (monitor.state.n, guard.assess(SURE).artifact) == (1, stricter.digest)
 
 
-def test_a_configuration_names_what_it_cannot_hold() -> None:
-    assert guarded(on_verdict=[SafetySwitch(), Seen()]).to_config()["needs"] == ["on_verdict"]
-
-
 @pytest.mark.parametrize("given", [5, "watch", object(), [object()]])
 def test_what_cannot_be_called_is_no_observer(given: object) -> None:
     with pytest.raises(UsageError, match=r"on_verdict takes functions .*, got .*monitor\.watch"):
