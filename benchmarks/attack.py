@@ -155,6 +155,11 @@ KNOBS: tuple[dict[str, Any], ...] = (
     {"safety_identifier": "s"}, {"stream_options": {"include_usage": True}}, {"max_tokens": 4096},
     {"max_output_tokens": 4096}, {"n": 1},
 )  # fmt: skip
+FIELDS: tuple[dict[str, Any], ...] = (
+    {}, {"name": "n"}, {"id": "1"}, {"tool_calls": []}, {"tool_calls": [{"name": "f", "args": {}}]},
+    {"tool_calls": "none"}, {"function_call": {"name": "f"}}, {"refusal": "no"}, {"tool_call_id": "1"}, {"extra": 1},
+)  # fmt: skip
+"""Fields of the message beside its content, which no model sees."""
 HEADERS: tuple[dict[str, str], ...] = (
     {}, {"idempotency-key": "a"}, {"x-request-id": "b"}, {"user-agent": "c"}, {"x-guardrail-items": "all"},
     {"x-forwarded-for": "10.0.0.9", "traceparent": "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"},
@@ -177,14 +182,14 @@ def spellings(question: str) -> Iterator[str]:
 async def redraws(share: float, seed: int) -> Attempts:
     """Ask a question that was held back again, with everything that a client may vary: nothing may be drawn again."""
     attempts, random_ = Attempts(), random.Random(seed)
-    knobs = [*itertools.product(PATHS, spellings(UNSURE), KNOBS, HEADERS, (False, True))]
+    knobs = [*itertools.product(PATHS, spellings(UNSURE), KNOBS, FIELDS, HEADERS, (False, True))]
     random_.shuffle(knobs)
     with serving(Endpoint(answers={UNSURE: CAPITALS})) as endpoint:
         async with gateway(endpoint, 0.0, settings="usual") as (_, client):
             first = await client.post(f"/{PATHS[0]}", json=body_of(PATHS[0], UNSURE))
             assert first.json()["guardrail"]["abstained"], "the question must be unclear"
             drawn = endpoint.requests
-            for path, text, fields, headers, listed in _chosen(knobs[:4000], share, seed):
+            for path, text, fields, beside, headers, listed in _chosen(knobs[:4000], share, seed):
                 kind = "input_text" if path == "responses" else "text"
                 part = {
                     "type": kind,
@@ -192,12 +197,13 @@ async def redraws(share: float, seed: int) -> Attempts:
                     **({"cache_control": {"type": "ephemeral"}} if path == "messages" else {}),
                 }
                 body = body_of(path, [part] if listed else text, **fields)
+                body["input" if path == "responses" else "messages"][0] |= beside
                 reply = await client.post(f"/{path}", json=body, headers=headers)
                 found = "the gateway failed" if reply.status_code >= 500 else ""
                 found = "drawn again" if endpoint.requests > drawn else found
                 found = found or ("given out" if any(answer in reply.text for answer in CAPITALS) else "")
                 drawn = endpoint.requests
-                attempts.add(str(reply.status_code), (path, text, fields, headers, listed), found)
+                attempts.add(str(reply.status_code), (path, text, fields, beside, headers, listed), found)
     return attempts
 
 

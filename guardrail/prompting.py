@@ -167,7 +167,9 @@ def prompt_content(
     for place, message in enumerate(messages):
         role = role_of(message)
         text = question if question is not None and place == last else str(message.text)
-        calls = [(call["name"], _seen(call["args"], form)) for call in getattr(message, "tool_calls", ())]
+        # Only the model calls tools: a call on another message reaches no model, so that it makes no other question.
+        made = getattr(message, "tool_calls", ()) if role == "ai" else ()
+        calls = [(call["name"], _seen(call["args"], form)) for call in made]
         blocks = message.content if isinstance(message.content, list) else []
         others = [
             {name: value for name, value in block.items() if name not in _NOT_CONTENT}

@@ -437,6 +437,8 @@ def test_what_is_another_question_is_drawn() -> None:
     block: Any = [{"type": "text", "text": "q", "cache_control": {"type": "ephemeral"}}]
     for written in ("q ", "\n q", "q\u200b", "q\x00\u034f\U000e0100", block):
         assert guard.assess([HumanMessage(written, name="somebody")]).cost.calls == 0
+    called: Any = {"tool_calls": [{"name": "f", "args": {"x": 1}}]}  # on a user's message it reaches no model
+    assert guard.assess([HumanMessage("q", **called)]).cost.calls == 0
     for other in (
         [HumanMessage("q?")],
         [HumanMessage("q"), AIMessage("a"), HumanMessage("q")],
