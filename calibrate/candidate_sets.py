@@ -80,7 +80,7 @@ def judge_candidates(
     drawn = [
         (record, gate.decide(record.drawn)) for record in records if record.drawn is not None and record.references
     ]
-    items = [(text, record) for record, verdict in drawn for text, _ in shown_answers(verdict)]
+    items = [(text, record.to_question()) for record, verdict in drawn for text, _ in shown_answers(verdict)]
     # A judge that is a model is asked about many answers at once.
     labelled = rule.label_all(items, silent) if isinstance(rule, BatchRule) else [rule.label(*item) for item in items]
     answers = iter(labelled)

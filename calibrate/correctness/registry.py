@@ -165,7 +165,8 @@ def _text(record: Record, rule: CorrectnessRule) -> str:
 
 def _compared(record: Record) -> Question:
     """The question with what the answer is compared with: its references, or what people rejected."""
-    return record if record.references else record.model_copy(update={"references": record.rejected})
+    question = record.to_question()  # a rule of a user's sees no score
+    return question if question.references else question.model_copy(update={"references": question.rejected})
 
 
 def _labelled(record: Record, labels: Iterator[Label]) -> Record:
