@@ -6,7 +6,6 @@ the model's errors does not see them. Label some answers by hand and compare bef
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from hashlib import sha256
@@ -28,7 +27,7 @@ from .base import Label
 if TYPE_CHECKING:
     from langchain_core.language_models import BaseChatModel
 
-__all__ = ["PROMPT_VERSION", "ChatLabelJudge", "judge_messages", "read_verdict"]
+__all__ = ["PROMPT_VERSION", "ChatLabelJudge", "judge_messages"]
 
 PROMPT_VERSION = 1
 """Raised by any change of the prompt or of how replies are read; part of the artifact."""
@@ -40,7 +39,6 @@ _SYSTEM = (
     "something else, hedges between several answers, or does not answer. Reply with one word: yes if it is right, no "
     "if it is wrong."
 )
-_VERDICT = re.compile(r"(yes|no)[.!]?", flags=re.IGNORECASE)
 _PLAN = SamplingPlan(n=0, max_tokens=16, cut_off="measure")
 _IN_FLIGHT = 16
 
@@ -51,12 +49,6 @@ def judge_messages(answer: str, question: Question) -> list[BaseMessage]:
     accepted = "\n".join(f"<accepted>{reference}</accepted>" for reference in question.references)
     human = f"<question>{question.in_words}{options}</question>\n{accepted}\n<answer>{answer}</answer>\n\nRight?"
     return [SystemMessage(_SYSTEM), HumanMessage(human)]
-
-
-def read_verdict(reply: str) -> bool | None:
-    """True for "yes", False for "no" (case, one final period and white space do not count), None for all else."""
-    match = _VERDICT.fullmatch(reply.strip())
-    return None if match is None else match[1].lower() == "yes"
 
 
 class ChatLabelJudge:
@@ -139,6 +131,8 @@ class ChatLabelJudge:
 def _label(reply: str | None, problem: str) -> Label:
     if reply is None:
         return Label(None, f"the judge failed: {problem}")
+    from guardrail.judges.chat import read_verdict  # slow to import
+
     verdict = read_verdict(reply)
     return Label(verdict, "" if verdict is not None else f"the judge said neither yes nor no: {reply.strip()[:80]!r}")
 

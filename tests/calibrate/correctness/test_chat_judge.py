@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.correctness import BatchRule, ChatLabelJudge, label_records, make_rule
-from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages, read_verdict
+from calibrate.correctness.chat_judge import PROMPT_VERSION, judge_messages
 from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, read_records, write_records
 from guardrail.artifact import CalibrationArtifact
@@ -65,18 +65,6 @@ def record(name: str, answer: str | None, references: tuple[str, ...] = ("Paris"
 
 
 ANSWERS = [record("a", "good one"), record("b", "bad one"), record("c", "odd one"), record("d", None)]
-
-
-@pytest.mark.parametrize(
-    ("reply", "verdict"),
-    [
-        *[(text, True) for text in ("yes", "Yes", " YES.\n", "yes!")],
-        *[(text, False) for text in ("no", "No.")],
-        *[(text, None) for text in ("", "yes, it is", "not sure", "yes or no", "correct", "**yes**", "yes no")],
-    ],
-)
-def test_only_yes_and_no_are_verdicts(reply: str, verdict: bool | None) -> None:
-    assert read_verdict(reply) is verdict
 
 
 def test_the_prompt_shows_question_options_references_and_answer_and_is_versioned() -> None:
