@@ -188,7 +188,7 @@ def test_what_was_said_before_is_shown_to_who_labels() -> None:
     at = lines.index("question  user: Sights of Oslo?")
     assert lines[at + 1 : at + 3] == ["assistant: Many.", "user: And there?"]
     asked = judge_messages("Rain.", shown.to_question())[-1].text
-    assert "<question>user: Sights of Oslo?\nassistant: Many.\nuser: And there?</question>" in asked
+    assert r'Question: "user: Sights of Oslo?\nassistant: Many.\nuser: And there?"' in asked
     header = RecordHeader(
         created="1970",
         model=identify(ScriptedChat()),
