@@ -12,6 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, distributions, version
+from shutil import get_terminal_size
+from textwrap import fill
 from typing import Any, Literal
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -101,14 +103,22 @@ def run(arguments: argparse.Namespace) -> int:
     ):
         findings.append(finding)
         if not arguments.json:
-            line = visible(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
+            line = _shown(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
             print(f"{RED}{line}{PLAIN}" if finding.status != "ok" and sys.stdout.isatty() else line)  # noqa: T201
             if finding.fix:
-                print(visible(f"      -> {finding.fix}"))  # noqa: T201
+                print(_shown(f"      -> {finding.fix}"))  # noqa: T201
     failed = any(finding.status == "fail" for finding in findings)
     if arguments.json:
         print(json.dumps({"ok": not failed, "findings": [asdict(f) for f in findings]}, indent=1))  # noqa: T201
     return int(failed)
+
+
+def _shown(text: str) -> str:
+    """A line; a terminal breaks it between words, below where it begins."""
+    if not sys.stdout.isatty():
+        return visible(text)
+    width = get_terminal_size().columns
+    return fill(visible(text), width, subsequent_indent=" " * 6, break_long_words=False, break_on_hyphens=False)
 
 
 def examine(

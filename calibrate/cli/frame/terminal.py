@@ -113,9 +113,7 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
 
 def print_line(text: str, style: str | None = None) -> None:
     """Print a sentence without reading markup in it: a terminal breaks it between words, a pipe gets one line."""
-    if console.is_terminal:  # not by rich, which parts a number and its sign, and breaks words at a hyphen
-        text = fill(text.replace(" %", "\u00a0%"), console.width, break_on_hyphens=False, break_long_words=False)
-    console.print(escape(text.replace("\u00a0", " ")), style=style, highlight=False, soft_wrap=True)
+    _print(console, text, style)
 
 
 print_words = print_line
@@ -123,7 +121,13 @@ print_words = print_line
 
 def print_warning(text: str) -> None:
     """Print a warning on standard error, since standard output may be JSON."""
-    errors.print(escape(text), style="yellow", highlight=False, soft_wrap=True)
+    _print(errors, text, "yellow")
+
+
+def _print(to: Console, text: str, style: str | None) -> None:
+    if to.is_terminal:  # not by rich, which parts a number and its sign, and breaks words at a hyphen
+        text = fill(text.replace(" %", "\u00a0%"), to.width, break_on_hyphens=False, break_long_words=False)
+    to.print(escape(text.replace("\u00a0", " ")), style=style, highlight=False, soft_wrap=True)
 
 
 def finish(written: Iterable[Path | str], following: str, *others: str) -> None:
