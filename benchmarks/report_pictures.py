@@ -17,7 +17,7 @@ from pathlib import Path
 from calibrate.data.records import Record, RecordFile
 from calibrate.data.split import split
 from calibrate.pipeline import fit_artifact
-from calibrate.report import compare_rules, write_report
+from calibrate.report import write_report
 from examples.demo.recorded import DATASETS, load
 from guardrail.errors import require
 
@@ -53,11 +53,8 @@ def _report(
     splits: int,
 ) -> Path:
     artifact = fit_artifact(file, score=estimator, alpha=alpha, rule="certified", part=calibration)
-    evaluation = compare_rules(artifact, calibration, estimator, splits=splits)
     alone = f"calibrate fit new-records.jsonl --alpha {alpha:g} --rule certified"
-    return write_report(
-        path, artifact, calibration, estimator=estimator, test=test, evaluation=evaluation, alone=alone
-    )[0]
+    return write_report(path, artifact, calibration, estimator=estimator, test=test, splits=splits, alone=alone)[0]
 
 
 def main(argv: Sequence[str] | None = None) -> None:

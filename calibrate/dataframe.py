@@ -40,7 +40,7 @@ from .items.answers import label_items, labels_by_hand, labels_of_file, measure_
 from .items.documents import import_document_rows
 from .ledger import Ledger, counted
 from .pipeline import FitSettings, fit_artifact, keys_of_score, part_header, refuse_few, require_same, without_choice
-from .report import compare_rules, parts_of, write_report
+from .report import write_report
 from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
@@ -388,9 +388,7 @@ class Records:
         if test is not None:
             require_same(artifact, test.file, key)
         tested = () if test is None else test.file.records
-        fitted = parts_of(artifact, self.file.records, key, tested).fitted
-        evaluation = compare_rules(artifact, fitted, key, splits=splits) if splits else None
-        return write_report(path, artifact, self.file.records, estimator=key, test=tested, evaluation=evaluation)
+        return write_report(path, artifact, self.file.records, estimator=key, test=tested, splits=splits)
 
     def _refuse_unready(self, score: str | None) -> None:
         """Refuse to fit records without scores or labels, and name the call that makes them."""

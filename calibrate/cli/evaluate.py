@@ -27,7 +27,7 @@ from .frame.app import command
 from .frame.files import keep_inputs, open_files, warn_repeated, warn_undecided, warn_unlike
 from .frame.items import refuse_with_items
 from .frame.options import CutOption, ItemsOption, MapOption, RightOption, table_flags, table_settings
-from .frame.terminal import console, finish, print_line, print_words, table
+from .frame.terminal import console, finish, print_line, table
 
 __all__ = ["evaluate"]
 
@@ -132,7 +132,7 @@ def evaluate(
             )
     several = any(len({cell.estimator for cell in grid.cells}) > 1 for grid in grids.values())
     if several:
-        print_words(SELECTING, "yellow")
+        print_line(SELECTING, "yellow")
     if not apart:
         warn_unlike(files, keys[0])
     rows = [{"table": name} | row if name else row for name, grid in grids.items() for row in grid.table()]
@@ -167,9 +167,9 @@ def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Se
     console.print(table(title, heads, rows, texts=texts))
     area = "" if "AUROC" in heads or evaluation.auroc is None else f"{first.estimator}: AUROC {evaluation.auroc:.3f}. "
     print_line(f"{area}Without a gate {percent(evaluation.base_error)} are wrong.")
-    print_words(meaning(figures), "dim")
+    print_line(meaning(figures), "dim")
     if any(few(row.n_feasible) for cell in grid.cells for row in cell.evaluation.rows):
-        print_words(FEW_NOTE, "yellow")
+        print_line(FEW_NOTE, "yellow")
     console.print()
 
 

@@ -22,15 +22,15 @@ from ..data.columns import in_memory
 from ..data.formats import ImportSettings, is_table
 from ..data.labels import read_labels
 from ..data.records import Record, RecordFile, read_records, write_records
-from ..data.split import Groups, dependence, one_per_question, split
+from ..data.split import Groups, one_per_question, split
 from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
-from ..evaluation.label_checks import suspicious, unread_answers
+from ..evaluation.label_checks import suspicious
 from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted
 from ..pipeline import FEWEST_LABELS, FitSettings, fit_artifact, part_header, refuse_few, require_same
 from ..prediction_powered import artifact_with_people
-from ..report.sentences import auroc_of, second_look, unread, verdict_text
+from ..report.sentences import auroc_of, second_look
 from ..router import ByGroup, fit_router
 from ..rules import PLANNED
 from ..rules.certificate import SHARE
@@ -60,10 +60,8 @@ from .frame.verdicts import (
     print_cascade,
     print_choice,
     print_fits,
-    print_paths,
-    print_ranked,
+    print_fitted,
     print_router,
-    print_verdict,
 )
 
 __all__ = ["fit"]
@@ -246,9 +244,9 @@ def _fit_by_group(job: _Job, by: ByGroup) -> None:
     )
     audits = {} if test is None else audit_router(router, test.records, key, repeats=job.settings.repeats)
     router = counted(router, Ledger(job.records))
-    print_fits(next(iter(router.artifacts.values())))
     written = job.save(router, None if job.test else test)
     print_router(router)
+    print_fits(next(iter(router.artifacts.values())))
     if audits:
         print_audits(audits)
     finish(
@@ -424,25 +422,16 @@ def _present(fitted: _Fitted, files: Sequence[RecordFile], file: RecordFile, job
     """
     artifact, key, test = fitted.artifact, fitted.key, fitted.test
     written = job.save(artifact, fitted.beside)
-    print_ranked(artifact.estimator)
     warn_unlike(files, key)
     audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
     tests, out = job.test if test is None or fitted.beside is None else [test.path], job.out
     report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
     interval = auroc_of(artifact)
     reversed_score = interval is not None and interval.verdict == "reversed"
-    text = verdict_text(
-        artifact,
-        audited,
-        fresh_command(artifact, key, tests, out),
-        listed(fitted.sources),
-        unread=unread(key, unread_answers(file, key)),
-        dependent=dependence(fitted.part),
-        # Of a reversed score every label looks suspicious.
-        doubtful=None if reversed_score else _doubtful(fitted, report),
-    )
-    print_verdict(text)
-    print_paths(artifact, fitted.part)
+    # Of a reversed score every label looks suspicious.
+    doubtful = None if reversed_score else _doubtful(fitted, report)
+    alone = fresh_command(artifact, key, tests, out)
+    text = print_fitted(artifact, key, file, fitted.part, audited, alone, listed(fitted.sources), doubtful)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None:

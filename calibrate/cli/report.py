@@ -17,14 +17,14 @@ from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
 from ..pipeline import keys_of_score, require_same
-from ..report import compare_rules, parts_of, sentences, write_report
+from ..report import parts_of, sentences, write_report
 from ..rules import RULES
 from ..scoring.names import stored_key
 from .frame.app import command
 from .frame.files import keep_inputs, open_pool
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import CutOption, MapOption, RightOption, chosen_estimator, table_flags, table_settings
-from .frame.terminal import console, finish, print_line, print_words
+from .frame.terminal import console, finish, print_line
 from .frame.verdicts import conclude, print_cascade, print_facts, print_router, print_verdict
 
 __all__ = ["report"]
@@ -96,10 +96,6 @@ def report(
     if extra is not None:
         print_line(extra, "yellow")
     audited = audit(loaded, parts.test, key) if parts.test else None
-    evaluation = None
-    if splits:
-        with bar(console, "comparing rules", "splits") as progress:
-            evaluation = compare_rules(loaded, parts.fitted, key, splits=splits, progress=progress)
     columns = table_flags(map, right, cut)
     tail = columns + "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
     files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
@@ -111,16 +107,18 @@ def report(
         commands.insert(0, f"calibrate fit {files}{columns} {fit_flags(loaded, key)} --out {artifact_name}")
     # A part of the record file that was kept out of the fit is not a file.
     alone = fresh_command(loaded, key, test, artifact) if test else sentences.ALONE
-    written = write_report(
-        out,
-        loaded,
-        file.records,
-        estimator=key,
-        test=() if test_file is None else test_file.records,
-        evaluation=evaluation,
-        commands=commands,
-        alone=alone,
-    )
+    with bar(console, "writing the report", "splits") as progress:
+        written = write_report(
+            out,
+            loaded,
+            file.records,
+            estimator=key,
+            test=() if test_file is None else test_file.records,
+            splits=splits,
+            commands=commands,
+            alone=alone,
+            progress=progress,
+        )
     text = sentences.verdict_text(loaded, audited, alone, files)
     if audited is not None:
         print_verdict(text)
@@ -140,7 +138,7 @@ def _say(artifact: Artifact, path: Path, *, as_json: bool) -> None:
         return
     text = sentences.verdict_text(artifact)
     print_verdict(text, most=None)
-    print_words(not_covered(artifact))
+    print_line(not_covered(artifact))
     print_facts(sentences.facts(artifact), caveats_of(artifact.outcome.rule))
     finish([], *(text.steps or ("Nothing needs doing.",)))
 

@@ -11,7 +11,6 @@ from typing import Annotated, Any
 import typer
 from langchain_core.language_models import BaseChatModel
 
-from guardrail.artifact import CalibrationArtifact, EstimatorChoice
 from guardrail.errors import UsageError
 from guardrail.items.spec import ITEMS
 from guardrail.judges import default_judge
@@ -22,22 +21,21 @@ from guardrail.types import Bindings, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer
 from guardrail.uncertainty.combine import FEWEST, ranked_parts
 
-from ..correctness import CorrectnessRule, label_file, make_rule
+from ..correctness import label_file, make_rule
 from ..data.collect import BATCH_SIZE, CONCURRENCY
 from ..data.formats import load_questions
 from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import Record, RecordFile, read_records, rewrite_records
-from ..data.split import Groups, Repeats, dependence, split
+from ..data.split import Groups, split
 from ..evaluation.audit import audit
 from ..evaluation.choice import AUTO, choose_score
-from ..evaluation.label_checks import judge_to_look_at, merged, unread_answers
+from ..evaluation.label_checks import judge_to_look_at, merged
 from ..fitting import Target, rule_for
 from ..items.answers import stored_spec
 from ..ledger import Ledger, counted
 from ..pipeline import FitSettings, fit_artifact
-from ..report import compare_rules, write_report
-from ..report.sentences import unread, verdict_text
+from ..report import write_report
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
@@ -68,9 +66,7 @@ from .frame.terminal import console, print_line
 from .frame.verdicts import (
     conclude,
     print_choice,
-    print_paths,
-    print_ranked,
-    print_verdict,
+    print_fitted,
 )
 
 __all__ = ["asking", "judging", "run"]
@@ -107,8 +103,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     for line in _forecast(settings, questions, test_questions):
         print_line(line)
     model = resolve_model(settings.model)
-    path = _records_path(settings)
-    records = _records(settings, model, questions, path, settings.questions.name)
+    records = _records(settings, model, questions, settings.records_path, settings.questions.name)
     choice = None
     if key != ITEMS:
         print_structured(records, key)
@@ -124,25 +119,34 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        test = _records(settings, model, test_questions, _test_path(settings), name)
-    artifact = _fitted(settings, records, key, groups, choice)
-    artifact_path = artifact.save(settings.out / "artifact.json")
-    repeats: Repeats = "all" if settings.count_repeats else "once"
-    audited = None if test is None else audit(artifact, test.records, key, repeats=repeats)
-    tested = [] if test is None else [test.path]
-    alone = fresh_command(artifact, key, tested, artifact_path)
-    text = verdict_text(
-        artifact,
-        audited,
-        alone,
-        listed([records.path]),
-        unread=unread(key, unread_answers(records, key)),
-        dependent=dependence(records.records),
+        test = _records(settings, model, test_questions, settings.test_path, name)
+    artifact = fit_artifact(
+        records,
+        score=key,
+        alpha=settings.alpha,
+        rule=_rule_name(settings),
+        delta=settings.delta,
+        share=settings.share,
+        groups=groups,
+        settings=FitSettings(repeats=settings.repeats, without_failed=settings.without_failed, choice=choice),
     )
-    print_ranked(artifact.estimator)
-    print_verdict(text)
-    print_paths(artifact, records.records)
-    pages = _report(settings, artifact, key, records, test, _commands(config, settings), alone)
+    artifact = counted(artifact, Ledger([settings.records_path]))
+    artifact_path = artifact.save(settings.out / "artifact.json")
+    alone = fresh_command(artifact, key, [] if test is None else [test.path], artifact_path)
+    audited = None if test is None else audit(artifact, test.records, key, repeats=settings.repeats)
+    text = print_fitted(artifact, key, records, records.records, audited, alone, listed([records.path]))
+    with bar(console, "writing the report", "splits") as progress:
+        pages = write_report(
+            settings.out / "report.html",
+            artifact,
+            records.records,
+            estimator=key,
+            test=() if test is None else test.records,
+            splits=settings.splits,
+            commands=_commands(config, settings),
+            alone=alone,
+            progress=progress,
+        )
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)
@@ -152,32 +156,9 @@ _WHOLE_ANSWERS = ("score", "scorer", "share", "correctness", "judge_model", "tru
 """Settings that items do not have."""
 
 
-def _fitted(
-    settings: RunSettings, records: RecordFile, key: str, groups: Groups, choice: EstimatorChoice | None
-) -> CalibrationArtifact:
-    """Fit, and count the fits on these labels."""
-    artifact = fit_artifact(
-        records,
-        score=key,
-        alpha=settings.alpha,
-        rule=_rule_name(settings),
-        delta=settings.delta,
-        share=settings.share,
-        groups=groups,
-        settings=FitSettings(
-            repeats="all" if settings.count_repeats else "once",
-            without_failed=settings.without_failed,
-            choice=choice,
-        ),
-    )
-    ledger = Ledger([_records_path(settings)])
-    artifact = counted(artifact, ledger)
-    return artifact
-
-
 def _forecast(settings: RunSettings, questions: Sequence[Question], test_questions: Sequence[Question]) -> list[str]:
     """Lines about the calls, the time and the price of each part; answers on file cost nothing again."""
-    plan, path, test_path = settings.plan(questions), _records_path(settings), _test_path(settings)
+    plan, path, test_path = settings.plan(questions), settings.records_path, settings.test_path
     parts = [(questions, path), (test_questions, test_path)]
     local = settings.model.startswith("transformers:")
     judged = settings.judge_model is not None or (settings.correctness or "").startswith("chat_judge")
@@ -192,9 +173,9 @@ def _forecast(settings: RunSettings, questions: Sequence[Question], test_questio
 
 
 def _parts(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
-    questions = _questions(settings.questions, settings)
+    questions = load_questions(settings.questions, settings.questions_format, require_references=True)
     if settings.test_questions is not None:
-        test = _questions(settings.test_questions, settings)
+        test = load_questions(settings.test_questions, settings.questions_format, require_references=True)
         shared = {question.id for question in questions} & {question.id for question in test}
         if shared:
             raise UsageError(
@@ -205,10 +186,6 @@ def _parts(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], S
     if not settings.test_fraction:
         return questions, []
     return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
-
-
-def _questions(path: Path, settings: RunSettings) -> list[Question]:
-    return load_questions(path, settings.questions_format, require_references=True)
 
 
 def _rule_name(settings: RunSettings) -> str | None:
@@ -269,26 +246,24 @@ def _records(
     refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
     if settings.items:
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
-        first = None if path == _records_path(settings) else stored_spec(read_records(_records_path(settings)))
-        score_by_items(path, path, _score_items(settings), first)
+        first = None if path == settings.records_path else stored_spec(read_records(settings.records_path))
+        how = ScoreItems(settings.cap, settings.field_judge, settings.key_field, settings.optional_field)
+        score_by_items(path, path, how, first)
         label_by_items(path, path, None)
         return read_records(path)
     estimators = _estimators(settings, settings.plan(questions), path)
     # Test questions are ranked like those of the fit.
-    ranks = None if path == _records_path(settings) else _records_path(settings)
+    ranks = None if path == settings.records_path else settings.records_path
     with bar(console, f"scoring ({path.stem})", "records") as progress:
 
         def scored_and_labelled(file: RecordFile) -> RecordFile:
             scored = score_records(file, estimators, ranks=ranks, progress=progress)
-            return label_file(scored, _rule(settings, file))
+            rule = rule_from(file, settings.correctness, judge_model=settings.judge_model, cache=_judge_cache(path))
+            return label_file(scored, rule)
 
         file = rewrite_records(path, scored_and_labelled)
     print_labels(file)
     return file
-
-
-def _score_items(settings: RunSettings) -> ScoreItems:
-    return ScoreItems(settings.cap, settings.field_judge, settings.key_field, settings.optional_field)
 
 
 def _estimators(settings: RunSettings, plan: SamplingPlan, records: Path) -> Sequence[Estimator]:
@@ -306,51 +281,8 @@ def _uncached(settings: RunSettings, plan: SamplingPlan) -> Sequence[Estimator]:
     return [_estimator(settings, plan.bindings, options=plan.options is not None)]
 
 
-def _records_path(settings: RunSettings) -> Path:
-    return settings.out / "records.jsonl"
-
-
-def _test_path(settings: RunSettings) -> Path:
-    return settings.out / "test-records.jsonl"
-
-
 def _judge_cache(records: Path) -> Path:
     return records.with_name(f"{records.stem}.judge.sqlite")
-
-
-def _rule(settings: RunSettings, file: RecordFile) -> CorrectnessRule:
-    return rule_from(
-        file,
-        settings.correctness,
-        judge_model=settings.judge_model,
-        cache=_judge_cache(file.path),
-    )
-
-
-def _report(
-    settings: RunSettings,
-    artifact: CalibrationArtifact,
-    key: str,
-    records: RecordFile,
-    test: RecordFile | None,
-    commands: Sequence[str],
-    alone: str,
-) -> list[Path]:
-    tested = test.records if test is not None else ()
-    evaluation = None
-    if settings.splits:
-        with bar(console, "comparing rules", "splits") as progress:
-            evaluation = compare_rules(artifact, records.records, key, splits=settings.splits, progress=progress)
-    return write_report(
-        settings.out / "report.html",
-        artifact,
-        records.records,
-        estimator=key,
-        test=tested,
-        evaluation=evaluation,
-        commands=commands,
-        alone=alone,
-    )
 
 
 def _commands(config: Path | None, settings: RunSettings) -> list[str]:

@@ -112,31 +112,32 @@ def write_report(
     *,
     estimator: str,
     test: Sequence[Record] | None = None,
-    evaluation: Evaluation | None = None,
+    splits: int = 0,
     commands: Sequence[str] = (),
     alone: str = sentences.ALONE,
+    progress: Progress = silent,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
 
     Args:
-        path: The HTML file. The figures get its stem: ``report-risk-coverage.png``, ``report-scores.png``, and with an
-            evaluation ``report-alphas.png``.
+        path: The HTML file. The figures get its stem: ``report-risk-coverage.png``, ``report-scores.png``, and with
+            splits ``report-alphas.png``.
         artifact: The artifact to report on.
         records: The records it was fitted on.
         estimator: Key of its estimator in the records.
         test: Labelled records it was not fitted on; default: those among ``records`` (`parts_of`). The verdict depends
             on them (`sentences.standing`), and they are shown beside the calibration records, never mixed with them.
-        evaluation: Comparison of rules over random splits of the calibration records, if wanted; see `compare_rules`.
-            With it the report also shows other alphas, on the same splits.
+        splits: Random splits of the calibration records, over which rules and other alphas are compared; 0 for no
+            comparison.
         commands: Commands that reproduce the artifact, in order.
         alone: The command that calibrates on the test records alone, for a test that refutes the promise.
+        progress: Called after each split.
 
     Returns:
         The files written, the HTML first.
 
     Raises:
-        UsageError: The records are not those the artifact was fitted on, the evaluation is of others, or no test
-            record has a label or a score.
+        UsageError: The records are not those the artifact was fitted on, or no test record has a label or a score.
     """
     path = Path(path)
     split = parts_of(artifact, records, estimator, test or ())
@@ -145,9 +146,11 @@ def write_report(
     if split.test:
         audited = audit(artifact, split.test, estimator)
         parts.append(Part("test", split.test, audited.held_out))
-    figures = _figures(artifact, split.test, estimator)
-    if evaluation is not None:
-        figures["alphas"] = _other_targets(artifact, split.fitted, estimator, evaluation)
+    figures, evaluation = _figures(artifact, split.test, estimator), None
+    if splits:
+        evaluation = compare_rules(artifact, split.fitted, estimator, splits=splits, progress=progress)
+        rows = sweep(artifact, split.fitted, estimator, evaluation).rows
+        figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=evaluation.base_error)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
@@ -297,20 +300,6 @@ def _measured(scores: CalibrationScores | ItemScores) -> Items:
     values = np.array(scores.uncertainty, dtype=np.float64)  # None becomes NaN
     known = np.isfinite(values)
     return Items(values[known], np.array(scores.error)[known])
-
-
-def _other_targets(
-    artifact: CalibrationArtifact, fitted: Sequence[Record], estimator: str, evaluation: Evaluation
-) -> Figure:
-    """The figure of results at other targets, on the calibration records."""
-    n = units_of(fitted, estimator, spec=artifact.estimator).n
-    if n != evaluation.n:
-        raise UsageError(
-            f"the evaluation is of {evaluation.n} questions, and there are {n} calibration records: a report mixes "
-            "calibration and test records nowhere. Give `compare_rules` the calibration records."
-        )
-    swept = sweep(artifact, fitted, estimator, evaluation)
-    return across_alpha({"": swept.rows}, alpha=artifact.alpha, base_error=evaluation.base_error)
 
 
 def _rendered(context: dict[str, Any]) -> str:

@@ -89,7 +89,7 @@ def run(task: Task, model: TransformersChat, out: Path) -> list[Path]:
         records.records,
         estimator=task.estimator,
         test=tested,
-        evaluation=comparison,
+        splits=100,
         commands=["make demo"],
     )
 

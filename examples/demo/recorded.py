@@ -17,7 +17,7 @@ from calibrate.data.questions import Question
 from calibrate.data.records import Record, RecordFile, RecordHeader
 from calibrate.evaluation.evaluate import Evaluation, EvaluationRow, evaluate
 from calibrate.pipeline import fit_artifact
-from calibrate.report import compare_rules, write_report
+from calibrate.report import write_report
 from calibrate.scoring.scores import arrays, parse_estimator, score_records
 from examples.demo.screen import CONSOLE, outcome_line, title
 from guardrail import PromptWrapping
@@ -138,7 +138,7 @@ def _report(dataset: Dataset, file: RecordFile, out: Path) -> list[Path]:
         artifact,
         file.records,
         estimator=dataset.estimator,
-        evaluation=compare_rules(artifact, file.records, dataset.estimator),
+        splits=100,
         commands=["make demo"],
     )
 

@@ -21,7 +21,7 @@ from ...evaluation.audit import DIFFERENT
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample
 from ...scoring.scores import labels_of
-from .terminal import console, print_line, print_warning, print_words
+from .terminal import console, print_line, print_warning
 
 if TYPE_CHECKING:
     from guardrail.review import ReviewStore
@@ -87,9 +87,9 @@ def open_files(paths: Sequence[Path], table: ImportSettings | None = None) -> li
 def _read_table(path: Path, settings: ImportSettings | None) -> RecordFile:
     """Read a table, and print which column was taken for what."""
     imported, columns = graded_file(path, settings)
-    print_words(f"{path}: {len(imported.file.records)} rows. {columns}")
+    print_line(f"{path}: {len(imported.file.records)} rows. {columns}")
     for note in imported.notes:
-        print_words(note, "yellow")
+        print_line(note, "yellow")
     return imported.file
 
 

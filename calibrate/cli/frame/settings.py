@@ -27,6 +27,7 @@ from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.scorer import load_scorer
 
 from ...data.questions import Question, option_labels, slot_names, system_of
+from ...data.split import Repeats
 from ...scoring.scores import parse_estimator, usual_estimators
 from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
 
@@ -241,6 +242,21 @@ class RunSettings(CollectSettings):
         if len(value) > 1:
             raise ValueError("`run` fits one score; `score` and `fit` take several")
         return value
+
+    @property
+    def records_path(self) -> Path:
+        """The records of the fit."""
+        return self.out / "records.jsonl"
+
+    @property
+    def test_path(self) -> Path:
+        """The records of the test."""
+        return self.out / "test-records.jsonl"
+
+    @property
+    def repeats(self) -> Repeats:
+        """How often a question counts that is asked repeatedly."""
+        return "all" if self.count_repeats else "once"
 
     @property
     def score_name(self) -> str | None:

@@ -26,7 +26,6 @@ __all__ = [
     "finish",
     "print_line",
     "print_warning",
-    "print_words",
     "shortened",
     "table",
 ]
@@ -114,9 +113,6 @@ def table(title: str, columns: Iterable[str], rows: Iterable[Iterable[str]], *, 
 def print_line(text: str, style: str | None = None) -> None:
     """Print a sentence without reading markup in it: a terminal breaks it between words, a pipe gets one line."""
     _print(console, text, style)
-
-
-print_words = print_line
 
 
 def print_warning(text: str) -> None:

@@ -13,19 +13,20 @@ from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtif
 from guardrail.describe import answer_if, promises, summary, together, warning
 from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
-from guardrail.specs import EstimatorSpec
 from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.registry import advice
 
-from ...data.records import Record
+from ...data.records import Record, RecordFile
+from ...data.split import dependence
 from ...data.table import table_of
 from ...evaluation.audit import Audit
 from ...evaluation.choice import Chosen
+from ...evaluation.label_checks import unread_answers
 from ...items.figures import path_rows, path_warnings, paths_table
 from ...report.content import score_table
-from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line, slots_argument
+from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line, slots_argument, unread, verdict_text
 from ...scoring.items import ScoredItems
-from .terminal import GAP, console, finish, print_line, print_words, table
+from .terminal import GAP, console, finish, print_line, table
 
 __all__ = [
     "conclude",
@@ -35,9 +36,9 @@ __all__ = [
     "print_choice",
     "print_facts",
     "print_fits",
+    "print_fitted",
     "print_lines",
     "print_paths",
-    "print_ranked",
     "print_router",
     "print_verdict",
 ]
@@ -48,23 +49,62 @@ def print_lines(lines: Sequence[str], *, answers: bool) -> None:
     condition, promise, *others = lines
     together = f"{condition}{GAP}{promise}"
     first, *more = [together] if len(together) <= console.width else [condition, promise]
-    print_words(first, "bold" if answers else "bold red")
+    print_line(first, "bold" if answers else "bold red")
     for line in (*more, *others):
-        print_words(line)
+        print_line(line)
 
 
 def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> None:
     """Print what was fitted in four lines, the test part, and the gravest warnings; ``most`` of None prints all."""
     print_lines(text.lines, answers=text.verdict.status != "abstains")
     if text.fits is not None:
-        print_words(text.fits, "yellow")
+        print_line(text.fits, "yellow")
     tested = (f"{text.verdict.title}.", *text.tested) if text.speaks_against else text.tested
     for line in tested:
-        print_words(line, "bold red" if text.speaks_against else None)
+        print_line(line, "bold red" if text.speaks_against else None)
     for place, line in enumerate(text.warnings[:most]):
-        print_words(f"Warning: {line}", "red" if place == 0 and text.verdict.colour == "red" else "yellow")
+        print_line(f"Warning: {line}", "red" if place == 0 and text.verdict.colour == "red" else "yellow")
     if most is not None and len(text.warnings) > most:
-        print_words(f"The report has {len(text.warnings) - most} more.")
+        print_line(f"The report has {len(text.warnings) - most} more.")
+
+
+def print_fitted(
+    artifact: CalibrationArtifact,
+    key: str,
+    file: RecordFile,
+    part: Sequence[Record],
+    audited: Audit | None,
+    alone: str,
+    sources: str,
+    doubtful: str | None = None,
+) -> VerdictText:
+    """Print what was fitted, with the warnings that the records give; returns what was printed.
+
+    Args:
+        artifact: The artifact.
+        key: Key of its scores.
+        file: All records.
+        part: Those of the fit.
+        audited: Its test on questions that were kept out.
+        alone: The command that calibrates on these alone.
+        sources: The record files, as a shell takes them.
+        doubtful: Labels to look at again.
+    """
+    text = verdict_text(
+        artifact,
+        audited,
+        alone,
+        sources,
+        unread=unread(key, unread_answers(file, key)),
+        dependent=dependence(part),
+        doubtful=doubtful,
+    )
+    if (ranks := artifact.estimator.params.get("ranks")) is not None and artifact.estimator.name in COMBINATIONS:
+        n = len(ranks["questions"]["ids"])
+        print_line(f"{artifact.estimator.name} ranks answers by {n} questions, which the fit leaves out.")
+    print_verdict(text)
+    print_paths(artifact, part)
+    return text
 
 
 def print_facts(facts: Iterable[tuple[str, str]], caveats: Sequence[str] = ()) -> None:
@@ -78,20 +118,13 @@ def print_facts(facts: Iterable[tuple[str, str]], caveats: Sequence[str] = ()) -
     if caveats:
         console.print("\n[bold]What this does not promise[/bold]")
     for caveat in caveats:
-        print_words(f"- {caveat}")
+        print_line(f"- {caveat}")
 
 
 def print_fits(artifact: CalibrationArtifact | CascadeArtifact) -> None:
     """Print what several fits on the same labels do to the promise, if there were several."""
     if (text := fits_line(artifact)) is not None:
-        print_words(text, "yellow")
-
-
-def print_ranked(spec: EstimatorSpec) -> None:
-    """Print how many questions a score ranks others by."""
-    if (ranks := spec.params.get("ranks")) is not None and spec.name in COMBINATIONS:
-        n = len(ranks["questions"]["ids"])
-        print_line(f"{spec.name} ranks answers by {n} questions, which the fit leaves out.")
+        print_line(text, "yellow")
 
 
 def print_advice(keys: Iterable[str]) -> None:
@@ -121,7 +154,7 @@ def conclude(written: Sequence[Path], text: VerdictText, otherwise: str) -> None
     """
     finish(written, *(text.steps[:2] if text.speaks_against else [otherwise]))
     if text.at_run_time is not None:
-        print_words(text.at_run_time)
+        print_line(text.at_run_time)
     if text.verdict.status == "refuted":
         raise typer.Exit(1)
 
@@ -144,8 +177,8 @@ def print_router(artifact: RouterArtifact) -> None:
     columns = ("group", "labels", "wrong, no gate", "answers if", "answered", "wrong among answered")
     console.print(table("Groups", columns, rows))
     for line in promises(artifact):
-        print_words(line)
-    print_words(together(artifact), "bold")
+        print_line(line)
+    print_line(together(artifact), "bold")
     nothing = [name for name, part in artifact.artifacts.items() if part.calibration.error and part.threshold is None]
     if nothing:
         print_line(f"Nothing is answered in: {', '.join(nothing)}. Label more questions of these groups.", "yellow")
@@ -184,7 +217,7 @@ def print_cascade(artifact: CascadeArtifact, path: Path, written: Sequence[Path]
     outcome = artifact.outcome
     print_lines(summary(artifact), answers=outcome.feasible)
     if (open_gate := warning(artifact)) is not None:
-        print_words(f"Warning: {open_gate}", "red")
+        print_line(f"Warning: {open_gate}", "red")
     rows = []
     for i, (stage, share) in enumerate(zip(artifact.stages, outcome.stages, strict=True), start=1):
         threshold = "never answers" if share.threshold is None else answer_if(stage).removeprefix("answer if ")

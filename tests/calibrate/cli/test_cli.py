@@ -555,7 +555,7 @@ def test_the_table_of_evaluate_fits_80_columns(labelled: RecordFile, monkeypatch
         grid = evaluate_grid(
             sources([labelled], apart=True), ["semantic_entropy"], rules=METHODS, alphas=[0.1], splits=30
         )
-        evaluate_command._print_table(grid, "Rules", names=True)
+        evaluate_command._print_table(grid, "Rules", names=True, figures=None)
         lines = re.sub(r"\x1b\[[0-9;]*m", "", out.getvalue()).splitlines()
         rows = [line for line in lines if line.strip().startswith(tuple(f"{rule} " for rule in METHODS))]
         assert len(rows) == len(METHODS), "no row is broken over two lines"

@@ -69,14 +69,13 @@ def poisoned(file: RecordFile) -> RecordFile:
 def test_page_says_everything_and_loads_nothing(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
-    evaluation = compare_rules(artifact, calibration, KEY, splits=5)
     written = write_report(
         tmp_path / "deep" / "report.html",
         artifact,
         labelled.records,
         estimator=KEY,
         test=test,
-        evaluation=evaluation,
+        splits=5,
         commands=["calibrate fit records.jsonl"],
     )
     names = ("risk-coverage", "scores", "alphas")
@@ -189,9 +188,6 @@ def test_the_same_artifact_gives_the_same_page(labelled: RecordFile, tmp_path: P
 def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, score=KEY, alpha=0.15, rule="acrc", part=calibration)
-    pooled = compare_rules(artifact, labelled.records, KEY, splits=2)
-    with pytest.raises(UsageError, match=r"of 240 questions, and there are 168 calibration records"):
-        write_report(tmp_path / "p.html", artifact, labelled.records, estimator=KEY, test=test, evaluation=pooled)
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY)
     unnamed = path.read_text(encoding="utf-8")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, test=test)
@@ -268,8 +264,7 @@ def test_a_refuted_page_is_red_and_sends_nobody_to_the_model(labelled: RecordFil
 
 def test_a_manager_sees_three_rules(labelled: RecordFile, tmp_path: Path) -> None:
     artifact = fit_artifact(labelled, score=KEY, alpha=0.3, rule="lec")
-    evaluation = compare_rules(artifact, labelled.records, KEY, splits=2)
-    (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, evaluation=evaluation)
+    (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator=KEY, splits=2)
     shown, hidden = path.read_text(encoding="utf-8").split("<summary>All rules</summary>")
     table = shown[shown.index("With another rule, or none") :]
     assert re.findall(r"<tr[^>]*><td>([^<]+)</td>", table) == ["lec (in use)", "certified", "none"]

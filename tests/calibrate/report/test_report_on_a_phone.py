@@ -27,9 +27,9 @@ pytestmark = [
 def test_figures_and_the_key_table_fit_a_phone(labelled: RecordFile, tmp_path: Path) -> None:
     calibration, test = split(labelled.records, test_fraction=0.3)
     artifact = fit_artifact(labelled, score="semantic_entropy", alpha=0.15, rule="acrc", part=calibration)
-    page_path = write_report(
-        tmp_path / "r.html", artifact, labelled.records, estimator="semantic_entropy", test=test, evaluation=None
-    )[0]
+    page_path = write_report(tmp_path / "r.html", artifact, labelled.records, estimator="semantic_entropy", test=test)[
+        0
+    ]
     with sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         for width in (390, 1200):
