@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import CALLS, ITEMS_OF_ANSWERS, Nouns, nouns_of
+from guardrail.items.spec import bounds_answers
 from guardrail.judges import distinct_answers
 from guardrail.notebook import percent
 from guardrail.outcome import CERTIFIED
@@ -83,13 +84,15 @@ class Card:
     """Distinct sampled answers with their share, most frequent first."""
 
 
-def headings(nouns: Nouns) -> tuple[str, str, str]:
-    """What the figures at the top of the report are."""
+def headings(artifact: CalibrationArtifact) -> tuple[str, str, str]:
+    """What the figures at the top of the report are; with the target where it bounds them."""
+    nouns = nouns_of(artifact)
+    target = f" (target {100 * artifact.alpha:g} %)" if bounds_answers(artifact.outcome.rule) else ""
     if nouns is ITEMS_OF_ANSWERS:
-        return ("answers that show something", "of these keep a wrong item", "have a wrong item")
+        return ("answers that show something", f"of these keep a wrong item{target}", "have a wrong item")
     return (
         "let through" if nouns is CALLS else "answered by the model",
-        f"wrong among those {nouns.many}",
+        f"wrong among those {nouns.many}{target}",
         "wrong without the gate",
     )
 
@@ -125,15 +128,16 @@ def rule_table(evaluation: Evaluation, artifact: CalibrationArtifact, *, all_rul
     )
     base = evaluation.base_error
     above = "100" if base > artifact.alpha else "0"
-    without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", "none: everything is answered")
+    nouns = nouns_of(artifact)
+    accepted, right = nouns.accepted, "right answers given"
+    if nouns is ITEMS_OF_ANSWERS:
+        right = "right items kept"
+    without = (NO_RULE, "100", f"{100 * base:.1f}", "100", "-", above, "0", f"none: everything is {accepted}")
     if all_rules:
         shown, listed = rows, [without, *map(_rule, rows)]
     else:
         shown = sorted((row for row in rows if row.rule in (own, CERTIFIED)), key=lambda row: row.rule != own)
         listed = [*map(_rule, shown), without]
-    accepted, right = nouns_of(artifact).accepted, "right answers given"
-    if nouns_of(artifact) is ITEMS_OF_ANSWERS:
-        right = "right items kept"
     return Table(
         heads=(
             *("rule", accepted, f"wrong among {accepted}", right),

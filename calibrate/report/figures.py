@@ -131,7 +131,7 @@ def score_histogram(
         axes.margins(x=0)
         axes.set(xlim=(edges[0], edges[-1]))
         if threshold is not None:
-            _cut(axes, colour, _line(threshold, edges, discrete=discrete))
+            _cut(axes, colour, _line(threshold, edges, discrete=discrete), nouns)
         shown = "" if unit == "probability" else f", {unit}"
         axes.set(xlabel=f"score{shown} (further right: less certain)", ylabel=nouns.counted)
         axes.tick_params(axis="x", pad=7)  # or the first may touch the lowest number of questions
@@ -156,16 +156,16 @@ def _line(threshold: float, edges: NDArray[np.float64], *, discrete: bool) -> fl
     return float(edges[min(int(np.searchsorted(edges, threshold, side="right")), edges.size - 1)])
 
 
-def _cut(axes: Any, colour: Palette, at: float) -> None:
+def _cut(axes: Any, colour: Palette, at: float, nouns: Nouns) -> None:
     """Draw a line at the threshold, with a label on either side above the panel, where no bar and no name stands."""
     axes.axvline(at, color=colour.ink, lw=1.6, ls=(0, (5, 2)))
     low, high = axes.get_xlim()
     common = {"xycoords": ("data", "axes fraction"), "textcoords": "offset points", "va": "bottom", "color": colour.ink}
     room = 0.01 * (high - low)
     if at - low > fitting(axes, 12, 22) * room:
-        axes.annotate("\u2190 answers", (at, 1), xytext=(-6, 3), ha="right", **common)
+        axes.annotate(f"\u2190 {nouns.accepted}", (at, 1), xytext=(-6, 3), ha="right", **common)
     if high - at > fitting(axes, 30, 35) * room:
-        axes.annotate("abstains \u2192", (at, 1), xytext=(6, 3), **common)
+        axes.annotate("held back \u2192", (at, 1), xytext=(6, 3), **common)
 
 
 def _ends(outcome: Feasible | Infeasible, test: Items) -> tuple[float, float] | None:
@@ -228,6 +228,7 @@ def across_alpha(
     *,
     alpha: float | None = None,
     base_error: float | None = None,
+    nouns: Nouns = ANSWERS,
     name: str = "alphas",
 ) -> Figure:
     """Figures of rules against alpha: a panel for each pool and field, a line for each rule.
@@ -239,9 +240,17 @@ def across_alpha(
         fields: Fields of the rows.
         alpha: The alpha in use: a vertical line.
         base_error: Share of wrong answers without a rule: a level line, "no rule".
+        nouns: What was scored.
         name: Prefix of the ids in the SVG; unique on a page.
     """
     jobs = [(pool, rows, field) for pool, rows in pools.items() for field in fields]
+    titles = {
+        "pooled": f"wrong among {nouns.accepted}, %",
+        "scer": f"wrong among {nouns.accepted}, %",
+        "acceptance": f"{nouns.counted} {nouns.accepted}, %",
+        "power": f"right {nouns.labelled} {nouns.accepted}, %",
+        "violation_rate": "splits above alpha, %",
+    }
 
     def draw(axes: Any, colour: Palette) -> None:
         for panel, (pool, rows, field) in zip(axes, jobs, strict=True):
@@ -260,7 +269,7 @@ def across_alpha(
             if alpha is not None:
                 panel.axvline(100 * alpha, color=colour.muted, lw=1, ls=(0, (1, 2)), zorder=1)
             panel.set(xlabel="target alpha, %", ylim=(0, None))
-            title = ": ".join(filter(None, (pool, _FIELDS[field])))
+            title = ": ".join(filter(None, (pool, titles[field])))
             panel.set_title(title, loc="left", color=colour.ink, fontsize=11)
             panel.set_xticks(targets)
         _legend(axes[0], colour)
@@ -271,13 +280,6 @@ def across_alpha(
 
 
 _ERRORS = ("pooled", "scer")
-_FIELDS = {
-    "pooled": "wrong among answered, %",
-    "scer": "wrong among answered, %",
-    "acceptance": "questions answered, %",
-    "power": "right answers given, %",
-    "violation_rate": "splits above alpha, %",
-}
 
 
 def _known(row: EvaluationRow, field: str) -> float | None:

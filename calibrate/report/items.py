@@ -64,7 +64,7 @@ def _section(artifact: CalibrationArtifact, part: Part) -> ItemSection:
     shown = [(record.question, tuple(_fields(record, kept))) for record in scored.records]
     return ItemSection(
         name=part.name,
-        lines=figures_lines(part.counts.items, artifact.outcome.rule),
+        lines=figures_lines(part.counts.items or artifact.items, artifact.outcome.rule),
         warnings=path_warnings(artifact, rows),
         paths=Table(PATHS, tuple(paths_table(rows)), texts=PATHS[:1]),
         answers=shown[:: max(1, len(shown) // MOST_EXAMPLES)][:MOST_EXAMPLES],

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from guardrail.artifact import CalibrationArtifact, CalibrationScores
-from guardrail.describe import caveats, confidence, figures_lines, guarantee, nouns_of, summary, unguardable, warning
+from guardrail.describe import caveats, confidence, guarantee, nouns_of, summary, unguardable, warning
 from guardrail.errors import UsageError, require
 from guardrail.files import atomic_write
 from guardrail.items.spec import ITEMS, ItemScores
@@ -150,7 +150,8 @@ def write_report(
     if splits:
         evaluation = compare_rules(artifact, split.fitted, estimator, splits=splits, progress=progress)
         rows = sweep(artifact, split.fitted, estimator, evaluation).rows
-        figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=evaluation.base_error)
+        base, nouns = evaluation.base_error, nouns_of(artifact)
+        figures["alphas"] = across_alpha({"": rows}, alpha=artifact.alpha, base_error=base, nouns=nouns)
     path.parent.mkdir(parents=True, exist_ok=True)
     written = [path]
     for name, figure in figures.items():
@@ -176,7 +177,7 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "good": artifact.outcome.n_accepted > 0,
         "guarantee": guarantee(artifact.outcome, 1 - confidence(artifact), nouns_of(artifact)),
         "nouns": nouns_of(artifact),
-        "lines": (*summary(artifact), *figures_lines(artifact.items, artifact.outcome.rule)),
+        "lines": summary(artifact),
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),
         "test": test,
@@ -204,7 +205,7 @@ def _tables(
     return {
         "items": None if artifact.items is None else item_sections(artifact, parts),
         "headline": headline(parts, nouns_of(artifact)),
-        "heads": headings(nouns_of(artifact)),
+        "heads": headings(artifact),
         "reading": [(part.name, *reading(artifact, part.records, estimator)) for part in reversed(parts)],
         "evaluation": evaluation,
         "rules": None if evaluation is None else rule_table(evaluation, artifact, all_rules=False),

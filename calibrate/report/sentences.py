@@ -726,8 +726,11 @@ def _delta(delta: float | None) -> str:
     return "" if delta is None else f", delta {delta:g}"
 
 
+_HIDDEN = ("diagnose", "support", "version")
+
+
 def _options(options: dict[str, object]) -> str:
-    shown = [f"{name} {value}" for name, value in options.items() if name not in ("diagnose", "support", "version")]
+    shown = [f"{name} {value}" for name, value in options.items() if name not in _HIDDEN and value != {}]
     return f" ({', '.join(shown)})" if shown else ""
 
 
