@@ -110,7 +110,7 @@ def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path,
     out = tmp_path / "a.json"
     run("fit", records_path, "--score", KEY, "--alpha", "0.2", "--rule", first_block, "--out", out)
     assert json.loads(out.read_text())["outcome"]["rule"] == first_block
-    assert first_block in run("evaluate", records_path, "-s", KEY, "-a", "0.2", "--splits", "2")
+    assert first_block in run("evaluate", records_path, "-s", KEY, "-a", "0.2", "--rule", first_block, "--splits", "2")
     guess = ("--accuracy", "0.7", "--auroc", "0.8")
     sizes = ("--rule", first_block, "--n", "50", "--repetitions", "2")
     assert first_block in run("plan", "--alpha", "0.2", *guess, *sizes)
