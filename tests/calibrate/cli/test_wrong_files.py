@@ -70,7 +70,7 @@ def test_one_answer_without_samples(tmp_path: Path) -> None:
 def test_errors_of_python_name_arguments_of_python() -> None:
     good = {"question": "prompt", "samples": ["gen1", "gen2"]}
     calls = (
-        ({**good, "samples": "answers"}, "there are gen1, gen2, gold, prompt, sure. Correct the argument."),
+        ({**good, "samples": "answers"}, "there are gen1, gen2, gold, prompt, sure."),
         ({**good, "samples": ["gen1", "gen3"]}, "Did you mean 'gen2'?"),
         ({**good, "samples": "gen1"}, 'samples=["COLUMN", "COLUMN"]'),
         ({**good, "references": "golden"}, "Did you mean 'gold'?"),
