@@ -382,7 +382,8 @@ class GuardedModel(Model):
         Args:
             result: A run's result, or its `RunState`.
         """
-        requests = [await self._request(item) for item in _state(result).get_interruptions()]
+        state = _state(result)
+        requests = [await self._request(state, item) for item in state.get_interruptions()]
         return [value for value in requests if value is not None]
 
     async def decide(self, result: Any, decisions: Mapping[str, Mapping[str, Any]]) -> RunState[Any]:
@@ -401,7 +402,7 @@ class GuardedModel(Model):
         """
         state = _state(result)
         waiting = {str(item.call_id): item for item in state.get_interruptions()}
-        requests = {call_id: await self._request(item) for call_id, item in waiting.items()}
+        requests = {call_id: await self._request(state, item) for call_id, item in waiting.items()}
         for call_id, order in (await self._reviews.decide(requests, decisions)).items():
             if order.decision in ("approve", "edit"):
                 state.approve(waiting[call_id])
@@ -415,7 +416,7 @@ class GuardedModel(Model):
         """Go on with a run after decisions, see `decide`."""
         return await Runner.run(agent, await self.decide(result, decisions), **run)
 
-    async def _request(self, item: ToolApprovalItem) -> dict[str, Any] | None:
+    async def _request(self, state: RunState[Any], item: ToolApprovalItem) -> dict[str, Any] | None:
         try:
             arguments = arguments_of(item.arguments)
         except ValueError:
@@ -423,6 +424,8 @@ class GuardedModel(Model):
         behavior = getattr(item.agent, "tool_use_behavior", None)
         stops = behavior.get("stop_at_tool_names", ()) if isinstance(behavior, dict) else ()
         ends = behavior == "run_llm_again" or (isinstance(behavior, dict) and item.tool_name not in stops)
+        # For the agent around a nested one, the text would be the result of a tool.
+        ends = ends and item.agent is state._current_agent
         return await self._reviews.review_request(str(item.call_id), str(item.tool_name), arguments, ends=ends)
 
     @property

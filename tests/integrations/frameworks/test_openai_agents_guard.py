@@ -688,6 +688,25 @@ async def test_where_no_text_can_end_the_turn_it_is_refused_before_the_decision_
     assert bank.paid == []
 
 
+@pytest.mark.parametrize("nested", [True, False])
+def test_the_user_is_answered_by_the_agent_that_talks_to_the_user(nested: bool) -> None:
+    """The text of an agent that is another agent's tool would be a result for that agent, which would rephrase it."""
+    bank = Bank(Scripted(UNSURE, UNSURE, ["Done"]), on_abstain="review")
+    inner = bank.agent()
+    inner.name = "bank"
+    if nested:
+        outer = agent(Scripted([("ask", {"input": "Pay"})], ["Paid."]), tools=[inner.as_tool("ask", "Ask.")])
+    else:
+        outer = agent(Scripted([("transfer_to_bank", {})]), handoffs=[inner])
+    result = run(outer, "Pay what I owe")
+    for state in (result, asyncio.run(RunState.from_string(outer, result.to_state().to_string()))):
+        (value,) = asyncio.run(bank.model.review_requests(state))
+        assert ("answer" in value["review_configs"][0]["allowed_decisions"]) is not nested
+    if not nested:
+        done = asyncio.run(bank.model.resume(outer, result, {value["call_id"]: TO_THE_USER}))
+        assert (done.final_output, bank.paid) == ("Please call us.", [])
+
+
 @pytest.mark.parametrize("forged", ["another conversation", "an unknown call", "an exempt tool"])
 async def test_a_text_for_the_user_is_given_out_in_its_conversation_only(forged: str) -> None:
     bank = await asyncio.to_thread(partial(Bank, Scripted(UNSURE, ["Done"]), on_abstain="review"))
