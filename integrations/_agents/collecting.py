@@ -7,8 +7,7 @@ cause, at the first such message. `calibrate learn` makes labels out of people's
 from __future__ import annotations
 
 import logging
-import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from uuid import uuid4
@@ -20,57 +19,16 @@ from guardrail.guard.assess import Assessment
 from guardrail.guard.record_lines import RecordLines
 from guardrail.prompting import conversation_text, turns_of
 from guardrail.sampling.effects import Steps, computation
-from guardrail.types import Bindings, Note, NoteKind, SamplingPlan, Unmeasured
+from guardrail.types import Note, NoteKind, SamplingPlan, Unmeasured
 from guardrail.verdict import Reason, Verdict
 
-from .artifact_set import ANY_TOOL, is_collecting
+from .artifact_set import is_collecting
 
-__all__ = ["RECORDS", "StepRecords", "ask_which_arguments_matter"]
+__all__ = ["RECORDS", "StepRecords"]
 
 log = logging.getLogger("guardrail")
 RECORDS = Path("agent.records.jsonl")
 """Where samples are recorded by default."""
-
-
-_WHICH_MATTER = (
-    "Which arguments matter? Calls are the same only if all arguments are equal, and these are free text (%s): samples "
-    "that differ in a note count as different calls. Choose the arguments that matter before you look at decisions, "
-    "and name them when decisions become labels: calibrate learn ... --tool TOOL --compare ARGUMENT,ARGUMENT"
-)
-
-
-_IDENTIFIER = re.compile(r"(?:^|[_-])(?:id|uuid|key|code|number|iban)$|[a-z]I[dD]$", re.ASCII)
-"""Names of arguments that are written in one way, though their schema says "string" only: id, order_id, orderId."""
-
-
-def ask_which_arguments_matter(
-    bindings: Bindings | None, tools: Mapping[str, CalibrationArtifact], exempt: Collection[str]
-) -> None:
-    """Log a question about the free-text arguments of the tools that collect, before people decide about calls."""
-    free = []
-    for tool in () if bindings is None else bindings.tools:
-        function = tool["function"]
-        name = function["name"]
-        gate = None if name in exempt else tools.get(name, tools.get(ANY_TOOL))
-        if gate is not None and is_collecting(gate) and not _compares_some(gate, name):
-            properties = function.get("parameters", {}).get("properties", {})
-            # Named values, a format, a pattern or an id leave one way to write the same thing; other texts have many.
-            texts = [
-                argument
-                for argument, schema in properties.items()
-                if schema.get("type") == "string"
-                and not schema.keys() & {"enum", "const", "format", "pattern"}
-                and not _IDENTIFIER.search(argument)
-            ]
-            free += [f"{name}: {', '.join(texts)}"] if texts else []
-    if free:
-        log.warning(_WHICH_MATTER, "; ".join(free))
-
-
-def _compares_some(gate: CalibrationArtifact, tool: str) -> bool:
-    """Whether somebody chose the arguments of a tool that are compared."""
-    chosen = None if gate.estimator.judge is None else gate.estimator.judge.params.get("arguments")
-    return chosen is not None and (not isinstance(chosen, Mapping) or not chosen.keys().isdisjoint((tool, "*")))
 
 
 class StepRecords:

@@ -44,7 +44,7 @@ from guardrail.verdict import Verdict
 
 from .._openai.lru import LRU
 from .artifact_set import ANY_TOOL, ArtifactSet, Given, Key, is_collecting, routes
-from .collecting import RECORDS, StepRecords, ask_which_arguments_matter
+from .collecting import RECORDS, StepRecords
 
 __all__ = ["REVIEW", "AgentGate", "AgentStep", "GateSettings", "Judgement", "ModelGate"]
 
@@ -297,8 +297,6 @@ class ModelGate:
         gates = agent.settings.gates_of(artifacts.artifacts) if made else agent.gates
         records = None
         if any(map(is_collecting, artifacts.artifacts)):
-            if not agent.records.exists():  # once: later processes go on with this file
-                ask_which_arguments_matter(artifacts.plan.bindings, artifacts.tools, artifacts.exempt)
             records = StepRecords(agent.records, artifacts.artifacts, artifacts.plan)
         return cls(agent, model, artifacts, route, gates, trust, records)
 

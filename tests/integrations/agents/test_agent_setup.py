@@ -111,8 +111,8 @@ def test_another_prompt_or_a_missing_tool_names_what_an_agent_can_change() -> No
         ask(guard, [transfer, close], saver=InMemorySaver())
 
 
-def test_the_arguments_to_compare_are_checked_and_merged_while_collecting(caplog: pytest.LogCaptureFixture) -> None:
-    """Samples that differ in what does not matter are one call on the page, and nobody is asked what matters."""
+def test_the_arguments_to_compare_are_checked_and_merged_while_collecting() -> None:
+    """Samples that differ in what does not matter are one call on the page."""
     notes = [calls(("transfer", {"to": to, "amount": 5})) for to in ("bob", "bob b.", "bobby")]
     model = AgentChat(steps={("pay bob", 0): notes})
 
@@ -123,11 +123,7 @@ def test_the_arguments_to_compare_are_checked_and_merged_while_collecting(caplog
         return [json.loads(answer["text"])[0]["arguments"]["to"] for answer in value["alternatives"]]
 
     assert sorted(shown()) == ["bob b.", "bobby"]
-    assert caplog.text.count("Which arguments matter?") == 1
-    shown()
-    assert caplog.text.count("Which arguments matter?") == 1, "a later process goes on with the same record file"
     assert shown(using={"judge": ToolCallJudge(arguments={"transfer": ["amount"]})}, records="merged.jsonl") == ["bob"]
-    assert caplog.text.count("Which arguments matter?") == 1
     with pytest.raises(
         UsageError, match=r"name 'amonut', which is not an argument of transfer. Did you mean 'amount'\?"
     ):

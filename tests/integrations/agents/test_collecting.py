@@ -128,26 +128,6 @@ def test_every_call_waits_for_a_person_and_its_samples_are_recorded() -> None:
         ask(agent(model, collecting(), system="Another."), "send", "3")
 
 
-def test_it_asks_which_arguments_matter_before_it_collects(caplog: pytest.LogCaptureFixture) -> None:
-    ask(agent(chat(send=[sending(40)]), collecting()), "send")
-    (asked,) = [record.getMessage() for record in caplog.records if "Which arguments matter?" in record.getMessage()]
-    assert "(transfer: to; close: account)" in asked, "amount is a number, and balance is exempt"
-    assert "--tool TOOL --compare ARGUMENT,ARGUMENT" in asked
-
-
-def test_an_id_is_not_taken_for_free_text(caplog: pytest.LogCaptureFixture) -> None:
-    @tool
-    def refund(order_id: str, accountId: str, code: str, note: str, valid: str) -> str:
-        """Refund an order."""
-        return "done"
-
-    model, gate = chat(send=[sending(40)]), GuardrailMiddleware(tools={"*": "collect"})
-    agents = create_agent(model, [refund, transfer], middleware=[gate], checkpointer=InMemorySaver())
-    ask(agents, "send")
-    (asked,) = [record.getMessage() for record in caplog.records if "Which arguments matter?" in record.getMessage()]
-    assert "(refund: note, valid; transfer: to)" in asked
-
-
 async def test_it_collects_on_an_event_loop_too() -> None:
     guarded_agent = agent(chat(send=[sending(40)]), collecting(records="own.jsonl"))
     result = await guarded_agent.ainvoke({"messages": "send"}, {"configurable": {"thread_id": "1"}})
