@@ -8,6 +8,7 @@ rounded to 10 decimals: equal partitions give equal scores with every linear-alg
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Sequence
 from itertools import chain
 from typing import Any
@@ -186,13 +187,13 @@ def kernel_language_entropy(evidence: Evidence) -> float | Missing:
     if isinstance(W, Missing):
         return W
     # One node for each distinct row: equal answers as separate nodes would be far apart at a short diffusion time.
-    places = [W.index(row) for row in W]
-    nodes = sorted(set(places), key=W.__getitem__)
+    counts = Counter(W)
+    nodes = {row: W.index(row) for row in sorted(counts)}
     import numpy as np  # as in `_spectrum`
 
-    values, vectors = _spectrum(tuple(tuple(W[a][b] for b in nodes) for a in nodes))
+    values, vectors = _spectrum(tuple(tuple(row[place] for place in nodes.values()) for row in nodes))
     K = (vectors * np.exp(-HEAT_TIME * values)) @ vectors.T
-    scale = np.sqrt([places.count(node) / len(W) for node in nodes] / np.diag(K))
+    scale = np.sqrt([counts[row] / len(W) for row in nodes] / np.diag(K))
     shares = np.linalg.eigvalsh(scale[:, None] * K * scale[None, :])
     return round(-math.fsum(share * math.log(share) for share in shares if share > 0), _DECIMALS)
 

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
-from ..judges import Similarity
+from ..judges import Judge, Similarity
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level
@@ -63,79 +62,57 @@ def measure_stream(
         plan: The plan the sets were drawn by.
         seen: Receives the evidence that formulas read.
     """
-    wants = [_Wants.of(member, estimator) for estimator in estimators for member in estimator.members or (estimator,)]
-    batch = _Batch(wants, plan, seen)
+    wanted = [(member, whole, _readings(member)) for whole in estimators for member in whole.members or (whole,)]
+    judging, begun = JudgingPass(), list[tuple[SampleSet, list[_Begun]]]()
     for drawn in drawns:
-        batch.add(drawn)
-        if batch.full:
-            yield from batch.scores(estimators)
-            batch = _Batch(wants, plan, seen)
-    yield from batch.scores(estimators)
+        problem, shared = unusable(drawn, plan), dict[Hashable, int]()
+        begun.append((drawn, [_begin(drawn, problem, plan, judging, shared, *each) for each in wanted]))
+        if len(begun) >= QUESTIONS or judging.waiting >= ITEMS:
+            yield from _scores(begun, estimators, judging, seen)
+            judging, begun = JudgingPass(), []
+    yield from _scores(begun, estimators, judging, seen)
 
 
-@dataclass(slots=True)
-class _Set:
-    """A sample set in a pass, with the number of each of its measurements there."""
-
-    drawn: SampleSet
-    answers: list[str]
-    tasks: dict[str, int] = field(default_factory=dict)
-
-    @classmethod
-    def of(cls, drawn: SampleSet) -> _Set:
-        return cls(drawn, [sample.comparable for sample in drawn.samples])
-
-    @property
-    def primary(self) -> str:
-        assert self.drawn.primary is not None  # `unusable`
-        return self.drawn.primary.comparable
-
+# -- What the evidence of an estimator comes from ----------------------------------------------------------------------
 
 _Fields: TypeAlias = dict[str, Any]
 """Fields of `Evidence` that a measurement gives."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Reading:
-    """A measurement that the evidence of an estimator needs.
-
-    Attributes:
-        rater: The judge, similarity or entailment model that is asked.
-        key: Equal for measurements that give equal results: estimators share them.
-        steps: The measurement of a set.
-    """
-
-    rater: Rater
-    key: str
-    steps: Callable[[_Set], Steps[Any, _Fields | Missing]]
+_Reading: TypeAlias = tuple[Rater, Hashable, Callable[[SampleSet], Steps[Any, _Fields | Missing]]]
+"""The judge, similarity or entailment model that is asked; what is equal for equal measurements by it, which estimators
+share; and the measurement of a set."""
 
 
 def _readings(estimator: Estimator) -> list[_Reading]:
     """The measurements that an estimator's needs name."""
     needs, readings = estimator.needs, list[_Reading]()
     if estimator.judge is not None:
-        rater = judge_rater(estimator.judge)
-        key = f"{rater.key}/{estimator.clustering}/{needs.primary}"
-        readings.append(_Reading(rater, key, partial(_clusters, estimator)))
+        shared = (estimator.clustering, needs.primary)
+        readings.append((judge_rater(estimator.judge), shared, partial(_clusters, estimator, estimator.judge)))
     if estimator.similarity is not None:
         rater = similarity_rater(estimator.similarity)
         if needs.similarity:
-            readings.append(_Reading(rater, f"{rater.key}/matrix", partial(_matrix, estimator.similarity)))
+            readings.append((rater, "matrix", partial(_matrix, estimator.similarity)))
         if needs.likeness:
-            readings.append(_Reading(rater, f"{rater.key}/likeness", partial(_likeness, estimator.similarity)))
+            readings.append((rater, "likeness", partial(_likeness, estimator.similarity)))
         if needs.relevance is not None:
-            steps = partial(_relevance, needs.relevance, estimator.similarity)
-            readings.append(_Reading(rater, f"{rater.key}/{needs.relevance}", steps))
+            readings.append((rater, needs.relevance, partial(_relevance, needs.relevance, estimator.similarity)))
     if estimator.entailment is not None:
-        rater = entailment_rater(estimator.entailment)
-        readings.append(_Reading(rater, rater.key, _contradictions))
+        readings.append((entailment_rater(estimator.entailment), "contradiction", _contradictions))
     return readings
 
 
-def _clusters(estimator: Estimator, own: _Set) -> Steps[bool, _Fields]:
-    assert estimator.judge is not None
-    answers = [*own.answers, own.primary] if estimator.needs.primary else own.answers
-    clusters = yield from clustering(answers, estimator.judge, estimator.clustering)
+def _answers(drawn: SampleSet) -> list[str]:
+    return [sample.comparable for sample in drawn.samples]
+
+
+def _primary(drawn: SampleSet) -> str:
+    assert drawn.primary is not None  # `unusable`
+    return drawn.primary.comparable
+
+
+def _clusters(estimator: Estimator, judge: Judge, drawn: SampleSet) -> Steps[bool, _Fields]:
+    answers = [*_answers(drawn), _primary(drawn)] if estimator.needs.primary else _answers(drawn)
+    clusters = yield from clustering(answers, judge, estimator.clustering)
     if clusters is None or not estimator.needs.primary:
         return {"clusters": clusters}
     *assignment, label = clusters.assignment
@@ -144,124 +121,96 @@ def _clusters(estimator: Estimator, own: _Set) -> Steps[bool, _Fields]:
     return {"clusters": samples, "primary_cluster": label if label in assignment else -1}
 
 
-def _matrix(similarity: Similarity, own: _Set) -> Steps[float, _Fields]:
-    rated = yield from graph(own.answers, similarity)
+def _matrix(similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields]:
+    rated = yield from graph(_answers(drawn), similarity)
     return None if rated is None else {"matrix": rated[0], "rows": rated[1]}
 
 
-def _likeness(similarity: Similarity, own: _Set) -> Steps[float, _Fields]:
-    return {"likeness": (yield from likeness(own.primary, own.answers, similarity))}
+def _likeness(similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields]:
+    return {"likeness": (yield from likeness(_primary(drawn), _answers(drawn), similarity))}
 
 
-def _relevance(level: Level, similarity: Similarity, own: _Set) -> Steps[float, _Fields | Missing]:
-    pieces = all_pieces(own.drawn, level)
+def _relevance(level: Level, similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields | Missing]:
+    pieces = all_pieces(drawn, level)
     if isinstance(pieces, Missing):
         return pieces
-    return {"pieces": pieces, "relevance": (yield from relevance_of(own.answers, pieces, similarity))}
+    return {"pieces": pieces, "relevance": (yield from relevance_of(_answers(drawn), pieces, similarity))}
 
 
-def _contradictions(own: _Set) -> Steps[float, _Fields]:
-    return {"contradiction": (yield from contradictions(sentences(own.primary), own.answers))}
+def _contradictions(drawn: SampleSet) -> Steps[float, _Fields]:
+    return {"contradiction": (yield from contradictions(sentences(_primary(drawn)), _answers(drawn)))}
 
 
-@dataclass(frozen=True, slots=True)
-class _Wants:
-    """An estimator and what its evidence comes from, prepared once.
+# -- One pass ----------------------------------------------------------------------------------------------------------
+
+
+class _Begun(NamedTuple):
+    """A measurement that waits for its judges.
 
     Attributes:
-        estimator: What to compute.
-        readings: The measurements that it needs.
-        first: Whether it comes first in `then`, and reads what the first stage draws.
-        samples: Number of samples that it reads, the first of the set; None for all.
+        estimator: What is computed.
+        drawn: What it reads: the set, or a part of it.
+        tasks: Numbers of its readings in the pass, or the reason why it cannot be measured.
     """
 
     estimator: Estimator
-    readings: Sequence[_Reading]
-    first: bool
-    samples: int | None
-
-    @classmethod
-    def of(cls, estimator: Estimator, whole: Estimator) -> _Wants:
-        """From an estimator, and the combination that it is a member of, or itself."""
-        first = whole.after_first is not None and estimator is whole.members[0]
-        return cls(estimator, _readings(estimator), first, whole.first if first else whole.samples)
-
-    def part_of(self, sample_set: _Set, plan: SamplingPlan) -> _Set:
-        """The part of a set, drawn by a plan, that the estimator reads."""
-        drawn = sample_set.drawn
-        if self.first:
-            return _Set.of(first_stage(drawn, self.samples or 0, plan))
-        if self.samples is None or len(drawn.samples) <= self.samples:
-            return sample_set
-        return _Set.of(drawn.model_copy(update={"samples": drawn.samples[: self.samples]}))
+    drawn: SampleSet
+    tasks: list[int] | Missing
 
 
-_Measured: TypeAlias = list[tuple[_Set, Missing | None]]
-"""For each estimator, the set it measures, and the reason if it cannot."""
+def _begin(
+    drawn: SampleSet,
+    problem: Missing | None,
+    plan: SamplingPlan,
+    judging: JudgingPass,
+    shared: dict[Hashable, int],
+    estimator: Estimator,
+    whole: Estimator,
+    readings: Sequence[_Reading],
+) -> _Begun:
+    """Begin to measure a set, with its problem if it has one, by an estimator, or by a member of a combination."""
+    n, first = plan.n, whole.after_first is not None and estimator is whole.members[0]
+    if first:  # what the first stage of `then` draws
+        n = whole.first
+        drawn = first_stage(drawn, n, plan)
+        problem = unusable(drawn, plan)
+    elif whole.samples is not None:
+        n = whole.samples
+        drawn = drawn.model_copy(update={"samples": drawn.samples[:n]}) if len(drawn.samples) > n else drawn
+    gap = problem or _gap(drawn, estimator, plan, n)
+    if gap is not None:
+        return _Begun(estimator, drawn, gap)
+    tasks = []
+    for rater, kind, steps in readings:
+        place = (rater.key, kind, n, first)
+        if place not in shared:
+            # Premise and hypothesis are whole sentences: without a question, equal pairs of any two are asked once.
+            shared[place] = judging.add(rater, "" if rater.directed else drawn.question, steps(drawn))
+        tasks.append(shared[place])
+    return _Begun(estimator, drawn, tasks)
 
 
-class _Batch:
-    """Sample sets that are judged together."""
-
-    def __init__(self, wants: Sequence[_Wants], plan: SamplingPlan, seen: list[Evidence] | None) -> None:
-        self._wants = wants
-        self._seen = seen
-        self._plan = plan
-        self._judging = JudgingPass()
-        self._sets: list[tuple[SampleSet, _Measured]] = []
-
-    @property
-    def full(self) -> bool:
-        return len(self._sets) >= QUESTIONS or self._judging.waiting >= ITEMS
-
-    def add(self, drawn: SampleSet) -> None:
-        """Begin the judgements of a set."""
-        whole = _Set.of(drawn)
-        measured: _Measured = []
-        problem = unusable(drawn, self._plan)
-        for want in self._wants:
-            sample_set = want.part_of(whole, self._plan)
-            fault = problem if sample_set is whole else unusable(sample_set.drawn, self._plan)
-            n = self._plan.n if want.samples is None else want.samples
-            gap = fault or _gap(sample_set, want.estimator, self._plan, n)
-            if gap is None:
-                self._begin(sample_set, want)
-            measured.append((sample_set, gap))
-        self._sets.append((drawn, measured))
-
-    def scores(self, estimators: Sequence[Estimator]) -> Iterator[list[Uncertainty]]:
-        """Judge, then apply the formulas."""
-        results = self._judging.run()
-        for drawn, measured in self._sets:
-            scores = []
-            for want, (sample_set, gap) in zip(self._wants, measured, strict=True):
-                evidence = gap or _evidence(sample_set, want, results)
-                if isinstance(evidence, Missing):
-                    scores.append(want.estimator.unmeasured(evidence.reason, evidence.detail))
-                else:
-                    if self._seen is not None:
-                        self._seen.append(evidence)
-                    scores.append(want.estimator.score(evidence))
-            yield combined(drawn, estimators, scores)
-
-    def _begin(self, sample_set: _Set, want: _Wants) -> None:
-        for reading in want.readings:
-            if reading.key not in sample_set.tasks:
-                # Premise and hypothesis are whole sentences: without a question, equal pairs of any two questions are
-                # asked once.
-                question = "" if reading.rater.directed else sample_set.drawn.question
-                sample_set.tasks[reading.key] = self._judging.add(reading.rater, question, reading.steps(sample_set))
-
-
-def _evidence(sample_set: _Set, want: _Wants, results: Sequence[_Fields | Missing]) -> Evidence | Missing:
-    """The input of the formula: the results of the pass, or the first reason why one is missing."""
-    fields: _Fields = {}
-    for reading in want.readings:
-        result = results[sample_set.tasks[reading.key]]
-        if isinstance(result, Missing):
-            return result
-        fields |= result
-    return Evidence(sample_set.drawn, **fields)
+def _scores(
+    begun: Sequence[tuple[SampleSet, Sequence[_Begun]]],
+    estimators: Sequence[Estimator],
+    judging: JudgingPass,
+    seen: list[Evidence] | None,
+) -> Iterator[list[Uncertainty]]:
+    """Judge, then apply the formulas."""
+    results = judging.run()
+    for drawn, measurements in begun:
+        scores = []
+        for estimator, part, tasks in measurements:
+            found: list[Any] = [tasks] if isinstance(tasks, Missing) else [results[task] for task in tasks]
+            missing = next((each for each in found if isinstance(each, Missing)), None)
+            if missing is not None:
+                scores.append(estimator.unmeasured(missing.reason, missing.detail))
+                continue
+            evidence = Evidence(part, **{name: value for fields in found for name, value in fields.items()})
+            if seen is not None:
+                seen.append(evidence)
+            scores.append(estimator.score(evidence))
+        yield combined(drawn, estimators, scores)
 
 
 def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
@@ -277,14 +226,14 @@ def unusable(drawn: SampleSet, plan: SamplingPlan | None) -> Missing | None:
     return part_of_an_answer(drawn, plan) if plan is not None and plan.cut_off == "abstain" else None
 
 
-def _gap(sample_set: _Set, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
+def _gap(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan, n: int) -> Missing | None:
     """The first need of the estimator, which reads n samples, that the set does not meet."""
-    needs, drawn = estimator.needs, sample_set.drawn
+    needs = estimator.needs
     if needs.samples:
         # One sample agrees with itself, which an estimator over samples alone would take for certainty.
         if len(drawn.samples) < max(n, estimator.fewest):
             return Missing(Unmeasured.SAMPLING_SHORTFALL, f"asked for {n} samples, received {len(drawn.samples)}")
-        if not all(sample_set.answers):
+        if not all(_answers(drawn)):
             return Missing(Unmeasured.EMPTY_ANSWER, "a sample is empty")
     # Fewer options than planned would share their probability among the rest and look more certain.
     if needs.options and (drawn.options is None or drawn.options.labels != plan.options):
