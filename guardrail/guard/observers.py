@@ -12,12 +12,11 @@ import hashlib
 import inspect
 import logging
 import math
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from langchain_core.messages import BaseMessage
 from langchain_core.runnables.config import run_in_executor
@@ -29,9 +28,6 @@ from ..sampling.effects import Effect, Steps
 from ..types import Note, NoteKind
 from ..verdict import Reason, Verdict
 
-if TYPE_CHECKING:
-    from ..monitor import Alarm  # slow to import, and a guard without a monitor does not need it
-
 __all__ = ["Observer", "Observers", "SafetySwitch", "chosen"]
 
 Observer = Callable[[Verdict, Sequence[BaseMessage]], Any]
@@ -41,13 +37,13 @@ log = logging.getLogger("guardrail")
 
 
 class SafetySwitch:
-    """The reaction of a guard to an alarm: accept nothing, or apply a stricter threshold. Thread-safe.
+    """Has a guard accept nothing, or apply a stricter threshold, from `hold` to `release`. Thread-safe.
 
     Pass it to a guard, ``Guardrail(..., on_verdict=[switch])``. `guardrail.review.Monitors.switch` makes one that
-    follows the monitors of a database.
+    follows the alarms of a database, too.
 
     Args:
-        threshold: After an alarm, accept at most this: the threshold of an artifact that was fitted beforehand, e.g. at
+        threshold: While it holds, accept at most this: the threshold of an artifact that was fitted beforehand, e.g. at
             half of alpha. Finite; a guard refuses a value that is not below the threshold of its artifact. None, also
             for an infeasible artifact, accepts nothing.
 
@@ -62,8 +58,7 @@ class SafetySwitch:
                 "beforehand, of an artifact fitted at a smaller alpha; leave it out to accept nothing."
             )
         self._threshold = threshold
-        self._lock = threading.Lock()
-        self._alarms: tuple[Alarm, ...] = ()
+        self._why: str | None = None
 
     def check(self, threshold: float | None) -> None:
         """Refuse an artifact for which an alarm would change nothing.
@@ -81,25 +76,17 @@ class SafetySwitch:
                 "alpha, or none: SafetySwitch()."
             )
 
-    @property
-    def alarms(self) -> tuple[Alarm, ...]:
-        """Alarms received and not reset, oldest first."""
-        return self._alarms
+    def hold(self, why: str) -> None:
+        """From now on accept nothing, or what is below the threshold; ``why`` stands in the verdicts."""
+        self._why = why
 
-    def alarm(self, alarm: Alarm) -> None:
-        """Receive an alarm; from now on the guard is stricter or accepts nothing."""
-        with self._lock:
-            self._alarms = (*self._alarms, alarm)
-
-    def reset(self) -> None:
-        """Clear the alarms, after a person has looked at them."""
-        with self._lock:
-            self._alarms = ()
+    def release(self) -> None:
+        """Let answers pass again."""
+        self._why = None
 
     def objection(self, uncertainty: float | None) -> str | None:
         """Why an answer that the gate accepts may not pass; None if it may. A gate without a score gives None."""
-        # A tuple that is replaced, never changed: a reader needs no lock.
-        return self._alarms[-1].detail if self._alarms and not self._stricter(uncertainty) else None
+        return None if self._stricter(uncertainty) else self._why
 
     def _stricter(self, uncertainty: float | None) -> bool:
         return self._threshold is not None and uncertainty is not None and uncertainty <= self._threshold

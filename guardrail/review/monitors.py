@@ -398,7 +398,7 @@ class SharedSwitch(SafetySwitch):
 
     Nothing is accepted while an alarm may be unknown: while the database cannot be read, or a monitor in ``names`` does
     not exist. One thread reads; others wait for it, at most ``every`` seconds (1 to 5), and then accept nothing.
-    `reset` clears the alarms given to this object; `Monitors.acknowledge` clears alarms in the database.
+    `Monitors.acknowledge` clears an alarm. `hold` and `release` are about this object alone.
     """
 
     def __init__(
@@ -412,24 +412,17 @@ class SharedSwitch(SafetySwitch):
         self._store, self._names, self._every = store, names, every
         self._wait = min(max(every, _SHORTEST_WAIT), _LONGEST_WAIT)
         self._reading = threading.Lock()
-        self._known: tuple[tuple[Alarm, ...], str] = ((), "")
+        self._known: tuple[Alarm | None, str] = (None, "")
         self._fresh_until = -math.inf
-
-    @property
-    def alarms(self) -> tuple[Alarm, ...]:
-        """Alarms given to this object, and alarms in the database that nobody has acknowledged."""
-        return (*self._alarms, *self._latest()[0])
 
     def objection(self, uncertainty: float | None) -> str | None:
         """Why an answer that the gate accepts may not pass; None if it may."""
-        stored, problem = self._latest()
-        alarms = (*self._alarms, *stored)
-        if not problem and (not alarms or self._stricter(uncertainty)):
-            return None
-        return " ".join(filter(None, (alarms[-1].detail if alarms else "", problem)))
+        alarm, problem = self._latest()
+        why = " ".join(filter(None, (self._why, alarm.detail if alarm else None, problem)))
+        return None if not why or (not problem and self._stricter(uncertainty)) else why
 
-    def _latest(self) -> tuple[tuple[Alarm, ...], str]:
-        """The known alarms, and why there may be others; read again if the last read is too old."""
+    def _latest(self) -> tuple[Alarm | None, str]:
+        """A known alarm, and why there may be others; read again if the last read is too old."""
         if time.monotonic() < self._fresh_until:
             return self._known
         if not self._reading.acquire(timeout=self._wait):
@@ -443,14 +436,14 @@ class SharedSwitch(SafetySwitch):
         finally:
             self._reading.release()
 
-    def _read(self) -> tuple[tuple[Alarm, ...], str]:
+    def _read(self) -> tuple[Alarm | None, str]:
         row = monitors.c
         alarmed = row.alarmed.is_not(None) & row.acknowledged.is_(None)
         followed = select(monitors).where(alarmed if self._names is None else row.name.in_(self._names))
         try:
             with self._store.database.read() as connection:
                 rows = connection.execute(followed.order_by(row.name)).all()
-            alarms = tuple(filter(None, (_state_of(row).alarm for row in rows if row.acknowledged is None)))
+            alarms = [state.alarm for row in rows if row.acknowledged is None and (state := _state_of(row)).alarm]
         except (SQLAlchemyError, StoreUnavailableError) as error:
             why = f"The monitors cannot be read, so there may be an alarm ({type(error).__name__})."
             return self._known[0], why
@@ -461,7 +454,7 @@ class SharedSwitch(SafetySwitch):
             f"The switch follows {missing}, but the review store has no such monitor, so nothing is watched. Start it "
             "(Monitors.risk or Monitors.drift), or correct Monitors.switch(names=...)."
         )
-        return alarms, problem if missing else ""
+        return alarms[-1] if alarms else None, problem if missing else ""
 
 
 def _fetch(connection: Connection, name: str, *, lock: bool = False) -> Any:

@@ -18,7 +18,6 @@ from guardrail.guard.cascade import Cascade
 from guardrail.guard.observers import SafetySwitch
 from guardrail.judges import Judge, make_judge
 from guardrail.judges.chat import ChatJudge
-from guardrail.monitor import Alarm
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured
 from guardrail.uncertainty import list_estimators, make_estimator, measure
@@ -134,7 +133,7 @@ def scored() -> Guardrail:
 
 def switched_off() -> SafetySwitch:
     switch = SafetySwitch()
-    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
+    switch.hold("Too many errors.")
     return switch
 
 

@@ -306,17 +306,16 @@ def test_an_unweighted_interval_is_centred_on_the_share() -> None:
     assert 0 <= interval[1] < 0.25 < interval[2] <= 1
 
 
-def test_a_switch_holds_back_after_an_alarm_until_reset() -> None:
-    alarm = Alarm(monitor="risk", at=3, wealth=20.0, delta=0.05, alpha=0.1)
+def test_a_switch_holds_back_until_it_is_released() -> None:
     switch, stricter = SafetySwitch(), SafetySwitch(threshold=0.3)
     for each in (switch, stricter):
         assert each.objection(0.1) is None
-        each.alarm(alarm)
-    assert switch.objection(0.0) == alarm.detail
+        each.hold("too many errors")
+    assert switch.objection(0.0) == "too many errors"
     assert stricter.objection(0.3) is None
     assert stricter.objection(0.31) is not None
     assert stricter.objection(None) is not None, "what was not measured is not certain enough"
-    switch.reset()
+    switch.release()
     assert switch.objection(0.1) is None
 
 

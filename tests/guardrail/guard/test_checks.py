@@ -46,7 +46,6 @@ from guardrail.bindings import bindings_for
 from guardrail.decision import ThresholdGate
 from guardrail.guard.observers import SafetySwitch
 from guardrail.judges import TextJudge
-from guardrail.monitor import Alarm
 from guardrail.prompting import turns_of
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Uncertainty
@@ -251,7 +250,7 @@ def test_an_answer_without_a_promise_is_given_out_and_not_accepted() -> None:
 
 def test_an_alarm_holds_an_answer_without_a_promise_back_too() -> None:
     switch = SafetySwitch()
-    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
+    switch.hold("Too many errors.")
     verdict = guarded(turns="mark", on_verdict=switch).assess(CONVERSATION)
     assert (verdict.passes, verdict.reason) == (False, Reason.SUSPENDED)
 

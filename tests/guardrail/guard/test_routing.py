@@ -20,7 +20,6 @@ from guardrail.artifact import CascadeArtifact, CascadeOutcome, StageShare
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.cascade import Cascade, CascadeVerdict
 from guardrail.guard.observers import SafetySwitch
-from guardrail.monitor import Alarm
 from guardrail.outcome import InfeasibleReason
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
@@ -132,7 +131,7 @@ def test_a_stage_that_is_held_back_is_not_passed_over() -> None:
         raise OSError("disk full")
 
     switch = SafetySwitch()
-    switch.alarm(Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1))
+    switch.hold("Too many errors.")
     for own in ({"on_verdict": switch}, {"on_verdict": unable}):
         cascade = system(stage_settings=[own, {}])
         for verdict in both_ways(cascade, EASY):

@@ -15,7 +15,6 @@ from pydantic import ValidationError
 from guardrail import Guardrail, Reason, UsageError, Verdict
 from guardrail.artifact import CalibrationScores
 from guardrail.guard.observers import Observers, SafetySwitch
-from guardrail.monitor import Alarm
 from guardrail.review import Monitors, ReviewStore
 from guardrail.testing import ScriptedChat, make_artifact
 
@@ -28,7 +27,7 @@ MODEL = ScriptedChat(
     }
 )
 ARTIFACT = make_artifact(MODEL, threshold=0.5)
-ALARM = Alarm(monitor="risk", at=7, wealth=20.0, delta=0.05, alpha=0.1)
+WHY = "Too many errors."
 
 
 def guarded(**kwargs: Any) -> Guardrail:
@@ -58,23 +57,23 @@ def test_without_an_alarm_a_switch_changes_nothing() -> None:
 
 def test_after_an_alarm_nothing_is_accepted_and_the_verdict_says_why() -> None:
     switch = SafetySwitch()
-    switch.alarm(ALARM)
+    switch.hold(WHY)
     guard = guarded(on_verdict=switch)
     for verdict in both_ways(guard, SURE):
         assert (verdict.accepted, verdict.reason) == (False, Reason.SUSPENDED)
-        assert f"because of an alarm. {ALARM.detail} Look into the alarm" in verdict.detail
+        assert f"because of an alarm. {WHY} Look into the alarm" in verdict.detail
         assert "candidate" not in verdict.to_metadata()
         assert "docs/monitoring.md" in verdict.explain()
     assert "Paris" not in str(guard.invoke(SURE).model_dump())
     assert guard.assess(UNSURE).reason is Reason.ABOVE_THRESHOLD
-    switch.reset()
+    switch.release()
     assert guard.invoke(SURE).content == "Paris"
 
 
 def test_a_stricter_threshold_lets_the_surest_pass() -> None:
     # unanimous samples have entropy 0, so even a threshold of 0 keeps them
     switch = SafetySwitch(threshold=0.0)
-    switch.alarm(ALARM)
+    switch.hold(WHY)
     assert guarded(on_verdict=switch).assess(SURE).accepted
     lenient = Guardrail(model=MODEL, artifact=make_artifact(MODEL, threshold=2.0), on_verdict=switch)
     assert lenient.assess(UNSURE).reason is Reason.SUSPENDED
@@ -90,7 +89,7 @@ def test_a_switch_that_would_hold_nothing_back_is_refused() -> None:
 
 def test_observers_see_every_final_verdict_with_its_messages() -> None:
     switch, observer = SafetySwitch(), Seen()
-    switch.alarm(ALARM)
+    switch.hold(WHY)
     guard = guarded(on_verdict=[observer, switch])
     guard.invoke(SURE)
     asyncio.run(guard.ainvoke(UNSURE))

@@ -22,7 +22,6 @@ from guardrail.items.item import ItemVerdict
 from guardrail.items.json_fields import json_spec
 from guardrail.items.release import release
 from guardrail.items.spec import ItemScores, ItemsSpec
-from guardrail.monitor import Alarm
 from guardrail.monitor.drift import Reference
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Bindings, Sample, SampleSet, ToolCall
@@ -356,7 +355,7 @@ def test_a_stricter_switch_looks_at_every_item_that_is_given_out() -> None:
     """The most certain item alone would pass, and the others with it."""
     for doubt, given in (({"total": 13}, False), ({"number": "A-1"}, True)):
         switch = SafetySwitch(threshold=0.1)
-        switch.alarm(Alarm(monitor="risk", at=1, wealth=20, delta=0.1, alpha=0.1))
+        switch.hold("more errors")
         verdict = guard_of(answers(doubt), on_verdict=switch, threshold=0.3).assess(Q)
         assert verdict.accepted == given
         assert verdict.uncertainty.value == 0.0
