@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -269,7 +270,7 @@ def _population(
     return Binormal(accuracy, auroc)
 
 
-def _target(rule: str, alpha: float, delta: float, population: _Population | None = None) -> Target:
+def _target(rule: str, alpha: float, delta: float, population: Binormal | Pilot | ItemPilot | None = None) -> Target:
     check_share("delta", delta)
     chosen = rule_named(rule) if population is None else rule_for(population.unit, rule)
     settings = {} if population is None else population.settings
@@ -413,27 +414,24 @@ def _rounded(n: int) -> int:
 # wrong ones N(gap, 1) with ``gap = sqrt(2) Phi^-1(AUROC)``. With AUROC above .5 the error rate grows with acceptance.
 
 
-class _Population:
+class _WholeAnswers(ABC):
     """A population of whole answers; `ItemPilot` is one of answers with items."""
 
     unit: ClassVar[Unit] = "answer"
+    settings: ClassVar[Mapping[str, Any]] = {}
+    """Settings that its rules need."""
 
-    @property
-    def settings(self) -> dict[str, Any]:
-        """Settings that its rules need."""
-        return {}
-
+    @abstractmethod
     def draw(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8]]:
         """Independent items: uncertainties and errors."""
-        raise NotImplementedError
 
     def rows(self, rng: np.random.Generator, n: int) -> tuple[NDArray[np.float64], NDArray[np.int8], NDArray[np.int64]]:
         """Uncertainty and error of each row, and the number of its question below n."""
         return *self.draw(rng, n), np.arange(n)
 
+    @abstractmethod
     def scer(self, threshold: float) -> float:
         """P(wrong | u <= threshold)."""
-        raise NotImplementedError
 
     def risk(self, rule: Rule, threshold: float) -> float:
         """What a rule bounds, at a threshold."""
@@ -441,7 +439,7 @@ class _Population:
 
 
 @dataclass(frozen=True, slots=True)
-class Binormal(_Population):
+class Binormal(_WholeAnswers):
     """A binormal population.
 
     Attributes:
@@ -520,7 +518,7 @@ class Binormal(_Population):
 
 
 @dataclass(frozen=True, slots=True)
-class Pilot(_Population):
+class Pilot(_WholeAnswers):
     """Labelled questions as a population: their scores, ties included, and errors by `error_probabilities`.
 
     Attributes:
@@ -578,7 +576,7 @@ class Pilot(_Population):
 
 
 @dataclass(frozen=True, slots=True)
-class ItemPilot(_Population):
+class ItemPilot:
     """Labelled answers with items as a population: new answers are drawn from them with all their items.
 
     Attributes:

@@ -443,7 +443,7 @@ def describe_auroc(artifact: CalibrationArtifact) -> str:
     """The AUROC with its interval."""
     interval = auroc_of(artifact)
     if interval is None:
-        return "only one class"
+        return "of whole answers only" if nouns_of(artifact) is ITEMS_OF_ANSWERS else "only one class"
     return f"{interval.value:.3f} ({percent(interval.confidence)} interval {interval.low:.3f} to {interval.high:.3f})"
 
 

@@ -31,7 +31,7 @@ from .capital import certified_groups
 from .certificate import certified, smallest
 from .count import crc_joint
 from .counts import Feasible, Infeasible, Ints, Result
-from .items import clean_answers, clean_shown, wrong_share, wrong_share_per_answer
+from .items import by_rows, clean_answers, clean_shown, wrong_share, wrong_share_per_answer
 from .plug_in import acrc, clopper_pearson, empirical, fixed_quantile, hoeffding, lec
 
 __all__ = ["PLANNED", "RULES", "Feasible", "Infeasible", "Result", "Rule", "certified", "certifies", "compared_rules"]
@@ -101,10 +101,10 @@ _RULES = (
     Rule("lec", lec, "none in finite samples"),
     Rule("crc_joint", crc_joint, "of all questions, on average", population="all"),
     Rule("certified_groups", certified_groups, "certificate, of groups", certifies=True, uses_delta=True),
-    Rule("wrong_share", wrong_share, "certificate, of items", population="items", **_OF_ITEMS),
+    Rule("wrong_share", by_rows(wrong_share), "certificate, of items", population="items", **_OF_ITEMS),
     Rule(
         "wrong_share_per_answer",
-        wrong_share_per_answer,
+        by_rows(wrong_share_per_answer),
         "certificate, of the items of an answer",
         population="items",
         risk=lambda K, W: float((W[K > 0] / K[K > 0]).mean()),
@@ -112,14 +112,14 @@ _RULES = (
     ),
     Rule(
         "clean_shown",
-        clean_shown,
+        by_rows(clean_shown),
         "certificate, of answers that show an item",
         risk=lambda K, W: float((W[K > 0] > 0).mean()),
         **_OF_ITEMS,
     ),
     Rule(
         "clean_answers",
-        clean_answers,
+        by_rows(clean_answers),
         "certificate, of all answers",
         population="all",
         risk=lambda K, W: float((W > 0).mean()),

@@ -17,7 +17,7 @@ answers that would do without a wrong item, where they are too few.
 from __future__ import annotations
 
 import math
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -36,7 +36,8 @@ from .counts import Counts, Feasible, Floats, Infeasible, Ints, Result, check_sh
 from .counts import counts as counted
 from .counts import items as checked
 
-__all__ = ["AnswerItems", "check_cap", "clean_answers", "clean_shown", "wrong_share", "wrong_share_per_answer"]
+__all__ = ["AnswerItems", "by_rows", "check_cap", "clean_answers", "clean_shown", "wrong_share"]
+__all__ += ["wrong_share_per_answer"]
 
 
 @dataclass(frozen=True)
@@ -96,9 +97,7 @@ class AnswerItems:
         return cls(names, np.repeat(np.arange(size.size), size), flat, errors, cap)
 
     @classmethod
-    def of_rows(
-        cls, u: ArrayLike, wrong: ArrayLike, group: Sequence[Hashable], cap: int | None, delta: float | None = None
-    ) -> AnswerItems:
+    def of_rows(cls, u: ArrayLike, wrong: ArrayLike, group: Sequence[Hashable], cap: int | None) -> AnswerItems:
         """From a row an item: its score, +inf where it was not measured, its label and the name of its answer.
 
         Raises:
@@ -110,8 +109,6 @@ class AnswerItems:
                 "without labels."
             )
         check_cap(cap)
-        if delta is not None:
-            check_share("delta", delta)
         scores, errors = checked(u, wrong)
         if len(group) != scores.size:
             raise UsageError(f"group must name the answer of each of the {scores.size} items, got {len(group)} names.")
@@ -196,81 +193,62 @@ def check_cap(cap: int) -> None:
         raise UsageError(f"cap must be a whole number of items, at least 1, got {cap!r}.")
 
 
-# -- The rules: u, wrong and group have a row an item; ``cap`` is the most items of an answer that can be kept ---------
+# -- The rules ---------------------------------------------------------------------------------------------------------
 
 
-def wrong_share(
-    u: ArrayLike,
-    wrong: ArrayLike,
-    alpha: float,
-    delta: float = 0.1,
-    *,
-    group: Sequence[Hashable],
-    cap: int | None = None,
-) -> Result:
+def by_rows(rule: Callable[[AnswerItems, float, float], Result]) -> Callable[..., Result]:
+    """A rule of `calibrate.rules.RULES` from one over answers: ``group`` names the answer of each row."""
+
+    def choose(
+        u: ArrayLike,
+        wrong: ArrayLike,
+        alpha: float,
+        delta: float = 0.1,
+        *,
+        group: Sequence[Hashable],
+        cap: int | None = None,
+    ) -> Result:
+        check_share("delta", delta)
+        return rule(AnswerItems.of_rows(u, wrong, group, cap), alpha, delta)
+
+    choose.__doc__ = rule.__doc__
+    return choose
+
+
+def wrong_share(some: AnswerItems, alpha: float, delta: float) -> Result:
     """Share of wrong items among all that are kept: `certified_groups`, an answer of at most ``cap`` items a group."""
-    some = AnswerItems.of_rows(u, wrong, group, cap)
-    found = certified_groups(u, wrong, alpha, delta, group=group, most=cap)
+    found = certified_groups(some.uncertainty, some.wrong, alpha, delta, group=some.group, most=some.cap)
     reach = float(np.isfinite(some.uncertainty).sum()) / (some.n * some.cap)
     return _in_answers(some, found, _needed_by_capital(alpha, delta, reach))
 
 
-def wrong_share_per_answer(
-    u: ArrayLike,
-    wrong: ArrayLike,
-    alpha: float,
-    delta: float = 0.1,
-    *,
-    group: Sequence[Hashable],
-    cap: int | None = None,
-) -> Result:
+def wrong_share_per_answer(some: AnswerItems, alpha: float, delta: float) -> Result:
     """Mean share of wrong items among those kept of an answer, over the answers of which something is kept."""
-    some = AnswerItems.of_rows(u, wrong, group, cap)
-    found = certified_groups(u, wrong, alpha, delta, group=group)
+    found = certified_groups(some.uncertainty, some.wrong, alpha, delta, group=some.group)
     return _in_answers(some, found, _needed_by_capital(alpha, delta, 1.0))
 
 
-def clean_shown(
-    u: ArrayLike,
-    wrong: ArrayLike,
-    alpha: float,
-    delta: float = 0.1,
-    *,
-    group: Sequence[Hashable],
-    cap: int | None = None,
-    share: float = SHARE,
-) -> Result:
+def clean_shown(some: AnswerItems, alpha: float, delta: float) -> Result:
     """Share of broken answers among those of which something is kept.
 
     `walk_of_tests` over the scores that occur: k answers are shown there and e of them broken. Given k, e is
-    Binomial(k, risk), so every test is exact, for any shape of the risk. ``share`` is where the walk begins, as in
-    `calibrate.rules.certified`.
+    Binomial(k, risk), so every test is exact, for any shape of the risk.
     """
-    some = AnswerItems.of_rows(u, wrong, group, cap, delta)
     k = np.searchsorted(np.sort(some.first_kept()), some.scores, side="right")
     e = np.searchsorted(np.sort(some.first_broken()), some.scores, side="right")
-    reached = walk_of_tests(some.n, k, e, alpha, delta, share)
+    reached = walk_of_tests(some.n, k, e, alpha, delta, SHARE)
     if isinstance(reached, Infeasible):
         return _in_answers(some, reached, int(fewest_accepted(0, alpha, delta)))
     return _at(some, float(some.scores[reached[0]]))
 
 
-def clean_answers(
-    u: ArrayLike,
-    wrong: ArrayLike,
-    alpha: float,
-    delta: float | None = 0.1,
-    *,
-    group: Sequence[Hashable],
-    cap: int | None = None,
-) -> Result:
+def clean_answers(some: AnswerItems, alpha: float, delta: float | None) -> Result:
     """Share of broken answers among all; one of which nothing is kept counts as clean.
 
     The largest score strictly below `count_threshold` of `AnswerItems.first_broken`: an answer that is broken stays
     broken at every larger threshold. On average over calibrations for delta None (conformal factuality, arXiv
     2402.10978). Never state this without the share of answers shown, and the share of those that are broken.
     """
-    some = AnswerItems.of_rows(u, wrong, group, cap, delta)
     limit = count_threshold(some.first_broken(), alpha, delta)
     if limit is None:
         return Infeasible(some.n, "too_few_items", None if delta is None else int(fewest_accepted(0, alpha, delta)))

@@ -14,18 +14,17 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from calibrate.rules import compared_rules
 from calibrate.rules.certificate import tail
 from calibrate.rules.counts import Feasible, Result
-from calibrate.rules.items import AnswerItems
+from calibrate.rules.items import AnswerItems, clean_answers, clean_shown, wrong_share, wrong_share_per_answer
 from guardrail.items.spec import kept, measured
-from tests.calibrate.items.cards import chosen
 
 pytestmark = pytest.mark.slow
 
 ALPHA, DELTA = 0.1, 0.1
 RUNS = 400
-RULES = compared_rules("item")
+BY_NAME = {rule.__name__: rule for rule in (wrong_share, wrong_share_per_answer, clean_shown, clean_answers)}
+RULES = tuple(BY_NAME)
 LIMIT = int(stats.binom.ppf(1 - 1e-4, RUNS, DELTA))
 """Failures that a rule with failure probability delta exceeds with probability 1e-4: 64 of 400."""
 
@@ -61,7 +60,7 @@ def test_on_average_exactly(alpha: float, too_many: int) -> None:
         cap, broken = 3, 0
         for j, left_out in enumerate(answers):
             others = packed(answers[:j] + answers[j + 1 :], cap)
-            tau = threshold(chosen(others, "clean_answers", alpha, None))
+            tau = threshold(clean_answers(others, alpha, None))
             if too_many:  # the control tolerates one broken answer more
                 s = np.sort(others.first_broken())
                 c = math.floor(alpha * (others.n + 1) + 1e-9)
@@ -104,7 +103,7 @@ def test_clean_answers_exactly(alpha: float, n: int) -> None:
     """alpha just below the risk .12 at 0 (any threshold is bad), and just below .26 at .5."""
     risk = {0.0: 0.12, 0.5: 0.26}
     bad = lambda tau: risk[tau] > alpha  # noqa: E731
-    assert 0 < exact_failure(n, lambda some: threshold(chosen(some, "clean_answers", alpha, DELTA)), bad) <= DELTA
+    assert 0 < exact_failure(n, lambda some: threshold(clean_answers(some, alpha, DELTA)), bad) <= DELTA
 
     def plug_in(some: AnswerItems) -> float | None:
         good = [t for t in some.scores.tolist() if (some.first_broken() <= t).mean() <= alpha]
@@ -118,7 +117,7 @@ def test_clean_shown_exactly(alpha: float) -> None:
     """Of shown answers .12/.88 = .136 are broken at 0 and .26/.88 = .295 at .5."""
     risk = {0.0: 0.12 / 0.88, 0.5: 0.26 / 0.88}
     bad = lambda tau: risk[tau] > alpha  # noqa: E731
-    assert 0 < exact_failure(22, lambda some: threshold(chosen(some, "clean_shown", alpha, DELTA)), bad) <= DELTA
+    assert 0 < exact_failure(22, lambda some: threshold(clean_shown(some, alpha, DELTA)), bad) <= DELTA
 
     def plug_in(some: AnswerItems) -> float | None:
         shown, broken = some.first_kept(), some.first_broken()
@@ -159,7 +158,7 @@ def test_wrong_share_holds_in_the_worst_case(population: Callable[..., list[Answ
     rng, failed, independent = np.random.default_rng(8), 0, 0
     for _ in range(RUNS):
         some = packed(population(rng, 150), CAP)
-        failed += threshold(chosen(some, "wrong_share", ALPHA, DELTA)) is not None
+        failed += threshold(wrong_share(some, ALPHA, DELTA)) is not None
         independent += items_as_independent(some)
     assert failed <= LIMIT
     assert independent > LIMIT
@@ -170,7 +169,7 @@ def test_rules_over_answers_hold_in_the_worst_case(rule: str) -> None:
     rng, failed, plugged = np.random.default_rng(9), 0, 0
     for _ in range(RUNS):
         some = packed(all_or_nothing(rng, 150), CAP)
-        failed += threshold(chosen(some, rule, ALPHA, DELTA)) is not None
+        failed += threshold(BY_NAME[rule](some, ALPHA, DELTA)) is not None
         shown, broken = some.first_kept(), some.first_broken()
         late = some.scores[some.scores >= 0.05]
         plugged += any((broken <= t).sum() <= ALPHA * (shown <= t).sum() for t in late)
@@ -200,7 +199,7 @@ def test_all_rules_hold_where_thresholds_exist() -> None:
     for _ in range(runs):
         some = packed(mixed(rng, 200), CAP)
         for rule in RULES:
-            tau = threshold(chosen(some, rule, alphas[rule], DELTA))
+            tau = threshold(BY_NAME[rule](some, alphas[rule], DELTA))
             if tau is None:
                 continue
             if tau not in risks:

@@ -10,8 +10,6 @@ from typing import Any
 
 from calibrate.data.questions import Question, fingerprint
 from calibrate.data.records import Record, RecordFile, RecordHeader, write_records
-from calibrate.rules import RULES, Result
-from calibrate.rules.items import AnswerItems
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import ModelIdentity
 from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan
@@ -73,9 +71,3 @@ def record_file(path: Path, records: Sequence[Record], *, schema: bool = True) -
     )
     write_records(path, header, records)
     return RecordFile(path, header, tuple(records))
-
-
-def chosen(items: AnswerItems, rule: str, alpha: float, delta: float | None = 0.1) -> Result:
-    """What a rule for items finds on these answers."""
-    rows = items.uncertainty, items.wrong
-    return RULES[rule].choose(*rows, alpha, delta, group=items.group, cap=items.cap)

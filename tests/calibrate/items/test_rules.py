@@ -17,11 +17,11 @@ from calibrate.rules import RULES, compared_rules
 from calibrate.rules.capital import certified_groups
 from calibrate.rules.certificate import start
 from calibrate.rules.counts import Feasible, Infeasible, Result
-from calibrate.rules.items import AnswerItems
+from calibrate.rules.items import AnswerItems, clean_answers, clean_shown, wrong_share, wrong_share_per_answer
 from guardrail.errors import UsageError
-from tests.calibrate.items.cards import chosen
 
 ITEM_RULES = compared_rules("item")
+BY_NAME = {rule.__name__: rule for rule in (wrong_share, wrong_share_per_answer, clean_shown, clean_answers)}
 
 FOUND = [path for folder in Path(__file__).parents if (path := folder / "shared" / "parts_reference.py").is_file()]
 
@@ -62,14 +62,14 @@ def test_broken_answers_that_clean_answers_tolerates(alpha: float, n: int, c: in
     """A threshold is found with c answers broken there, and none with c + 1."""
     for broken, feasible in ((c, c >= 0), (c + 1, False)):
         some = wholly(*[True] * max(0, broken), *[False] * (n - max(0, broken)))
-        found = chosen(some, "clean_answers", alpha)
+        found = clean_answers(some, alpha, 0.1)
         assert isinstance(found, Feasible) == feasible
 
 
 @pytest.mark.parametrize(("n", "feasible"), [(24, False), (25, True)])
 def test_answers_that_a_share_per_answer_needs(n: int, feasible: bool) -> None:
     """.9 * .1/.9 = .1 is the gain of a right answer: 1.1**-24 = .1015 and 1.1**-25 = .0923."""
-    assert isinstance(chosen(wholly(*[False] * n), "wrong_share_per_answer", 0.1), Feasible) == feasible
+    assert isinstance(wrong_share_per_answer(wholly(*[False] * n), 0.1, 0.1), Feasible) == feasible
 
 
 @pytest.mark.parametrize(("share", "needed"), [(1.0, 25), (0.5, 48), (0.25, 94)])
@@ -78,7 +78,7 @@ def test_answers_that_a_share_per_item_needs(share: float, needed: int) -> None:
     size = round(share * 4)
     for n in (needed - 1, needed):
         some = AnswerItems.of([[0.0] * size] * n, [[0] * size] * n, cap=4)
-        found = chosen(some, "wrong_share", 0.1)
+        found = wrong_share(some, 0.1, 0.1)
         assert isinstance(found, Feasible) == (n == needed)
         if isinstance(found, Infeasible):
             assert found.start == needed
@@ -125,13 +125,13 @@ def test_rules_are_those_of_the_reference(block: int) -> None:
         theirs = [([math.nan if x is None else x for x in a], b) for a, b in zip(u, w, strict=True)]
         grid = items.scores
         for level in (None, delta):
-            ours = chosen(items, "clean_answers", alpha, level)
+            ours = clean_answers(items, alpha, level)
             assert threshold(ours) == R.clean_answers(theirs, alpha, level, cap=cap).tau
             feasible += isinstance(ours, Feasible)
         shown = np.searchsorted(np.sort(items.first_kept()), grid, side="right")
         first = int(np.searchsorted(shown, start(n, alpha, delta)))
         weights = (np.arange(grid.size) == first).astype(float)
-        ours = chosen(items, "clean_shown", alpha, delta)
+        ours = clean_shown(items, alpha, delta)
         assert threshold(ours) == R.shown_clean(theirs, alpha, delta, grid, cap=cap, weights=weights).tau
         feasible += isinstance(ours, Feasible)
         read = in_their_order(theirs, hashed([str(name) for name in items.names]))
@@ -164,8 +164,8 @@ def test_what_could_not_be_measured_is_never_kept_and_undecided_is_wrong() -> No
 def test_answers_that_keep_nothing_stay_in_n() -> None:
     """22 answers are needed at .1/.1: with only 21 that are measured, and one that is not, there are 22."""
     u: list[list[float | None]] = [[0.5]] * 21
-    assert isinstance(chosen(AnswerItems.of(u, [[0]] * 21, cap=1), "clean_answers", 0.1), Infeasible)
-    found = chosen(AnswerItems.of([*u, [None]], [[0]] * 22, cap=1), "clean_answers", 0.1)
+    assert isinstance(clean_answers(AnswerItems.of(u, [[0]] * 21, cap=1), 0.1, 0.1), Infeasible)
+    found = clean_answers(AnswerItems.of([*u, [None]], [[0]] * 22, cap=1), 0.1, 0.1)
     assert (threshold(found), found.n) == (0.5, 22)
 
 
@@ -189,7 +189,7 @@ def test_items_that_nobody_decided_count_as_wrong_and_never_loosen_a_threshold()
     right = AnswerItems.of(u, [[0] * 5 for _ in u], cap=5)
     asked = AnswerItems.of(u, [[None if x > 0.6 else 0 for x in some] for some in u], cap=5)
     for rule in ITEM_RULES:
-        everything, below = (threshold(chosen(items, rule, 0.1)) for items in (right, asked))
+        everything, below = (threshold(BY_NAME[rule](items, 0.1, 0.1)) for items in (right, asked))
         assert everything == right.scores[-1]
         assert below is not None
         assert everything is not None
@@ -200,7 +200,7 @@ def test_items_that_nobody_decided_count_as_wrong_and_never_loosen_a_threshold()
 def test_counts_of_a_result_are_answers(rule: Any) -> None:
     u, w = random_answers(np.random.default_rng(7), 200, risk=0.02)
     items = AnswerItems.of(u, w, cap=7)
-    found = chosen(items, rule, 0.3)
+    found = BY_NAME[rule](items, 0.3, 0.1)
     assert isinstance(found, Feasible)
     K, W = items.counts(found.threshold)
     assert (found.n, found.k, found.e) == (200, (K > 0).sum(), (W > 0).sum())
@@ -209,10 +209,10 @@ def test_counts_of_a_result_are_answers(rule: Any) -> None:
 def test_reasons() -> None:
     bad = AnswerItems.of([[0.0, 0.1]] * 100, [[1, 1]] * 100, cap=2)
     for rule in ITEM_RULES:
-        found = chosen(bad, rule, 0.1)
+        found = BY_NAME[rule](bad, 0.1, 0.1)
         assert isinstance(found, Infeasible)
         assert found.reason == "risk_never_low_enough"
-        few = chosen(wholly(*[False] * 12), rule, 0.1)
+        few = BY_NAME[rule](wholly(*[False] * 12), 0.1, 0.1)
         assert isinstance(few, Infeasible)
         assert few.reason == "too_few_items"
 
@@ -238,7 +238,7 @@ def test_bad_answers_are_refused(change: dict[str, Any], message: str) -> None:
 @pytest.mark.parametrize(("name", "values"), [("alpha", (15, 0.1)), ("delta", (0.1, 0))])
 def test_bad_targets_are_refused(rule: Any, name: str, values: tuple[float, float]) -> None:
     with pytest.raises(UsageError, match=f"{name} must be in"):
-        chosen(wholly(False, False), rule, *values)
+        fit([0.0, 0.0], [0, 0], alpha=values[0], delta=values[1], rule=rule, groups=[0, 1], cap=1)
 
 
 def test_a_rule_of_the_other_unit_is_refused_with_the_names() -> None:

@@ -150,7 +150,7 @@ class Invoice(BaseModel):
     tags: list[str] = Field(default=[], max_length=3)
 
 
-def test_an_optional_field_that_is_left_out_is_a_item() -> None:
+def test_an_optional_field_that_is_left_out_is_an_item() -> None:
     spec = json_spec(schema=Invoice.model_json_schema())
     assert (spec.optional, spec.cap) == (("/due", "/tags"), 5)
     items = split_and_measure(
@@ -236,7 +236,7 @@ def test_a_judge_of_the_users_own() -> None:
 
 
 @pytest.mark.parametrize("sample", ["R?", "R!"])
-def test_a_item_without_a_verdict_is_unmeasured_and_the_others_are_not(sample: str) -> None:
+def test_an_item_without_a_verdict_is_unmeasured_and_the_others_are_not(sample: str) -> None:
     spec = json_spec(cap=9, judges={"/a": Prefix()})
     values = uncertainties(
         spec, {"a": "Rome", "b": 1}, {"a": sample, "b": 1}, {"a": "R", "b": 1}, judges={"/a": Prefix()}

@@ -279,7 +279,7 @@ def test_an_item_to_label_shows_no_support(store: ReviewStore, post: Callable[..
     assert [each.action for each in item.decision.items] == ["reject", "approve", "approve", "approve"]
 
 
-def test_nothing_hints_at_the_support_of_a_item_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
+def test_nothing_hints_at_the_support_of_an_item_that_is_audited(store: ReviewStore, post: Callable[..., Any]) -> None:
     guard_of(DOUBTFUL, on_verdict=audit_sample(store, rate=1.0)).invoke(Q)
     page, response = post({f"item:{i}": "approve" if i != 1 else "reject" for i in range(len(SURE))})
     assert "samples agree" not in page
