@@ -1,4 +1,4 @@
-"""Attacks on a guard and on `guardrail serve`: client settings, redraws, malformed replies, cancellations.
+"""Attacks on a guard and on `guardrail serve`: client settings, redraws, malformed replies, items, cancellations.
 
     python -m benchmarks.attack              # some minutes; prints the attempts, what came of them, and every finding
     python -m benchmarks.attack redraws --share 0.1
@@ -15,6 +15,7 @@ import copy
 import itertools
 import json
 import random
+import re
 import tempfile
 import warnings
 from collections import Counter
@@ -30,6 +31,8 @@ from langchain_core.messages import AIMessage, BaseMessage
 from langchain_core.outputs import ChatGeneration, ChatResult
 
 from guardrail import Guardrail
+from guardrail.items.json_fields import json_spec
+from guardrail.items.spec import ItemsSpec
 from guardrail.testing import make_artifact
 from integrations._gateway.config import Config
 from integrations.gateway import Gateway
@@ -62,13 +65,13 @@ class Attempts:
 
 @asynccontextmanager
 async def gateway(
-    endpoint: Endpoint, threshold: float, **alias: Any
+    endpoint: Endpoint, threshold: float, items: ItemsSpec | None = None, **alias: Any
 ) -> AsyncIterator[tuple[Gateway, httpx.AsyncClient]]:
     """A gateway in front of the endpoint, with a client."""
     model = OpenAICompatibleChat(model="m", base_url=endpoint.url, api_key="none")
     upstream = {"url": endpoint.url, "model": "m", "key": "none", "max_retries": 0}
     with tempfile.TemporaryDirectory() as folder:
-        path = make_artifact(model, threshold=threshold, n=N).save(Path(folder) / "artifact.json")
+        path = make_artifact(model, threshold=threshold, n=N, items=items).save(Path(folder) / "artifact.json")
         fields = {"upstream": upstream, "artifact": path, "probe": "off", **alias}
         served = Gateway(Config.checked({"version": 1, "models": {"m": fields}, "max_lag": 60}, "attack"))
         transport = httpx.ASGITransport(served)
@@ -303,6 +306,85 @@ async def replies(share: float, seed: int) -> Attempts:
     return attempts
 
 
+# -- items ------------------------------------------------------------------------------------------------------------
+
+FIELDS_OF_ITEMS = ("a", "b", "city", "x y")
+
+
+def secret() -> Iterator[str]:
+    """Words of the model, each of which occurs once; also as keys."""
+    return (f"Z{number}z" for number in itertools.count())
+
+
+def tree(words: Iterator[str], chance: random.Random, depth: int = 0) -> Any:
+    """A JSON value of words."""
+    kind = chance.random()
+    if depth > 2 or kind < 0.5:
+        return next(words)
+    if kind < 0.75:
+        keys = [chance.choice((*FIELDS_OF_ITEMS, next(words))) for _ in range(chance.randrange(1, 4))]
+        return {key: tree(words, chance, depth + 1) for key in keys}
+    return [tree(words, chance, depth + 1) for _ in range(chance.randrange(1, 4))]
+
+
+def varied(value: Any, words: Iterator[str], chance: random.Random, rate: float) -> Any:
+    """The value with some of its keys, entries and words changed or left out."""
+    if isinstance(value, dict):
+        pairs = [(key, inner) for key, inner in value.items() if chance.random() > 0.3 * rate]
+        return {
+            next(words) if chance.random() < 0.5 * rate else key: varied(inner, words, chance, rate)
+            for key, inner in pairs
+        }
+    if isinstance(value, list):
+        return [varied(inner, words, chance, rate) for inner in value if chance.random() > 0.3 * rate]
+    return next(words) if chance.random() < rate else value
+
+
+@dataclass
+class Scripted(Endpoint):
+    """An endpoint that gives one answer at temperature 0, and then others in turn."""
+
+    first: str = ""
+    others: list[str] = field(default_factory=list)
+
+    def _text(self, question: str, temperature: float, seed: int | None, index: int) -> str:
+        return self.others.pop() if temperature and self.others else self.first
+
+
+async def items(share: float, seed: int) -> Attempts:
+    """Have fields of answers held back: no word of theirs, nor of a sample, may stand anywhere in the reply."""
+    attempts, chance, words, endpoint = Attempts(), random.Random(seed), secret(), Scripted()
+    spec = json_spec(cap=6, optional=[f"/{name}" for name in FIELDS_OF_ITEMS])
+    with serving(endpoint):
+        async with gateway(endpoint, 0.3, spec) as (_, client):
+            for number in range(int(1500 * share)):
+                keys = chance.sample([*FIELDS_OF_ITEMS, next(words)], chance.randrange(1, 4))
+                answer = {key: tree(words, chance, 1) for key in keys}
+                rate = chance.choice((0.0, 0.1, 0.4))
+                endpoint.first = json.dumps(answer)
+                endpoint.others = [json.dumps(varied(answer, words, chance, rate)) for _ in range(N)]
+                path, headers = PATHS[number % 3], {"x-guardrail-items": "all"} if number % 5 == 0 else {}
+                reply = await client.post(f"/{path}", json=body_of(path, f"question {number}"), headers=headers)
+                given = set(SECRET.findall(_content(path, reply.json())))
+                leaked = set(SECRET.findall(f"{reply.text} {reply.headers}")) - given
+                found = f"leaked {sorted(leaked)}" if leaked else ""
+                found = "given and not of the answer" if given - set(SECRET.findall(endpoint.first)) else found
+                found = "the gateway failed" if reply.status_code >= 500 else found
+                attempts.add(f"{reply.status_code} {reply.headers.get('x-guardrail-reason')}", endpoint.first, found)
+    return attempts
+
+
+SECRET = re.compile(r"Z\d+z")
+
+
+def _content(path: str, reply: Any) -> str:
+    """The text of an answer."""
+    if path == "chat/completions":
+        return str(reply["choices"][0]["message"]["content"])
+    parts = reply["content"] if path == "messages" else [part for each in reply["output"] for part in each["content"]]
+    return "".join(part["text"] for part in parts)
+
+
 # -- cancellations ----------------------------------------------------------------------------------------------------
 
 
@@ -410,7 +492,7 @@ async def _left(served: Gateway, body: Mapping[str, Any], after: float) -> None:
 # -- the command ------------------------------------------------------------------------------------------------------
 
 ATTACKS: Mapping[str, Callable[[float, int], Any]] = {
-    "settings": settings, "redraws": redraws, "replies": replies, "cancellations": cancellations,
+    "settings": settings, "redraws": redraws, "replies": replies, "items": items, "cancellations": cancellations,
 }  # fmt: skip
 
 

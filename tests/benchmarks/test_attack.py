@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks.attack import ATTACKS, Attempts
 from guardrail.sampling import replies
+from integrations._gateway import protocol
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -23,3 +24,9 @@ def test_an_attack_finds_replies_that_are_taken_for_whole(monkeypatch: pytest.Mo
     monkeypatch.setattr(replies, "_end_fault", whole)
     attempts: Attempts = asyncio.run(ATTACKS["replies"](0.1, 1))
     assert any("accepted without whole answers" in each for each in attempts.findings)
+
+
+def test_an_attack_finds_words_that_were_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "_part", lambda item, shown: dict(item))
+    attempts: Attempts = asyncio.run(ATTACKS["items"](0.05, 1))
+    assert any("leaked" in each for each in attempts.findings)
