@@ -28,6 +28,7 @@ from ..sampling.callbacks import streaming_disabled
 from ..sampling.calls import in_sample
 from ..sampling.draws import NOTHING, Draw, Draws
 from ..sampling.effects import Steps, computation
+from ..sampling.native import is_native
 from ..sampling.replies import only_offered
 from ..sampling.sampler import Sampler, joined
 from ..types import Cost, Frozen, Note, NoteKind, Reason, Sample, SampleSet, Uncertainty, Unmeasured
@@ -227,7 +228,13 @@ class Assessor:
             if settled is not None:
                 cost = drawn.cost.model_copy(update={"saved": plan.n - n})
                 return drawn.model_copy(update={"cost": cost}), settled
-        (samples,) = yield from replace(sampler, primary=False).draw_steps([messages])
+        sampler = replace(sampler, primary=False)
+        if lost and is_native(sampler.model):
+            # Those that cannot be read were drawn, too: what is left of the plan follows, as in a set drawn at once.
+            left = replace(sampler, plan=plan.model_copy(update={"n": plan.n - n}), name="rest")
+            (samples,) = yield from left.draw_steps([messages])
+            return joined(drawn, samples), {}
+        (samples,) = yield from sampler.draw_steps([messages])
         return joined(drawn.model_copy(update={"samples": ()}), samples), {}  # those of the first stage are among them
 
     def observe_steps(

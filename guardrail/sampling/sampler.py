@@ -187,9 +187,10 @@ class Sampler:
         # A set without samples would have the likeliest option as its answer, against the plan.
         missing = max(missing, int(needs_primary and n > 0 and self.plan.options is not None))
         asking = replace(self, plan=self.plan.model_copy(update={"n": missing}), primary=needs_primary)
-        # Each part has another seed. Where nothing is remembered, a sampled primary answer has taken the first one.
-        forgotten = not self.primary and self.plan.primary == "sampled" and self.memory.draws.seconds <= 0
-        number = max(int(forgotten), *(counts[place] for place in places))
+        # Each part has another seed. The first one is taken by the samples that these continue under another name, or,
+        # where nothing is remembered, by a sampled primary answer.
+        taken = self.name != "primary" or (self.plan.primary == "sampled" and self.memory.draws.seconds <= 0)
+        number = max(int(taken and not self.primary), *(counts[place] for place in places))
         fresh = yield from asking._native_call(model, [prompts[place] for place in places], number)
         overtaken = False
         for place, part in zip(places, fresh, strict=True):

@@ -345,8 +345,7 @@ def first_stage(drawn: SampleSet, samples: int, plan: SamplingPlan) -> SampleSet
     """The set as it was after its first stage: the primary answer, so many samples, and only a problem of these.
 
     A sample that was lost is not in the set, so that the next one takes its place here. So it does at run time, unless
-    the transport lost it: the first stage then fails. That abstains more often, and not by what the samples say. The
-    first stage of a native sampler fails for an unreadable sample, too, which this does not repeat.
+    the transport lost it: the first stage then fails. That abstains more often, and not by what the samples say.
     """
     if drawn.primary is None or _before_the_samples(drawn, plan) or len(drawn.samples) < samples:
         return drawn.model_copy(update={"samples": drawn.samples[:samples]})

@@ -10,6 +10,7 @@ from typing import Any, ClassVar
 import pytest
 from langchain_core.messages import BaseMessage, HumanMessage
 from langchain_core.outputs import ChatResult
+from pydantic import Field
 
 from guardrail import Guardrail
 from guardrail.artifact import CalibrationArtifact
@@ -217,6 +218,58 @@ class Native(ScriptedChat):
         primary: bool = True,
     ) -> list[SampleSet]:
         return self.draw_samples(prompts, plan, seeds=seeds, primary=primary)
+
+
+class Faulty(Native):
+    """Gives the next texts of a list as samples, the first of which cannot be read."""
+
+    texts: list[str] = Field(default_factory=lambda: ["\ud83d", "a", "a", "b"])
+
+    def draw_samples(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        *,
+        seeds: Sequence[int | None],
+        primary: bool = True,
+    ) -> list[SampleSet]:
+        answer = Sample(text="a", finish_reason="stop") if primary else None
+        samples = tuple(Sample(text=self.texts.pop(0), finish_reason="stop") for _ in range(plan.n))
+        return [SampleSet(question="q", primary=answer, samples=samples, cost=Cost(calls=1))]
+
+
+@pytest.mark.parametrize("remember", [0, 300])
+@pytest.mark.parametrize("threshold", [0.44, 0.46])
+def test_an_unreadable_sample_of_a_native_sampler_counts_as_in_a_set_drawn_at_once(
+    threshold: float, remember: float
+) -> None:
+    """As above: the guard drew as many samples in two calls as calibration in one."""
+    artifact = counted_stages(Faulty(), threshold)
+    (drawn,) = Sampler(Faulty(), artifact.plan).draw([[HumanMessage("q")]])
+    offline = measure(drawn, from_spec(artifact.estimator), artifact.plan)
+    verdict = Guardrail(model=Faulty(), artifact=artifact, remember=remember).assess("q")
+    assert offline.value == verdict.uncertainty.value == pytest.approx(0.45)
+    assert (verdict.accepted, verdict.cost.calls) == (threshold == 0.46, 2)
+
+
+class Seeded(Native):
+    """Draws an unreadable sample first."""
+
+    def draw_samples(self, *args: Any, **settings: Any) -> list[SampleSet]:
+        (drawn,) = super().draw_samples(*args, **settings)
+        texts = (Sample(text="\ud83d"), *drawn.samples[1:]) if drawn.primary else drawn.samples
+        return [drawn.model_copy(update={"samples": texts})]
+
+
+@pytest.mark.parametrize("remember", [0, 300])
+def test_the_rest_of_such_a_set_has_another_seed(remember: float) -> None:
+    """With the same seed the samples would be drawn twice, and agree."""
+    model = Seeded()
+    artifact = counted_stages(model, 0.46)
+    seeded = artifact.model_copy(update={"plan": artifact.plan.model_copy(update={"seed": 7})})
+    verdict = Guardrail(model=model, artifact=seeded, remember=remember).assess("q")
+    assert verdict.candidate is not None
+    assert [text == verdict.candidate.text for text in verdict.samples] == [True, False]  # the first two that are left
 
 
 @pytest.mark.parametrize("remember", [0, 300])
