@@ -8,7 +8,7 @@ import json
 import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -28,7 +28,6 @@ from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
 from .forwarding import CutError, Mask, passed_name
 from .health import Health, news
-from .in_flight import InFlight
 from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, is_answer, prompt_of
 from .messages import MESSAGES
 from .metrics import Metrics
@@ -90,6 +89,43 @@ T = TypeVar("T")
 Result = GuardReply | ApiError
 
 
+class InFlight:
+    """Questions that run, by request: equal requests share one answer, which a client that leaves does not stop.
+
+    A client whose connection breaks, or that waited too long, sends the same request again by itself. It joins the work
+    that is still running. Afterwards the guard's memory of draws (`guardrail.sampling.draws`) gives it the same
+    verdict. The memory alone would let both requests make all calls, and keep one answer of each; and a request of a
+    native sampler that is cancelled with its client leaves nothing to continue.
+    """
+
+    def __init__(self) -> None:
+        self._current: dict[str, asyncio.Task[Result]] = {}
+        self.clients: dict[asyncio.Task[Result], int] = {}
+        """Number of clients that wait for each running task."""
+
+    def get(self, key: str, start: Callable[[], Coroutine[Any, Any, Result]]) -> asyncio.Task[Result]:
+        """A task for a request, running or new; only equal requests share a key. The caller is one of its clients."""
+        task = self._current.get(key)
+        if task is None or task.cancelling():
+            task = self._current[key] = asyncio.get_running_loop().create_task(start())
+            self.clients[task] = 0
+            task.add_done_callback(partial(self._ended, key))
+        self.clients[task] += 1
+        return task
+
+    def _ended(self, key: str, task: asyncio.Task[Result]) -> None:
+        del self.clients[task]
+        if self._current.get(key) is task:  # not what began after its cancellation
+            del self._current[key]
+
+    def leave(self, task: asyncio.Task[Result], *, cancel: bool) -> None:
+        """Count a client off that has its reply or is gone; with ``cancel``, stop a task that nobody waits for."""
+        if task in self.clients:
+            self.clients[task] -= 1
+            if cancel and not self.clients[task]:
+                task.cancel()
+
+
 class Gateway:
     """An OpenAI-compatible server in front of models, as an ASGI application; see `integrations.gateway`.
 
@@ -123,7 +159,7 @@ class Gateway:
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self._load(self.config)
-        self._repeats: InFlight[Result] = InFlight()
+        self._repeats = InFlight()
 
     def _load(self, config: Config) -> None:
         """Serve a configuration. Its guards are built here, so that every fault shows before anything changes."""
