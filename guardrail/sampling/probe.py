@@ -233,7 +233,10 @@ class ProbeReport(Frozen):
 
 def inconsistent(lacking: int, replies: int) -> str:
     """What is wrong with an endpoint of which some replies had no log-probabilities."""
-    return f"inconsistent: {lacking} of {replies} answers came without log-probabilities"
+    return (
+        f"inconsistent: {lacking} of {replies} answers came without log-probabilities; a router may have several "
+        "providers at this address"
+    )
 
 
 def wants_probe(plan: SamplingPlan) -> bool:
