@@ -127,8 +127,7 @@ def collect_records(
     """
     prompt = prompt or PromptWrapping()
     scoring = Scoring.of([scorer] if isinstance(scorer, Scorer) else scorer, prompt)
-    conversations = {**_conversations(questions, prompt), **(messages or {})}
-    drawing = Drawing(questions, model, plan, prompt, conversations, scoring)
+    drawing = Drawing(questions, model, plan, prompt, messages or {}, scoring)
     _check(drawing)
     if engine is not None and scoring.scorers:
         raise UsageError("an engine cannot ask scorers. Collect without, and ask them later: calibrate score --scorer.")
@@ -254,8 +253,7 @@ class Drawing:
 
     def asked(self, question: Question) -> Sequence[BaseMessage]:
         """The messages of a question."""
-        own = self.messages.get(question.id)
-        return own or self.prompt.messages(question.question, question.options, question.slots)
+        return self.messages.get(question.id) or question.messages_in(self.prompt)
 
     def record(self, question: Question, drawn: SampleSet) -> Record:
         """The record of a question and what was drawn for it."""
@@ -362,11 +360,6 @@ def _probed(model: BaseChatModel, plan: SamplingPlan) -> ProbeReport | None:
     return report
 
 
-def _conversations(questions: Sequence[Question], prompt: PromptWrapping) -> dict[str, list[BaseMessage]]:
-    """The messages of the questions that end a conversation."""
-    return {question.id: question.messages_in(prompt) for question in questions if question.messages}
-
-
 def _check(drawing: Drawing) -> None:
     """Refuse questions, settings and prompts that do not fit each other, before the model is called."""
     questions, plan, prompt = drawing.questions, drawing.plan, drawing.prompt
@@ -383,10 +376,9 @@ def _check(drawing: Drawing) -> None:
         raise UsageError(f"question {own!r} has its own tools, and all are asked with the plan's. Leave them out.")
     check_settings(drawing.model, plan)
     drawing.scoring.check(plan)
-    with_slots = questions if prompt.slots else ()
-    wrapped = (prompt.messages(question.question, question.options, question.slots) for question in with_slots)
-    for conversation in (*drawing.messages.values(), *wrapped):
-        prompt.check(conversation)
+    for question in questions:
+        if prompt.slots or question.messages or question.id in drawing.messages:
+            prompt.check(drawing.asked(question))
 
 
 def _refuse_identical(tally: _CollectTally, path: Path) -> None:
