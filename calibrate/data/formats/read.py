@@ -408,7 +408,8 @@ def _plan(
             f"confidence=NAME:COLUMN. There are the columns {', '.join(sorted(seen))}."
         )
     scored = next((r.drawn.options for r in records if r.drawn is not None and r.drawn.options is not None), None)
-    plan = SamplingPlan(
+    chosen = {} if settings.temperature is None else {"temperature": settings.temperature}
+    return SamplingPlan(
         n=n,
         top_p=settings.top_p,
         max_tokens=settings.max_tokens,
@@ -416,10 +417,9 @@ def _plan(
         logprobs=any(_has_logprobs(record) for record in records),
         bindings=_bindings(records),
         primary=primary,
+        options=None if scored is None else scored.labels,
+        **chosen,
     )
-    if settings.temperature is not None:
-        plan = SamplingPlan(**{**plan.model_dump(), "temperature": settings.temperature})
-    return plan if scored is None else SamplingPlan(**{**plan.model_dump(), "options": scored.labels})
 
 
 def _has_logprobs(record: Record) -> bool:
