@@ -254,9 +254,11 @@ def open_session(path: Path, queue: Sequence[Record] = ()) -> Iterator[LabelSess
     """Open a label file, creating or resuming it, under an exclusive lock; a torn last line is cut off.
 
     Raises:
-        UsageError: Another process is writing it.
+        UsageError: Another process is writing it, or its name says that it holds something else than JSON lines.
         RecordError: A line that is not a label of a session.
     """
+    if path.suffix.lower() != ".jsonl":
+        raise UsageError(f"{path}: a session saves JSON lines. Name a .jsonl file: --labels {path.stem}.jsonl.")
     with exclusive(path):
         create_private(path)
         with path.open("r+b") as stream:

@@ -121,6 +121,9 @@ def test_a_file_of_something_else_is_refused(tmp_path: Path) -> None:
     path.write_text("")
     with open_session(path), pytest.raises(UsageError, match="another process"), open_session(path):
         pass
+    # It would be read as a table once hundreds of labels were given.
+    with pytest.raises(UsageError, match=r"--labels l\.jsonl"), open_session(tmp_path / "l.csv"):
+        pass
 
 
 def test_labels_apply_only_to_the_answers_they_are_for(tmp_path: Path) -> None:
