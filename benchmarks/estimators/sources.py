@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.published import import_published
-from calibrate.correctness import label_records, make_rule, parse_number
+from calibrate.correctness import label_records, make_rule
 from calibrate.data.records import Record, RecordFile, read_records
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
+from guardrail.judges.numbers import parse_number
 from guardrail.types import Sample, SampleSet, SamplingPlan
 
 __all__ = ["FILES", "Baseline", "Source", "recorded", "sources"]

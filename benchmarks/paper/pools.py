@@ -17,11 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.paper.printed import POPULATIONS, Population
-from calibrate.correctness import make_rule, parse_number
+from calibrate.correctness import make_rule
 from calibrate.data.questions import Question
 from calibrate.evaluation.planning import Binormal
 from guardrail.errors import UsageError
 from guardrail.judges import normalise
+from guardrail.judges.numbers import parse_number
 
 __all__ = ["Pool", "pairs", "read_confidences", "read_options", "read_samples", "recorded_pools", "simulated_pools"]
 

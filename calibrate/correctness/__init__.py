@@ -10,7 +10,7 @@ from __future__ import annotations
 from .base import BatchRule, CorrectnessRule, Label
 from .chat_judge import ChatLabelJudge
 from .registry import available_rules, default_rule, label_file, label_records, labelled_by, make_rule
-from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls, parse_number
+from .rules import Contains, Exact, JsonValues, Numeric, Option, OwnRule, TokenF1, ToolCalls
 from .stated import Stated
 
 __all__ = [
@@ -33,5 +33,4 @@ __all__ = [
     "label_records",
     "labelled_by",
     "make_rule",
-    "parse_number",
 ]

@@ -38,13 +38,11 @@ __all__ = [
     "Contains",
     "Exact",
     "JsonValues",
-    "Number",
     "Numeric",
     "Option",
     "OwnRule",
     "TokenF1",
     "ToolCalls",
-    "parse_number",
 ]
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
-
 import pytest
 
 from calibrate.correctness import (
@@ -18,7 +16,6 @@ from calibrate.correctness import (
     default_rule,
     label_records,
     make_rule,
-    parse_number,
 )
 from calibrate.data.questions import Question
 from calibrate.data.records import Record
@@ -66,30 +63,6 @@ def test_token_f1_threshold_is_a_parameter() -> None:
     assert TokenF1(threshold=0.51).spec.params == {"threshold": 0.51}
     with pytest.raises(UsageError, match=r"1\.5"):
         TokenF1(threshold=1.5)
-
-
-@pytest.mark.parametrize(
-    ("text", "value"),
-    [
-        ("42", 42),
-        ("-3.5", -3.5),
-        ("\u22125", -5.0),
-        ("$1,234.50", 1234.5),
-        ("3/4", 0.75),
-        ("50 %", 0.5),
-        ("12 percent", Fraction(12, 100)),
-        ("1e3", 1000.0),
-        (".5", 0.5),
-        ("3 + 4 = 7.", 7.0),
-        ("seven", 7.0),
-        ("seven of nine", None),
-        ("v2", None),
-        ("1/0", None),
-    ],
-)
-def test_parse_number(text: str, value: float | Fraction | None) -> None:
-    result = parse_number(text)
-    assert (None if result is None else result.value) == value
 
 
 @pytest.mark.parametrize(
