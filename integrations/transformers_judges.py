@@ -23,11 +23,7 @@ from ._local.loading import Tensor, torch
 __all__ = ["EmbeddingJudge", "EmbeddingSimilarity", "NliEntailment", "NliJudge", "NliSimilarity"]
 
 VERSION = 7
-"""Version of all judges here. 2: a pair is unmeasured if unknown tokens hide how its texts differ. 3: the model is
-asked about every two texts that differ, and the guards compare marks unchanged. 4: the guards count paths with dots and
-short strings in quotes as marks. 5: they count units written to a number, versions, exceptions and letters before
-numbers. 7: the guards are those of `guardrail.judges.words.agree`. `EmbeddingSimilarity` is one version ahead: texts
-that are equal once normalised have similarity 1 again."""
+"""Version of all judges here; `EmbeddingSimilarity` is one ahead."""
 
 # No judge here merges on entailment in one direction, on the absence of contradiction alone, or without the question.
 # "In Paris, under Henri IV" entails "in Paris" but not the other way round; "he died in May" and "he was a painter" do

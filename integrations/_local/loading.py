@@ -257,8 +257,7 @@ def revision_of(local: LocalModel) -> str:
     if local.commit:
         return local.commit if dtype == "float32" else f"{local.commit} {dtype}"
     parts = file_parts(local.files) if local.files else _memory_parts(local.model, local.tokenizer)
-    # The same file rounded to another dtype gives other answers. float32, the default on a CPU, adds nothing, so that
-    # artifacts from before dtypes were part of the hash stay valid there. Tensors in memory are hashed with theirs.
+    # The same file rounded to another dtype gives other answers. Tensors in memory are hashed with theirs.
     if local.files and dtype != "float32":
         parts["dtype"] = dtype
     parts["chat template"] = sha256_hex(json.dumps(local.chat_template or local.tokenizer.chat_template))

@@ -98,12 +98,6 @@ def test_slots_of_a_question_file(tmp_path: Path) -> None:
         read_questions(bad)
 
 
-def test_the_fingerprint_of_questions_without_slots_stays() -> None:
-    # computed with the version before slots
-    questions_asked = Question(id="q", question="a?", references=("a",))
-    assert fingerprint([questions_asked]) == "026d5cfaa23b52576d842b46709d5e453b5debf757a3aeda2f2ae2ce1394989f"
-
-
 def test_a_second_turn_is_asked_with_what_was_said_before_and_its_kind_is_bound(tmp_path: Path) -> None:
     """A question file may carry conversations; a guard answers the kinds of turns that were calibrated."""
     before = [{"role": "user", "content": "Hello"}, {"role": "assistant", "content": "Hello!"}]

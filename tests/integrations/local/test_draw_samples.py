@@ -10,7 +10,6 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, System
 
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Sample, SamplingPlan
-from integrations import transformers_chat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_parity import forced_logprobs, generated
 
@@ -230,20 +229,3 @@ async def test_async_draws_the_same_without_blocking_the_event_loop() -> None:
     assert ticks - after_invoke > 20
     assert len(chunks) > 3
     assert list(map(texts, drawn)) == list(map(texts, chat.draw_samples(PROMPTS, plan, seeds=[1, 2, 3])))
-
-
-def test_without_torch_the_error_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    import importlib
-    import sys
-
-    from guardrail.errors import MissingDependencyError
-
-    assert transformers_chat.TransformersChat is not None
-    monkeypatch.setitem(sys.modules, "torch", None)
-    module = sys.modules["integrations._local.loading"]
-    before = dict(vars(module))
-    try:
-        with pytest.raises(MissingDependencyError, match=r"acrc-guardrail\[local\]"):
-            importlib.reload(module)
-    finally:
-        vars(module).update(before)
