@@ -260,7 +260,8 @@ def _row(line: bytes) -> Any:
     decoder, refusal = _decoder()
     try:
         row = decoder.decode(line)
-        refuse_other_lengths(row)
+        if row.item_labels is not None:
+            refuse_other_lengths(row)
     except (refusal, ValueError):  # among them: not UTF-8
         return Record.from_stored(line)
     # `Uncertainty` demands a finite value or a reason, which types alone cannot say.

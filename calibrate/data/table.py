@@ -419,8 +419,8 @@ def _answered(row: Any) -> str:
 
 def _row(row: Any) -> str:
     """The canonical JSON of the question; with text and references alone it is spelled here, several times as fast."""
-    further = (row.options, row.slots, row.tools, row.messages)
-    if row.rejected or any(each is not None for each in further):
+    bare = row.options is row.slots is row.tools is row.messages is None
+    if row.rejected or not bare:
         question = Question(**{name: getattr(row, name) for name in Question.model_fields})
         return canonical_json(question.model_dump())
     group = "null" if row.group is None else encode_basestring(row.group)
