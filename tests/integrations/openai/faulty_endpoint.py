@@ -15,6 +15,7 @@ import random
 import re
 import struct
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -366,3 +367,11 @@ def serving(endpoint: Endpoint) -> Iterator[Endpoint]:
     finally:
         loop.call_soon_threadsafe(stop.set)
         thread.join(10)
+
+
+def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
+    """Wait for the server's side of an event; whether it came."""
+    end = time.monotonic() + seconds
+    while not condition() and time.monotonic() < end:
+        time.sleep(0.01)
+    return condition()

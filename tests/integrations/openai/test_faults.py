@@ -12,7 +12,7 @@ import pytest
 from guardrail import AbstainedError, Guardrail, SamplingPlan, Unmeasured, Verdict
 from guardrail.testing import make_artifact
 from integrations.openai_chat import OpenAICompatibleChat
-from tests.integrations.openai.faulty_endpoint import Endpoint
+from tests.integrations.openai.faulty_endpoint import Endpoint, eventually
 
 DEADLINE = 1.0
 """For servers that hang, and for nothing else: a busy machine may lose a second before it sends a request."""
@@ -187,13 +187,6 @@ def test_many_guarded_calls_at_once(endpoint: Endpoint, pairs: int) -> None:
     calls = [message.response_metadata["guardrail"]["cost"]["calls"] for message in messages]
     assert sum(calls) == endpoint.requests == pairs * 4 + 5
     assert eventually(lambda: endpoint.open == 0)
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 5.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 def test_cancellation_frees_everything(endpoint: Endpoint) -> None:

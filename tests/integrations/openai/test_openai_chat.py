@@ -30,7 +30,7 @@ from guardrail.testing import ScriptedChat, make_artifact
 from integrations._openai.endpoint import _retry_after
 from integrations._openai.replies import chunks_of, message_of, option_scores
 from integrations.openai_chat import OpenAICompatibleChat, Pin
-from tests.integrations.openai.faulty_endpoint import Endpoint
+from tests.integrations.openai.faulty_endpoint import Endpoint, eventually
 
 KEY = "sk-very-secret-0123456789"
 QUESTION = [HumanMessage("unsure?")]
@@ -145,15 +145,7 @@ def test_async_draws_the_same_in_two_event_loops_and_leaves_no_socket(endpoint: 
     for _ in range(2):
         drawn = asyncio.run(Sampler(model, PLAN).adraw([QUESTION]))[0]
         assert (drawn.primary, drawn.samples) == (expected.primary, expected.samples)
-        wait_for(lambda: endpoint.open == before)  # the loop is closed, and its connections with it
-
-
-def wait_for(condition: Any, seconds: float = 5.0) -> None:
-    """Wait for the server's side of an event; fails when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.01)
+        assert eventually(lambda: endpoint.open == before)  # the loop is closed, and its connections with it
 
 
 def test_several_prompts_at_once_keep_their_own_answers(endpoint: Endpoint) -> None:
@@ -169,14 +161,6 @@ def test_log_probabilities_and_end_tokens(endpoint: Endpoint) -> None:
     primary = draw(chat(endpoint), [[HumanMessage("sure?")]], plan)[0].primary
     assert primary is not None
     assert (primary.tokens, primary.logprobs, primary.token_bytes) == (("Paris",), (-1.5,), None)
-
-
-@pytest.mark.parametrize("mode", ["nan", "-inf", "no_logprobs"])
-def test_log_probabilities_that_are_none_are_unmeasured(endpoint: Endpoint, mode: str) -> None:
-    endpoint.mode = mode
-    (drawn,) = draw(chat(endpoint), [QUESTION], SamplingPlan(n=2, logprobs=True))
-    assert drawn.problem is None
-    assert all(sample.logprobs is None for sample in (drawn.primary, *drawn.samples) if sample is not None)
 
 
 def test_collecting_where_there_are_no_log_probabilities_names_the_way_out(endpoint: Endpoint, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -28,7 +28,7 @@ from guardrail.sampling.sampler import Sampler, draw
 from guardrail.testing import make_artifact
 from guardrail.types import SampleSet
 from integrations.openai_chat import DeadlineError, EndpointError, OpenAICompatibleChat
-from tests.integrations.openai.faulty_endpoint import LINE_ENDS, TRICKLES, Endpoint, serving
+from tests.integrations.openai.faulty_endpoint import LINE_ENDS, TRICKLES, Endpoint, eventually, serving
 
 KEY, TOKEN = "sk-very-secret-0123456789", "header-secret-9876"
 QUESTION = [HumanMessage("unsure?")]
@@ -36,13 +36,6 @@ QUESTION = [HumanMessage("unsure?")]
 
 def chat(endpoint: Endpoint, **settings: Any) -> OpenAICompatibleChat:
     return OpenAICompatibleChat(**{"model": "m", "base_url": endpoint.url, "api_key": KEY, "timeout": 20, **settings})
-
-
-def eventually(condition: Callable[[], bool], seconds: float = 10.0) -> bool:
-    end = time.monotonic() + seconds
-    while not condition() and time.monotonic() < end:
-        time.sleep(0.01)
-    return condition()
 
 
 # -- ways to call
