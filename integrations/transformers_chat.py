@@ -325,7 +325,7 @@ class TransformersChat(NativeChat):
         run_manager: AsyncCallbackManagerForLLMRun | None = None,
         **kwargs: Any,
     ) -> AsyncIterator[ChatGenerationChunk]:
-        chunks = self._stream(messages, stop, **kwargs)
+        chunks = await self._in_thread(self._stream, messages, stop, **kwargs)
         while (chunk := await self._in_thread(next, chunks, None)) is not None:
             yield chunk
 

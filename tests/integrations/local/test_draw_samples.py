@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from typing import Any
 
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, SystemMessage, ToolMessage
+from langchain_core.outputs import ChatResult
 
 from guardrail.errors import PromptTooLongError, UsageError
 from guardrail.types import Sample, SamplingPlan
+from integrations.transformers_chat import TransformersChat
 from tests.integrations.conftest import byte_tokenizer, tiny_chat, tiny_model
 from tests.integrations.local.test_parity import forced_logprobs, generated
 
@@ -229,3 +232,19 @@ async def test_async_draws_the_same_without_blocking_the_event_loop() -> None:
     assert ticks - after_invoke > 20
     assert len(chunks) > 3
     assert list(map(texts, drawn)) == list(map(texts, chat.draw_samples(PROMPTS, plan, seeds=[1, 2, 3])))
+
+
+async def test_a_stream_in_one_piece_is_drawn_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With tools the whole answer comes at once; the event loop would stand still as long as it takes."""
+    drawn_in: list[threading.Thread] = []
+    generate = TransformersChat._generate
+
+    def noted(*args: Any, **settings: Any) -> ChatResult:
+        drawn_in.append(threading.current_thread())
+        return generate(*args, **settings)
+
+    monkeypatch.setattr(TransformersChat, "_generate", noted)
+    add = {"name": "add", "description": "Add.", "parameters": {"type": "object", "properties": {}}}
+    assert [chunk async for chunk in tiny_chat().astream("hello", max_tokens=5, tools=[add])]
+    assert drawn_in
+    assert threading.main_thread() not in drawn_in
