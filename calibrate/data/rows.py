@@ -102,20 +102,16 @@ def open_rows(path: Path, kind: str | None = None, rows: str | None = None) -> R
     kind = kind or _ENDINGS.get(path.suffix.lower().removeprefix("."))
     if kind == "json":
         return RowSource(_json_rows(path, rows))
-    opened = _one_a_line(path, kind)
-    return opened if rows is None else replace(opened, rows=_chosen(opened.rows, rows))
-
-
-def _one_a_line(path: Path, kind: str | None) -> RowSource:
-    if kind == "jsonl":
-        return RowSource(_jsonl(path))
     if kind == "csv":
-        return _table(path)
-    if kind == "parquet":
-        return RowSource(parquet_rows(path))
-    raise UsageError(
-        f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format {'|'.join(KINDS)}."
-    )
+        opened = _table(path)
+    elif kind in KINDS:
+        opened = RowSource(_jsonl(path) if kind == "jsonl" else parquet_rows(path))
+    else:
+        raise UsageError(
+            f"{path} is not a .jsonl, .json, .csv, .tsv, .xlsx or .parquet file. Name its kind: --format "
+            f"{'|'.join(KINDS)}."
+        )
+    return opened if rows is None else replace(opened, rows=_chosen(opened.rows, rows))
 
 
 def _chosen(rows: Iterator[Found], where: str) -> Iterator[Found]:
@@ -161,40 +157,25 @@ def json_document(path: Path, hint: str) -> Any:
         raise RecordError(f"{path}:{error.lineno}: not JSON: {error.msg} at column {error.colno}. {hint}") from error
 
 
-def jsonl_row(where: str, raw: bytes) -> RawRow | None:
-    """The row in one line of a JSONL file, or None for an empty line.
-
-    Raises:
-        RecordError: The line is not a JSON object.
-    """
-    try:
-        text = raw.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.") from error
-    if not text.strip():
-        return None
-    try:
-        values = json.loads(text)
-    except json.JSONDecodeError as error:
-        raise RecordError(
-            f"{where}: not JSON: {error.msg} at column {error.colno}, near {short(text.strip())}. "
-            "Each line must be one complete JSON object."
-        ) from error
-    if not isinstance(values, dict):
-        raise RecordError(f"{where}: got {short(values)}; each line must be one JSON object, {{...}}")
-    return RawRow(where, values)
-
-
 def _jsonl(path: Path) -> Iterator[Found]:
+    """The rows of the lines of a file; an empty line has none."""
     with path.open("rb") as lines:
         for number, raw in enumerate(lines, start=1):
+            where = f"{path}:{number}"
             try:
-                row = jsonl_row(f"{path}:{number}", raw)
-            except RecordError as error:
-                yield error
+                text = raw.decode("utf-8-sig").strip()
+                values = json.loads(text) if text else None
+            except UnicodeDecodeError as error:
+                yield RecordError(f"{where}: not UTF-8 ({error.reason} at byte {error.start}). Save it as UTF-8.")
                 continue
-            if row is not None:
-                yield row
+            except json.JSONDecodeError as error:
+                problem = f"{error.msg} at column {error.colno}, near {short(text)}"
+                yield RecordError(f"{where}: not JSON: {problem}. Each line must be one complete JSON object.")
+                continue
+            if isinstance(values, dict):
+                yield RawRow(where, values)
+            elif text:
+                yield RecordError(f"{where}: got {short(values)}; each line must be one JSON object, {{...}}")
 
 
 def _json_rows(path: Path, where: str | None) -> Iterator[Found]:
