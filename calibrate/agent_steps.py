@@ -49,7 +49,7 @@ from .data.collect import Collected, collect_records
 from .data.progress import Progress, silent
 from .data.questions import Question
 from .data.records import Record, read_records, write_records
-from .data.rows import jsonl_row
+from .data.rows import good_rows, open_rows
 from .data.split import Groups
 from .ledger import Ledger, counted
 from .pipeline import fit_artifact, part_header
@@ -124,13 +124,12 @@ def read_steps(path: str | Path) -> list[Step]:
     if not path.is_file():
         raise UsageError(f"no step file at {path}. Write one JSON object a line: messages, references, group.")
     step_of: dict[str, Step] = {}
-    for number, line in enumerate(path.read_bytes().splitlines(), start=1):
-        where = f"{path}, line {number}"
-        if (row := jsonl_row(where, line)) is None:
-            continue
-        step = _step(row.values, where)
+    for row in good_rows(open_rows(path, "jsonl")):
+        step = _step(row.values, row.where)
         if step.id in step_of:
-            raise RecordError(f"{where}: a step with the id {step.id!r} was there before. Remove one or give it an id.")
+            raise RecordError(
+                f"{row.where}: a step with the id {step.id!r} was there before. Remove one or give it an id."
+            )
         step_of[step.id] = step
     if not step_of:
         raise UsageError(f"{path} holds no step.")

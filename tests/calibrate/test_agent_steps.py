@@ -98,7 +98,7 @@ def test_a_step_may_say_only_what_was_rejected(tmp_path: Path) -> None:
 def test_a_malformed_line_is_named(tmp_path: Path, row: dict[str, Any], message: str) -> None:
     path = tmp_path / "steps.jsonl"
     path.write_text(json.dumps(row), encoding="utf-8")
-    with pytest.raises(RecordError, match=f"line 1.*{message}"):
+    with pytest.raises(RecordError, match=f"jsonl:1: .*{message}"):
         read_steps(path)
 
 
