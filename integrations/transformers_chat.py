@@ -315,8 +315,9 @@ class TransformersChat(NativeChat):
         settings = self._settings(stop, kwargs)
         check_one_answer(settings.n)
         if settings.tools or not self.support.answers:
-            return map(as_chunk, self._generate(messages, stop, **kwargs).generations)
-        return self._chunks(self._chat_request(messages, settings), settings)
+            yield from map(as_chunk, self._generate(messages, stop, **kwargs).generations)
+        else:
+            yield from self._chunks(self._chat_request(messages, settings), settings)
 
     async def _astream(
         self,
