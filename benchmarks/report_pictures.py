@@ -25,8 +25,6 @@ __all__ = ["HARD", "main", "pages"]
 
 HARD = ("image_quality", "future_prediction", "spatial_relationship", "object_localization", "physical_relation")
 """Categories of MMBench that act as questions of another kind."""
-HEIGHTS = {"answers": 1185, "refuted": 1275, "refused": 1160}
-"""Height of each picture in pixels: enough for the verdict and the first figure."""
 
 
 def pages(folder: Path, *, splits: int = 100) -> Iterator[tuple[str, Path]]:
@@ -68,10 +66,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         browser = started.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         for name, path in pages(Path(folder)):
             for scheme in ("light", "dark") if name == "answers" else ("light",):
-                page = browser.new_page(viewport={"width": 1000, "height": HEIGHTS[name]}, color_scheme=scheme)
+                page = browser.new_page(viewport={"width": 1000, "height": 800}, color_scheme=scheme)
                 page.goto(path.as_uri())
+                end = page.locator("figure").first.evaluate("figure => figure.getBoundingClientRect().bottom")
                 target = arguments.out / f"report-{scheme if name == 'answers' else name}.png"
-                page.screenshot(path=target)
+                page.screenshot(path=target, full_page=True, clip={"x": 0, "y": 0, "width": 1000, "height": end + 24})
                 print(f"wrote {target}")
         browser.close()
 
