@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import shlex
 from pathlib import Path
 from typing import Annotated
 
@@ -84,27 +83,26 @@ def report(
             f"a {loaded.kind} has no page. Say it in words: calibrate report {listed([artifact])}, or save one of its "
             f"artifacts ({of_one} in Python)."
         )
-    table = table_settings(map, right, cut)
-    file = open_pool(records, table)
+    table, columns = table_settings(map, right, cut), table_flags(map, right, cut)
+    file, test_file = open_pool(records, table), open_pool(test, table) if test else None
     key = estimator_of(file, loaded, estimator)
-    require_same(loaded, file, key)
-    test_file = open_pool(test, table) if test else None
-    if test_file is not None:
-        require_same(loaded, test_file, key)
+    for each in (file, test_file):
+        if each is not None:
+            require_same(loaded, each, key)
     parts = parts_of(loaded, file.records, key, () if test_file is None else test_file.records)
-    extra = sentences.not_fitted_on(parts.n_left_out, 0 if test else len(parts.test))
-    if extra is not None:
+    here = 0 if test else len(parts.test)
+    if (extra := sentences.not_fitted_on(parts.n_left_out, here)) is not None:
         print_line(extra, "yellow")
-    audited = audit(loaded, parts.test, key) if parts.test else None
-    columns = table_flags(map, right, cut)
-    tail = columns + "".join(f" --test {shlex.quote(str(path))}" for path in test or ())
-    files, artifact_name, page = listed(records), shlex.quote(str(artifact)), shlex.quote(str(out))
-    commands = [f"calibrate report {files} --artifact {artifact_name}{tail} --out {page}"]
-    kept_out = parts.n_left_out + (0 if test else len(parts.test))
-    explained = kept_out <= (0 if loaded.data.choice is None else loaded.data.choice.n)
+    files, name, tested = (
+        listed(records),
+        listed([artifact]),
+        "".join(f" --test {listed([path])}" for path in test or ()),
+    )
+    commands = [f"calibrate report {files} --artifact {name}{columns}{tested} --out {listed([out])}"]
+    chosen_on = 0 if loaded.data.choice is None else loaded.data.choice.n
     # A custom rule, people's labels and the seed of a part that was kept out are not in the artifact.
-    if explained and loaded.outcome.rule in RULES:
-        commands.insert(0, f"calibrate fit {files}{columns} {fit_flags(loaded, key)} --out {artifact_name}")
+    if parts.n_left_out + here <= chosen_on and loaded.outcome.rule in RULES:
+        commands.insert(0, f"calibrate fit {files}{columns} {fit_flags(loaded, key)} --out {name}")
     # A part of the record file that was kept out of the fit is not a file.
     alone = fresh_command(loaded, key, test, artifact) if test else sentences.ALONE
     with bar(console, "writing the report", "splits") as progress:
@@ -119,6 +117,7 @@ def report(
             alone=alone,
             progress=progress,
         )
+    audited = audit(loaded, parts.test, key) if parts.test else None
     text = sentences.verdict_text(loaded, audited, alone, files)
     if audited is not None:
         print_verdict(text)

@@ -128,7 +128,6 @@ def score_histogram(
         axes.bar(left, up, width, color=colour.blue, label=f"right {nouns.labelled} (up)", **look)
         axes.bar(left, -down, width, color=colour.red, hatch="///", label=f"wrong {nouns.labelled} (down)", **look)
         axes.axhline(0, color=colour.ink, lw=0.8)
-        axes.margins(x=0)
         axes.set(xlim=(edges[0], edges[-1]))
         if threshold is not None:
             _cut(axes, colour, _line(threshold, edges, discrete=discrete), nouns)

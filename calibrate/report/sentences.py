@@ -206,7 +206,7 @@ def warnings(
         None if useless is None else f"{useless} Fit with a smaller --alpha, or use no gate.",
         None if _mostly_undecided(artifact) else ranking(artifact),
         grouped if nearly_equal else None,
-        asked(artifact).failures.strip() or None,
+        failed_questions(artifact, records),
         unread,
         cut_off_answers(artifact),
         undecided_answers(artifact, records, undecided),
@@ -215,6 +215,12 @@ def warnings(
         None if nearly_equal else grouped,
     )
     return [text for text in found if text is not None]
+
+
+def failed_questions(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
+    """The share of questions that failed, with the command that asks them again; None where they are few."""
+    failures = asked(artifact).failures.strip()
+    return f"{failures} Ask them again: the same `calibrate collect` into {records}." if failures else None
 
 
 def _of_the_numbers(artifact: CalibrationArtifact) -> Iterator[str]:
@@ -482,8 +488,8 @@ def unread(key: str, counts: tuple[int, int] | None) -> str | None:
     alone, n = counts
     return (
         f"{alone} of {n} answers ({percent(alone / n)}) agree with none of their samples, and {key} compares the "
-        "samples alone: it may accept such an answer. graded_disagreement and primary_disagreement compare them with "
-        "the answer."
+        "samples alone: it may accept such an answer. A score that compares them with the answer: --score "
+        "graded_disagreement."
     )
 
 
