@@ -25,7 +25,7 @@ from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NotRequired, cast
+from typing import Annotated, Any, Literal, NotRequired, cast
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel
@@ -62,32 +62,22 @@ from ._agents.unsure import VERDICTS, CallCheck
 from ._agents.verdicts import MOST_IN_MEMORY, VerdictStore
 from .langgraph_review import ask
 
-if TYPE_CHECKING:
-    from langchain.agents import create_agent
-    from langchain.agents.middleware.types import (
-        AgentMiddleware,
-        AgentState,
-        ExtendedModelResponse,
-        ModelRequest,
-        ModelResponse,
-        PrivateStateAttr,
-        ToolCallRequest,
-        hook_config,
-    )
-    from langgraph.channels import UntrackedValue
-    from langgraph.types import Command, TracePolicy, omit_payload
-else:
-    create_agent = require("langchain.agents", extra="agents").create_agent
-    _types = require("langchain.agents.middleware.types", extra="agents")
-    AgentMiddleware, AgentState, PrivateStateAttr = _types.AgentMiddleware, _types.AgentState, _types.PrivateStateAttr
-    ExtendedModelResponse, ModelRequest, ModelResponse = (
-        _types.ExtendedModelResponse,
-        _types.ModelRequest,
-        _types.ModelResponse,
-    )
-    ToolCallRequest, hook_config = _types.ToolCallRequest, _types.hook_config
-    from langgraph.channels import UntrackedValue
-    from langgraph.types import Command, TracePolicy, omit_payload
+require("langgraph", extra="agents")
+require("langchain.agents", extra="agents")
+
+from langchain.agents import create_agent  # noqa: E402
+from langchain.agents.middleware.types import (  # noqa: E402
+    AgentMiddleware,
+    AgentState,
+    ExtendedModelResponse,
+    ModelRequest,
+    ModelResponse,
+    PrivateStateAttr,
+    ToolCallRequest,
+    hook_config,
+)
+from langgraph.channels import UntrackedValue  # noqa: E402
+from langgraph.types import Command, TracePolicy, omit_payload  # noqa: E402
 
 __all__ = ["GuardrailMiddleware", "GuardrailState", "agent_bindings", "unsure"]
 

@@ -45,15 +45,13 @@ from ._agents.decisions import (
 from ._agents.held import Conversation, HeldMessage, MessageNote, held_message, pack, unpack
 from ._agents.review_bridge import CHANGED, ENDED, BaseBridge, content_digest, content_of, lapsed
 
-if TYPE_CHECKING:
-    from langgraph.graph.message import add_messages
-    from langgraph.types import Command, interrupt
+require("langgraph.types", extra="agents")
 
+from langgraph.graph.message import add_messages  # noqa: E402
+from langgraph.types import Command, interrupt  # noqa: E402
+
+if TYPE_CHECKING:
     from guardrail.review import Item, WorkLease
-else:
-    add_messages = require("langgraph.graph.message", extra="agents").add_messages
-    _types = require("langgraph.types", extra="agents")
-    Command, interrupt = _types.Command, _types.interrupt
 
 __all__ = [
     "ALL_DECISIONS",
@@ -400,14 +398,14 @@ class ReviewBridge(BaseBridge):
     def _open(self, state: Any, config: Any) -> list[_Open]:
         thread = config["configurable"]["thread_id"]
         waiting = []
-        for interrupt in state.interrupts:
-            request = interrupt.value
+        for paused in state.interrupts:
+            request = paused.value
             if not isinstance(request, dict) or request.get("type") != "guardrail_review":
                 continue
             way_out = "resume the graph with the version that paused it"
-            check_version(request.get("format"), REQUEST_FORMAT, f"the interrupt {interrupt.id}", way_out)
-            item = self._item(request, interrupt.id, thread_id=str(thread), interrupt=interrupt.id)
-            waiting.append((interrupt.id, request, item))
+            check_version(request.get("format"), REQUEST_FORMAT, f"the interrupt {paused.id}", way_out)
+            item = self._item(request, paused.id, thread_id=str(thread), interrupt=paused.id)
+            waiting.append((paused.id, request, item))
         return waiting
 
 

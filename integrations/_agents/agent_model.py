@@ -10,7 +10,7 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 from uuid import uuid4
 
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -38,28 +38,18 @@ from .artifact_set import ANSWER
 from .gates import AgentGate, AgentStep, Judgement, ModelGate
 from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder, held_message
 
-if TYPE_CHECKING:
-    from langchain.agents.middleware.types import ModelRequest, ModelResponse
-    from langchain.agents.structured_output import (
-        OutputToolBinding,
-        ProviderStrategy,
-        ProviderStrategyBinding,
-        ToolStrategy,
-    )
-    from langgraph.config import get_config
-    from langgraph.errors import GraphBubbleUp
-else:
-    get_config = require("langgraph.config", extra="agents").get_config
-    from langgraph.errors import GraphBubbleUp
+require("langgraph.config", extra="agents")
+require("langchain.agents", extra="agents")
 
-    ModelResponse = require("langchain.agents.middleware.types", extra="agents").ModelResponse
-    _module = require("langchain.agents.structured_output", extra="agents")
-    OutputToolBinding, ProviderStrategy, ProviderStrategyBinding, ToolStrategy = (
-        _module.OutputToolBinding,
-        _module.ProviderStrategy,
-        _module.ProviderStrategyBinding,
-        _module.ToolStrategy,
-    )
+from langchain.agents.middleware.types import ModelRequest, ModelResponse  # noqa: E402
+from langchain.agents.structured_output import (  # noqa: E402
+    OutputToolBinding,
+    ProviderStrategy,
+    ProviderStrategyBinding,
+    ToolStrategy,
+)
+from langgraph.config import get_config  # noqa: E402
+from langgraph.errors import GraphBubbleUp  # noqa: E402
 
 __all__ = [
     "AgentModel",

@@ -42,17 +42,7 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BaseBridge:
-    """The queue's side of every bridge.
-
-    Attributes:
-        store: The queue.
-        expires_in: Seconds in which a decision is wanted; afterwards nothing goes out, or runs. None: no limit.
-        callback: URL that the decision is posted to.
-        metadata: Stored with each item.
-        candidates: Calibrated list of answers to show, or one for each artifact; see `CandidateRule`.
-        lease: Seconds for which one ``resume`` has a run for itself. Let it be longer than the longest run of the
-            agent: after it another call takes the run for dead and goes on, and a tool that still runs is run again.
-    """
+    """The queue's side of every bridge; attributes as of `integrations.langgraph_review.ReviewBridge`."""
 
     store: ReviewStore = field(kw_only=False)
     expires_in: float | None = None
