@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from enum import StrEnum
 from typing import Annotated, Any, Literal, Self
 
@@ -542,12 +541,22 @@ class Note(Frozen):
     """What it is about: names, or an error in its own words."""
 
 
-@dataclass(frozen=True, slots=True)
-class Missing:
-    """The reason why a formula has no value here."""
+class Missing(Exception):  # noqa: N818 - a result as often as an error
+    """The reason why there is no value: a formula raises it, and what measures returns it.
 
-    reason: Unmeasured
-    detail: str
+    Attributes:
+        reason: The reason.
+        detail: The same in words.
+    """
+
+    def __init__(self, reason: Unmeasured, detail: str) -> None:
+        super().__init__(reason, detail)
+        self.reason, self.detail = reason, detail
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Missing) and self.args == other.args
+
+    __hash__ = Exception.__hash__
 
 
 def canonical_calls(calls: Iterable[ToolCall]) -> str:

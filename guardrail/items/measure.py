@@ -38,9 +38,12 @@ class ItemsMeasure:
         """Whether measuring may take noticeable time: it asks a judge of unknown cost."""
         return any(judge.is_slow for judge in self.judges.values())
 
-    def __call__(self, evidence: Evidence) -> float | Missing:
+    def __call__(self, evidence: Evidence) -> float:
         """The smallest uncertainty of an item. Probability, in [0, 1]."""
-        return smallest(self.items(evidence.drawn))
+        value = smallest(self.items(evidence.drawn))
+        if isinstance(value, Missing):
+            raise value
+        return value
 
     def items(self, drawn: SampleSet, plan: SamplingPlan | None = None) -> tuple[Item, ...] | Missing:
         """The items of the primary answer, in the order of the text, or the reason why the answer is unmeasured.

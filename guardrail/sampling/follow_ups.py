@@ -78,13 +78,17 @@ class FollowUp:
             own |= {"primary": "sampled", "temperature": plan.temperature, "top_p": plan.top_p}
         return SamplingPlan(**own)
 
-    def reply(self, drawn: SampleSet) -> SampleSet | Missing:
-        """The reply in a drawn set, for a follow-up that asks one question; otherwise the reason why it is missing."""
+    def reply(self, drawn: SampleSet) -> SampleSet:
+        """The reply in a drawn set, for a follow-up that asks one question.
+
+        Raises:
+            Missing: There is none.
+        """
         replies = drawn.follow_ups.get(self.name, ())
         if len(replies) != 1:
-            return Missing(Unmeasured.SAMPLING_SHORTFALL, f"{self.name} was not asked, or has {len(replies)} replies")
+            raise Missing(Unmeasured.SAMPLING_SHORTFALL, f"{self.name} was not asked, or has {len(replies)} replies")
         if replies[0].problem is not None:
-            return Missing(replies[0].problem, f"{self.name}: {replies[0].problem_detail}")
+            raise Missing(replies[0].problem, f"{self.name}: {replies[0].problem_detail}")
         return replies[0]
 
 

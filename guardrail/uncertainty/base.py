@@ -98,7 +98,8 @@ class Evidence:
 _LONG = 20_000
 """Characters of all samples beyond which even comparing words takes milliseconds."""
 
-Formula: TypeAlias = Callable[[Evidence], float | Missing]
+Formula: TypeAlias = Callable[[Evidence], float]
+"""Raises `Missing` where there is no score."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,18 +237,17 @@ class Estimator:
 
         Rounding residue just below zero (an entropy of -1e-17) is set to 0.
         """
-        score: float | Missing
         try:
             score = self.formula(evidence)
+        except Missing as missing:
+            return self.unmeasured(missing.reason, missing.detail)
         except (
             ArithmeticError,
             ValueError,
         ) as error:  # the domain of a logarithm, say
-            score = Missing(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
-        if isinstance(score, float) and not math.isfinite(score):
-            score = Missing(Unmeasured.NOT_FINITE, f"{self.name} gave {score}")
-        if isinstance(score, Missing):
-            return self.unmeasured(score.reason, score.detail)
+            return self.unmeasured(Unmeasured.NOT_FINITE, f"{self.name}: {type(error).__name__}: {error}")
+        if not math.isfinite(score):
+            return self.unmeasured(Unmeasured.NOT_FINITE, f"{self.name} gave {score}")
         value = 0.0 if -1e-9 < score <= 0 else float(score)
         return Uncertainty(value=value, unit=self.unit, estimator=self.name)
 

@@ -137,8 +137,8 @@ def then(
     if cheap is dear:
         cheap = replace(cheap)  # the first stage is told by its place
 
-    def formula(own: Ranks | None, scores: Sequence[float]) -> float | Missing:
-        return _UNRANKED if own is None else then_order(own, w, *scores)
+    def formula(own: Ranks | None, scores: Sequence[float]) -> float:
+        return then_order(_known(own), w, *scores)
 
     def bounds(score: float) -> tuple[float, float]:
         assert ranks is not None, "a guard's score has ranks"
@@ -187,13 +187,13 @@ def ties(first: Estimator, second: Estimator, *, r: float = 1e-3) -> Estimator:
     if first.spec == second.spec:
         raise UsageError(f"{first.name} cannot break its own ties. Name another second score.")
 
-    def formula(_: Ranks | None, scores: Sequence[float]) -> float | Missing:
+    def formula(_: Ranks | None, scores: Sequence[float]) -> float:
         return tie_order(r, *scores)
 
     return _made("ties", (first, second), formula, first.unit, {"r": r}, None)
 
 
-def tie_order(r: float, first: float, second: float) -> float | Missing:
+def tie_order(r: float, first: float, second: float) -> float:
     """The score r (round(a / r) + s(b)) of `ties`, with s(b) = (1 + b / (1 + |b|)) / 2 in [0, 1).
 
     A question with a smaller multiple has the smaller score for every b, and among equal multiples the score does
@@ -202,7 +202,7 @@ def tie_order(r: float, first: float, second: float) -> float | Missing:
     """
     multiple = first / r
     if not abs(multiple) < _MOST:
-        return Missing(Unmeasured.NOT_FINITE, f"the score {first:.4g} is more than {_MOST:,} times r = {r:g} of ties")
+        raise Missing(Unmeasured.NOT_FINITE, f"the score {first:.4g} is more than {_MOST:,} times r = {r:g} of ties")
     return r * (round(multiple) + min((1 + second / (1 + abs(second))) / 2, _BELOW_ONE))
 
 
@@ -224,10 +224,9 @@ def rank_mean(*parts: Estimator, ranks: Ranks | None = None) -> Estimator:
         named = ", ".join(part.name for part in parts) or "none"
         raise UsageError(f"rank_mean takes two different scores or more, got {named}.")
 
-    def formula(own: Ranks | None, scores: Sequence[float]) -> float | Missing:
-        if own is None:
-            return _UNRANKED
-        return math.fsum(own.place(part, score) for part, score in enumerate(scores)) / len(scores)
+    def formula(own: Ranks | None, scores: Sequence[float]) -> float:
+        known = _known(own)
+        return math.fsum(known.place(part, score) for part, score in enumerate(scores)) / len(scores)
 
     return _made("rank_mean", parts, formula, "probability", {}, ranks)
 
@@ -252,15 +251,19 @@ COMBINATIONS = {
 }
 """The combinations by name, as expressions and specs name them. A new one is a function above and a line here."""
 
-_UNRANKED = Missing(
-    Unmeasured.NOT_RECORDED, "its ranks are missing: score a record file with it, which takes them from there"
-)
+
+def _known(ranks: Ranks | None) -> Ranks:
+    if ranks is None:
+        raise Missing(
+            Unmeasured.NOT_RECORDED, "its ranks are missing: score a record file with it, which takes them from there"
+        )
+    return ranks
 
 
 def _made(
     name: str,
     parts: Sequence[Estimator],
-    formula: Callable[[Ranks | None, Sequence[float]], float | Missing],
+    formula: Callable[[Ranks | None, Sequence[float]], float],
     unit: Unit,
     settings: dict[str, float],
     ranks: Ranks | None,
@@ -274,9 +277,9 @@ def _made(
             "a guard takes one scorer. Combine it with other scores, or return one number from one scorer."
         )
 
-    def of_members(evidence: Evidence) -> float | Missing:
+    def of_members(evidence: Evidence) -> float:
         if len(evidence.members) != len(parts):
-            return Missing(Unmeasured.NOT_RECORDED, f"the parts of {name} were not measured")
+            raise Missing(Unmeasured.NOT_RECORDED, f"the parts of {name} were not measured")
         return formula(ranks, evidence.members)
 
     stored = Parts(parts=tuple(part.spec for part in parts), settings=settings, ranks=ranks)

@@ -33,51 +33,43 @@ def _entropy(weights: Sequence[float]) -> float:
     return -math.fsum((w / total) * math.log(w / total) for w in weights if w > 0)
 
 
-def _clusters(evidence: Evidence) -> Clusters | Missing:
+def _clusters(evidence: Evidence) -> Clusters:
     if evidence.clusters is None or not evidence.clusters.assignment:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to cluster")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to cluster")
     return evidence.clusters
 
 
-def discrete_semantic_entropy(evidence: Evidence) -> float | Missing:
+def discrete_semantic_entropy(evidence: Evidence) -> float:
     """Discrete semantic entropy: P(C) = |C| / n over clusters of equal meaning, -sum_C P ln P. Nats, in [0, ln n].
 
     With n = 10 it takes at most 42 values, with a large block at 0: thresholds treat ties as blocks.
     Source: Farquhar et al., Nature 2024 (the black-box variant). Clusters are connected components by default, which
     does not depend on the order of the samples; the paper's greedy assignment is the named variant "greedy".
     """
-    clusters = _clusters(evidence)
-    if isinstance(clusters, Missing):
-        return clusters
-    return _entropy(clusters.sizes)
+    return _entropy(_clusters(evidence).sizes)
 
 
-def self_consistency(evidence: Evidence) -> float | Missing:
+def self_consistency(evidence: Evidence) -> float:
     """Self-consistency as an uncertainty: 1 - share of the largest cluster. Probability, in [0, 1 - 1/n].
 
     Source: Wang et al. 2023 (majority vote).
     """
     clusters = _clusters(evidence)
-    if isinstance(clusters, Missing):
-        return clusters
     return 1.0 - max(clusters.sizes) / len(clusters.assignment)
 
 
-def primary_disagreement(evidence: Evidence) -> float | Missing:
+def primary_disagreement(evidence: Evidence) -> float:
     """Disagreement with the answer that would be returned: 1 - share of the samples that mean the same as the primary.
 
     Probability, in [0, 1]; 1 when no sample agrees with it. If the primary answer is the most frequent one it equals
     `self_consistency`; otherwise the samples count against it, even if they agree with each other. Source: the
     exact-match rate of uqlm, with any judge in place of exact match.
     """
-    votes = _votes(evidence)
-    if isinstance(votes, Missing):
-        return votes
-    agreeing, n = votes
+    agreeing, n = _votes(evidence)
     return 1.0 - agreeing / n
 
 
-def graded_disagreement(evidence: Evidence) -> float | Missing:
+def graded_disagreement(evidence: Evidence) -> float:
     """Disagreement with the answer that would be returned; the distance of the samples breaks ties between equal votes.
 
     (k + d) / (n + 1), k the number of samples that do not mean the same as the primary, d = mean over all n samples of
@@ -89,37 +81,31 @@ def graded_disagreement(evidence: Evidence) -> float | Missing:
     counts 1 in uqlm's exact-match rate and 1 - cosine in its cosine score; here the former decides and the latter
     refines.
     """
-    votes = _votes(evidence)
-    if isinstance(votes, Missing):
-        return votes
+    agreeing, n = _votes(evidence)
     if evidence.likeness is None:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "the primary answer was not compared with the samples")
-    agreeing, n = votes
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "the primary answer was not compared with the samples")
     return (n - agreeing + 1 - math.fsum(evidence.likeness) / n) / (n + 1)
 
 
-def _votes(evidence: Evidence) -> tuple[int, int] | Missing:
+def _votes(evidence: Evidence) -> tuple[int, int]:
     """The number of samples that mean the same as the primary answer, and the number of all samples."""
     clusters = _clusters(evidence)
-    if isinstance(clusters, Missing):
-        return clusters
     if evidence.primary_cluster is None:
-        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer to compare with")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer to compare with")
     return clusters.assignment.count(evidence.primary_cluster), len(clusters.assignment)
 
 
-def num_sets(evidence: Evidence) -> float | Missing:
+def num_sets(evidence: Evidence) -> float:
     """Number of semantic sets: how many clusters of equal meaning the samples form. Count, whole, in [1, n].
 
     Sizes do not count: 9 + 1 and 5 + 5 both score 2, so ties are large blocks. Refusals count as one set.
     Source: Lin et al., TMLR 2024 (NumSet). They merge answers if neither contradicts the other; here the judge decides,
     and clusters are connected components by default.
     """
-    clusters = _clusters(evidence)
-    return clusters if isinstance(clusters, Missing) else float(len(clusters.sizes))
+    return float(len(_clusters(evidence).sizes))
 
 
-def semantic_entropy(evidence: Evidence) -> float | Missing:
+def semantic_entropy(evidence: Evidence) -> float:
     """Semantic entropy, likelihood form: -sum_C P(C) ln P(C). Nats, in [0, ln(number of clusters)].
 
     p(s) = exp(mean token log-probability of s); P(C) = sum of p(s) over samples s in C, divided by the sum over all
@@ -130,14 +116,7 @@ def semantic_entropy(evidence: Evidence) -> float | Missing:
     authors' code. With equal likelihoods it equals `discrete_semantic_entropy`.
     """
     clusters = _clusters(evidence)
-    if isinstance(clusters, Missing):
-        return clusters
-    means: list[float] = []
-    for sample in evidence.drawn.samples:
-        mean = mean_logprob(sample)
-        if isinstance(mean, Missing):
-            return mean
-        means.append(mean)
+    means = list(map(mean_logprob, evidence.drawn.samples))
     members: dict[int, list[float]] = {}
     for label, mean in zip(clusters.assignment, means, strict=True):
         # The shift cancels when weights are scaled to sum to 1, and the largest exponent is 0.

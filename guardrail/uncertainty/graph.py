@@ -95,9 +95,9 @@ def checked(value: float) -> float:
     return float(value)
 
 
-def _matrix(evidence: Evidence) -> Matrix | Missing:
+def _matrix(evidence: Evidence) -> Matrix:
     if not evidence.matrix:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to compare")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to compare")
     return evidence.matrix
 
 
@@ -111,7 +111,7 @@ def _spectrum(W: Matrix) -> tuple[Any, Any]:
     return values, vectors
 
 
-def lexical_similarity(evidence: Evidence) -> float | Missing:
+def lexical_similarity(evidence: Evidence) -> float:
     """Lexical dissimilarity: 1 - mean ROUGE-L F1 over all pairs of different samples. Probability, in [0, 1].
 
     0 iff all samples have the same words in the same order. A similarity other than `rouge_l` gives another spec.
@@ -119,15 +119,13 @@ def lexical_similarity(evidence: Evidence) -> float | Missing:
     alike, and fewer than two samples are unmeasured where lm-polygraph gives NaN.
     """
     W = _matrix(evidence)
-    if isinstance(W, Missing):
-        return W
     m = len(W)
     if m < 2:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "one sample has no pair to compare")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "one sample has no pair to compare")
     return 1 - (math.fsum(chain(*W)) - m) / (m * (m - 1))  # fsum is exact, so the order of the samples does not matter
 
 
-def degree(evidence: Evidence) -> float | Missing:
+def degree(evidence: Evidence) -> float:
     """Degree uncertainty: trace(m I - D) / m^2, the mean dissimilarity of two samples. Probability, in [0, 1 - 1/m].
 
     0 iff every two samples have similarity 1. Pairs include each sample with itself, which gives the bound. On the same
@@ -135,26 +133,22 @@ def degree(evidence: Evidence) -> float | Missing:
     model.
     """
     W = _matrix(evidence)
-    if isinstance(W, Missing):
-        return W
     m = len(W)
     return (m * m - math.fsum(chain(*W))) / (m * m)
 
 
-def eigenvalue(evidence: Evidence) -> float | Missing:
+def eigenvalue(evidence: Evidence) -> float:
     """Eigenvalue uncertainty: sum_k max(0, 1 - lambda_k) over the eigenvalues of L. Count, in [1, m].
 
     A continuous number of meanings: with a 0/1 block-diagonal W it is exactly the number of blocks of any sizes.
     Source: Lin et al., TMLR 2024 (U_EigV), where W comes from an NLI model.
     """
     W = _matrix(evidence)
-    if isinstance(W, Missing):
-        return W
     values, _ = _spectrum(W)
     return round(math.fsum(max(0.0, 1 - value) for value in values), _DECIMALS)
 
 
-def eccentricity(evidence: Evidence) -> float | Missing:
+def eccentricity(evidence: Evidence) -> float:
     """Eccentricity: Frobenius norm of the centred eigenvectors of L with lambda < 0.9. Distance, in [0, sqrt(m - 1)].
 
     Row i of the eigenvectors V = (v_1 ... v_k) embeds sample i; the rows are centred on their mean. The square is
@@ -163,8 +157,6 @@ def eccentricity(evidence: Evidence) -> float | Missing:
     Source: Lin et al., TMLR 2024 (U_Ecc); the cut is their default, and is not tuned here.
     """
     W = _matrix(evidence)
-    if isinstance(W, Missing):
-        return W
     values, vectors = _spectrum(W)
     # Rounded first: an eigenvalue at .9 up to the last bit must fall on the same side with every library.
     selected = vectors[:, values.round(_DECIMALS) < ECCENTRICITY_CUT]
@@ -172,7 +164,7 @@ def eccentricity(evidence: Evidence) -> float | Missing:
     return round(math.sqrt((centred * centred).sum()), _DECIMALS)
 
 
-def kernel_language_entropy(evidence: Evidence) -> float | Missing:
+def kernel_language_entropy(evidence: Evidence) -> float:
     """Kernel language entropy: von Neumann entropy -tr(rho ln rho) of the heat kernel. Nats, in [0, ln m].
 
     Samples with the same row in W are one node with the share p of its samples. K = exp(-t L) over the nodes, t = 0.3;
@@ -184,8 +176,6 @@ def kernel_language_entropy(evidence: Evidence) -> float | Missing:
     (2.298 nats of at most 2.303 for n = 10 with this L), and the score is dominated by n.
     """
     W = _matrix(evidence)
-    if isinstance(W, Missing):
-        return W
     # One node for each distinct row: equal answers as separate nodes would be far apart at a short diffusion time.
     counts = Counter(W)
     nodes = {row: W.index(row) for row in sorted(counts)}

@@ -14,6 +14,7 @@ __all__ = [
     "length_normalised_entropy",
     "max_softmax",
     "mean_logprob",
+    "nll_of",
     "perplexity",
     "predictive_entropy",
     "sequence_nll",
@@ -67,44 +68,51 @@ def impossible_logprobs(drawn: SampleSet, bindings: Bindings | None = None) -> M
     return None
 
 
-def mean_logprob(sample: Sample) -> float | Missing:
-    """Length-normalised log-likelihood: the mean of an answer's token log-probabilities, special tokens excluded."""
+def nll_of(sample: Sample) -> float:
+    """Negative log-likelihood of an answer: -sum of its token log-probabilities, special tokens excluded.
+
+    Raises:
+        Missing: It has no log-probabilities, or no tokens.
+    """
     if sample.logprobs is None:
         detail = "token log-probabilities are missing, or one of them is a placeholder (such as -9999.0)"
-        return Missing(Unmeasured.NO_LOGPROBS, detail)
+        raise Missing(Unmeasured.NO_LOGPROBS, detail)
     if not sample.logprobs:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the answer has no tokens")
-    return math.fsum(sample.logprobs) / len(sample.logprobs)
+        raise Missing(Unmeasured.EMPTY_ANSWER, "the answer has no tokens")
+    return -math.fsum(sample.logprobs)
 
 
-def perplexity(evidence: Evidence) -> float | Missing:
+def mean_logprob(sample: Sample) -> float:
+    """Length-normalised log-likelihood: the mean of an answer's token log-probabilities; raises as `nll_of`."""
+    return -nll_of(sample) / len(sample.logprobs or ())
+
+
+def _primary(evidence: Evidence) -> Sample:
+    if evidence.drawn.primary is None:
+        raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
+    return evidence.drawn.primary
+
+
+def perplexity(evidence: Evidence) -> float:
     """Log-perplexity of the primary answer: -(1/N) sum_i ln p(z_i). Nats per token, in [0, inf).
 
     The logarithm, as in lm-polygraph, not exp of it: the order is the same and it cannot overflow.
     Source: Kadavath et al. 2022.
     """
-    primary = evidence.drawn.primary
-    if primary is None:
-        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
-    mean = mean_logprob(primary)
-    return mean if isinstance(mean, Missing) else -mean
+    return -mean_logprob(_primary(evidence))
 
 
-def sequence_nll(evidence: Evidence) -> float | Missing:
+def sequence_nll(evidence: Evidence) -> float:
     """Negative log-likelihood of the primary answer: -sum_i ln p(z_i). Nats, in [0, inf); 0 for a certain answer.
 
     Not divided by the length, so longer answers score as less certain: compare answers of similar length, or use
     `perplexity`. Special and end tokens are not in the sum; an answer without tokens is unmeasured, not 0.
     Source: the sequence probability of lm-polygraph ("MSP"), whose sum includes the end token.
     """
-    primary = evidence.drawn.primary
-    if primary is None:
-        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
-    mean = mean_logprob(primary)
-    return mean if isinstance(mean, Missing) else -math.fsum(primary.logprobs or ())
+    return nll_of(_primary(evidence))
 
 
-def length_normalised_entropy(evidence: Evidence) -> float | Missing:
+def length_normalised_entropy(evidence: Evidence) -> float:
     """Length-normalised predictive entropy: -(1/n) sum_m (1/N_m) sum_i ln p(z_i of s_m). Nats per token, in [0, inf).
 
     A Monte-Carlo estimate over the n samples, without regard to meaning. One sample without log-probabilities or tokens
@@ -112,26 +120,23 @@ def length_normalised_entropy(evidence: Evidence) -> float | Missing:
     Kuhn et al. 2023. Difference: samples come from the plan's temperature and top-p, while log-probabilities are the
     untempered model's, so it estimates a cross-entropy unless both are 1.
     """
-    means = [mean_logprob(sample) for sample in evidence.drawn.samples]
+    means = list(map(mean_logprob, evidence.drawn.samples))
     if not means:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples")
-    missing = next((mean for mean in means if isinstance(mean, Missing)), None)
-    if missing is not None:
-        return missing
-    return -math.fsum(mean for mean in means if not isinstance(mean, Missing)) / len(means)
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples")
+    return -math.fsum(means) / len(means)
 
 
 # -- Answer options ----------------------------------------------------------------------------------------------------
 
 
-def _probabilities(evidence: Evidence) -> tuple[float, ...] | Missing:
+def _probabilities(evidence: Evidence) -> tuple[float, ...]:
     options = evidence.drawn.options
     if options is None:
-        return Missing(Unmeasured.NO_OPTIONS, "no option log-likelihoods were read")
+        raise Missing(Unmeasured.NO_OPTIONS, "no option log-likelihoods were read")
     return options.probabilities
 
 
-def predictive_entropy(evidence: Evidence) -> float | Missing:
+def predictive_entropy(evidence: Evidence) -> float:
     r"""Predictive entropy (PE) over the answer options.
 
     p = softmax of the options' log-likelihoods, PE = -sum_k p_k ln p_k, with 0 ln 0 = 0. Nats, in [0, ln K].
@@ -140,21 +145,18 @@ def predictive_entropy(evidence: Evidence) -> float | Missing:
     Source: A-CRC-QA section 4 (PE on MedMCQA); the shares of sampled answers are another estimator.
     """
     p = _probabilities(evidence)
-    if isinstance(p, Missing):
-        return p
     # 0 ln 0 = 0 is the limit; math.log(0) would raise.
     return -math.fsum(value * math.log(value) for value in p if value > 0)
 
 
-def max_softmax(evidence: Evidence) -> float | Missing:
+def max_softmax(evidence: Evidence) -> float:
     """Maximum softmax probability as an uncertainty (MSP): 1 - max_k p_k over the options.
 
     Probability, in [0, 1 - 1/K].
 
     Source: Hendrycks & Gimpel 2017; A-CRC-QA section 4.
     """
-    p = _probabilities(evidence)
-    return p if isinstance(p, Missing) else 1.0 - max(p)
+    return 1.0 - max(_probabilities(evidence))
 
 
 _OPTIONS = Needs(options=True)

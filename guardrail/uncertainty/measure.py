@@ -131,9 +131,10 @@ def _likeness(similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields]
 
 
 def _relevance(level: Level, similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields | Missing]:
-    pieces = all_pieces(drawn, level)
-    if isinstance(pieces, Missing):
-        return pieces
+    try:
+        pieces = all_pieces(drawn, level)
+    except Missing as missing:
+        return missing
     return {"pieces": pieces, "relevance": (yield from relevance_of(_answers(drawn), pieces, similarity))}
 
 

@@ -19,7 +19,7 @@ from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Level, Needs, Piece
 from .clustering import Steps
-from .likelihood import mean_logprob
+from .likelihood import nll_of
 
 __all__ = [
     "ESTIMATORS",
@@ -42,7 +42,7 @@ TEMPERATURE = 0.001
 """t of the sentence level: the share that similar samples add is divided by it."""
 
 
-def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
+def pieces(sample: Sample, level: Level) -> tuple[Piece, ...]:
     """The pieces of an answer, each with the answer that remains without it.
 
     A piece is removed at its place, not at every occurrence of the same letters. A word is removed with the white space
@@ -56,8 +56,6 @@ def pieces(sample: Sample, level: Level) -> tuple[Piece, ...] | Missing:
         The pieces in order, or the reason why they are missing: the tokens do not spell the answer.
     """
     extents = words(sample) if level == "word" else spans(sample)
-    if isinstance(extents, Missing):
-        return extents
     text = sample.text.strip()
     return tuple(_piece(text, span, level) for span in extents)
 
@@ -70,16 +68,14 @@ def _piece(text: str, span: Span, level: Level) -> Piece:
     return Piece(text[span.start : span.end], (before + after).strip(), span.nll)
 
 
-def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...] | Missing:
-    """The pieces of every sample, or the reason why a sample has none."""
+def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...]:
+    """The pieces of every sample; raises `Missing` if a sample has none."""
     by_sample = []
     for sample in drawn.samples:
         # The text that the model wrote for a call is not known, so its tokens cannot be laid on words.
         if sample.tool_calls:
-            return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
+            raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be weighed")
         own = pieces(sample, level)
-        if isinstance(own, Missing):
-            return own
         by_sample.append(own)
     return tuple(by_sample)
 
@@ -139,10 +135,10 @@ def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:
     return math.fsum(weight * piece.nll for weight, piece in zip(matters, parts, strict=True)) / total
 
 
-def _weighted(evidence: Evidence) -> list[float] | Missing:
+def _weighted(evidence: Evidence) -> list[float]:
     """U of each sample."""
     if not evidence.pieces or evidence.relevance is None:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to divide into pieces")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to divide into pieces")
     return [weighted_nll(own, alike) for own, alike in zip(evidence.pieces, evidence.relevance, strict=True)]
 
 
@@ -161,23 +157,21 @@ def _supported(costs: Sequence[float], alike: Sequence[Sequence[float]]) -> floa
     return math.fsum(scores) / len(scores)
 
 
-def _alike(evidence: Evidence) -> Sequence[Sequence[float]] | Missing:
+def _alike(evidence: Evidence) -> Sequence[Sequence[float]]:
     """Similarity of samples, rows and columns in the order of the samples."""
     matrix, rows = evidence.matrix, evidence.rows
     if matrix is None or rows is None or len(rows) < 2:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no two samples to compare")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no two samples to compare")
     # The matrix is in canonical order; costs are in the order of the samples and must meet their own rows.
     return tuple(tuple(matrix[a][b] for b in rows) for a in rows)
 
 
-def _two_level(evidence: Evidence, costs: Callable[[Evidence], list[float] | Missing]) -> float | Missing:
+def _two_level(evidence: Evidence, costs: Callable[[Evidence], list[float]]) -> float:
     alike, own_costs = _alike(evidence), costs(evidence)
-    if isinstance(own_costs, Missing):
-        return own_costs
-    return alike if isinstance(alike, Missing) else _supported(own_costs, alike)
+    return _supported(own_costs, alike)
 
 
-def word_sequence_entropy(evidence: Evidence) -> float | Missing:
+def word_sequence_entropy(evidence: Evidence) -> float:
     """Word-sequence entropy (WSE). Nats, in [-ln(1 + (n - 1)/t), inf), t = 0.001; usually below 0.
 
     Words = white-space split; NLL(w) = sum over the word's tokens; R(w) = 1 - g(x + s, x + s without w), normalised
@@ -192,7 +186,7 @@ def word_sequence_entropy(evidence: Evidence) -> float | Missing:
     return _two_level(evidence, _weighted)
 
 
-def sar(evidence: Evidence) -> float | Missing:
+def sar(evidence: Evidence) -> float:
     """SAR: shifting attention to relevance, at token and at sentence level. Nats, in [-ln(1 + (n - 1)/t), inf).
 
     U(s) = sum_i R(z_i) NLL(z_i) over tokens, p'(s) = exp(-U(s)); score = mean_j -ln(p'(s_j) + (1/t) sum_{k != j}
@@ -206,7 +200,7 @@ def sar(evidence: Evidence) -> float | Missing:
     return _two_level(evidence, _weighted)
 
 
-def token_sar(evidence: Evidence) -> float | Missing:
+def token_sar(evidence: Evidence) -> float:
     """Token-level SAR: mean over samples of U(s) = sum_i R(z_i) NLL(z_i). Nats per token, in [0, inf).
 
     R(z) = 1 - |g(x + s, x + s without z)|, normalised over the answer. Source: Duan et al., ACL 2024; differences as in
@@ -214,10 +208,10 @@ def token_sar(evidence: Evidence) -> float | Missing:
     is 1.
     """
     costs = _weighted(evidence)
-    return costs if isinstance(costs, Missing) else math.fsum(costs) / len(costs)
+    return math.fsum(costs) / len(costs)
 
 
-def sentence_sar(evidence: Evidence) -> float | Missing:
+def sentence_sar(evidence: Evidence) -> float:
     """Sentence-level SAR: mean_j -ln(p(s_j) + (1/t) sum_{k != j} g(s_j, s_k) p(s_k)), t = 0.001, p(s) = exp(-NLL(s)).
 
     Nats, in [-ln(1 + (n - 1)/t), inf). p is the probability of the whole answer, not divided by its length. Computed in
@@ -227,18 +221,12 @@ def sentence_sar(evidence: Evidence) -> float | Missing:
     return _two_level(evidence, _sequence_costs)
 
 
-def _sequence_costs(evidence: Evidence) -> list[float] | Missing:
+def _sequence_costs(evidence: Evidence) -> list[float]:
     """-ln p(s) of each sample."""
-    costs = []
-    for sample in evidence.drawn.samples:
-        mean = mean_logprob(sample)
-        if isinstance(mean, Missing):
-            return mean
-        costs.append(-math.fsum(sample.logprobs or ()))
-    return costs
+    return [nll_of(sample) for sample in evidence.drawn.samples]
 
 
-def answer_word_nll(evidence: Evidence) -> float | Missing:
+def answer_word_nll(evidence: Evidence) -> float:
     """Answer-word NLL of the primary answer: -sum ln p(z) over the tokens of its own words. Nats, in [0, inf).
 
     Own words are neither in the question nor function words (`guardrail.judges.words.FUNCTION_WORDS`): a full sentence
@@ -252,18 +240,16 @@ def answer_word_nll(evidence: Evidence) -> float | Missing:
     """
     primary, question = evidence.drawn.primary, evidence.drawn.question
     if primary is None:
-        return Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "there is no primary answer")
     if primary.tool_calls:
-        return Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be added")
+        raise Missing(Unmeasured.NO_LOGPROBS, "a tool call has no words whose log-probabilities could be added")
     extents = words(primary)
-    if isinstance(extents, Missing):
-        return extents
     text = primary.text.strip()
     functional = FUNCTION_WORDS | NEGATIONS
     asked = functional | asked_words(question)
     said = read(text).words
     if asked.issuperset(said) and not functional.issuperset(said):
-        return Missing(Unmeasured.EMPTY_ANSWER, "the answer only repeats words of the question")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "the answer only repeats words of the question")
     spelled = [(span.nll, text[span.start : span.end]) for span in extents]
     own = [nll for nll, word in spelled if fold(word) not in functional and not asked.issuperset(read(word).words)]
     # No own word and no echo: function words only, and those are the answer ("No.").
@@ -293,7 +279,7 @@ class Span:
     nll: float
 
 
-def words(sample: Sample) -> tuple[Span, ...] | Missing:
+def words(sample: Sample) -> tuple[Span, ...]:
     """The words of an answer, as `str.split` gives them: CJK text without spaces is one word.
 
     NLL of a word = sum over its tokens. A token belongs to the word that contains its first byte outside white space: a
@@ -302,11 +288,12 @@ def words(sample: Sample) -> tuple[Span, ...] | Missing:
     answer's.
 
     Returns:
-        One span for each word, or the reason why the words are missing.
+        One span for each word.
+
+    Raises:
+        Missing: As `characters`.
     """
     extents = characters(sample)
-    if isinstance(extents, Missing):
-        return extents
     text = sample.text.strip()
     places = [(match.start(), match.end()) for match in _WORD.finditer(text)]
     costs: list[list[float]] = [[] for _ in places]
@@ -318,7 +305,7 @@ def words(sample: Sample) -> tuple[Span, ...] | Missing:
     return tuple(Span(start, end, _total(cost)) for (start, end), cost in zip(places, costs, strict=True))
 
 
-def spans(sample: Sample) -> tuple[Span, ...] | Missing:
+def spans(sample: Sample) -> tuple[Span, ...]:
     """The tokens of an answer as stretches of whole characters; together they are the stripped text.
 
     Tokens that share a character (an emoji is up to four byte-level tokens) are one span, with the sum of their NLLs. A
@@ -326,11 +313,12 @@ def spans(sample: Sample) -> tuple[Span, ...] | Missing:
     end.
 
     Returns:
-        One span for each token, or for each group that shares a character, or the reason why they are missing.
+        One span for each token, or for each group that shares a character.
+
+    Raises:
+        Missing: As `characters`.
     """
     extents = characters(sample)
-    if isinstance(extents, Missing):
-        return extents
     merged: list[Span] = []
     waiting: list[float] = []
     for (start, end), logprob in zip(extents, sample.logprobs or (), strict=True):
@@ -350,30 +338,33 @@ def spans(sample: Sample) -> tuple[Span, ...] | Missing:
     return tuple(merged)
 
 
-def characters(sample: Sample) -> tuple[tuple[int, int], ...] | Missing:
+def characters(sample: Sample) -> tuple[tuple[int, int], ...]:
     """For each token, the characters of the stripped text that it has a byte of: [start, end).
 
     Empty (start = end) for a token without such a byte. Bytes that do not form a complete character count as the
     replacement character that the text shows for them.
+
+    Raises:
+        Missing: There are no tokens, or they do not spell the answer.
     """
     if sample.tokens is None:
-        return Missing(Unmeasured.NO_LOGPROBS, "token log-probabilities are missing")
+        raise Missing(Unmeasured.NO_LOGPROBS, "token log-probabilities are missing")
     if not sample.tokens:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the answer has no tokens")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "the answer has no tokens")
     if sample.token_bytes is None:
         spelled, extents = "".join(sample.tokens), _ends([len(token) for token in sample.tokens])
     else:
         try:
             raw = [bytes.fromhex(token) for token in sample.token_bytes]
         except ValueError:
-            return Missing(Unmeasured.NO_LOGPROBS, "the bytes of a token are not hexadecimal")
+            raise Missing(Unmeasured.NO_LOGPROBS, "the bytes of a token are not hexadecimal") from None
         spelled, extents = _decoded(raw)
     text = sample.text.strip()
     if not text:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the answer has no text")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "the answer has no text")
     # Compared in full: tokens of another text would give every word a likelihood that is not its own.
     if spelled.strip() != text:
-        return Missing(
+        raise Missing(
             Unmeasured.NO_LOGPROBS,
             f"the {len(sample.tokens)} tokens do not spell the answer: they are {_differing(spelled.strip(), text)}",
         )

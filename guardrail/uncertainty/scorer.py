@@ -190,6 +190,8 @@ class Scorer:
                 value = yield Effect(partial(self._run, call), partial(self._arun, call))
         except _TooSlowError:
             return Missing(Unmeasured.JUDGE_FAILED, f"no score within {self.timeout:g} s")
+        except Missing as missing:
+            return missing
         except Exception as error:  # the user's code may raise anything; without a number the answer is held back
             # An outage says nothing about the question and must not be remembered like an abstention; everything else
             # may depend on the answer, and nothing scores it again.
@@ -241,14 +243,12 @@ class Scorer:
             yield Effect(partial(time.sleep, 0.01), partial(asyncio.sleep, 0.01))
         return None
 
-    def _formula(self, evidence: Evidence) -> float | Missing:
+    def _formula(self, evidence: Evidence) -> float:
         follow_up = self.estimator.needs.follow_up
         assert follow_up is not None
         reply = follow_up.reply(evidence.drawn)
-        if isinstance(reply, Missing):
-            return reply
         if reply.question != self.digest or reply.primary is None:
-            return Missing(
+            raise Missing(
                 Unmeasured.NOT_RECORDED, f"the score on file is of another {self.follow_up}: raise version= of one"
             )
         value = float(reply.primary.text)

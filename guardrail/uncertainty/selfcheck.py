@@ -84,7 +84,7 @@ def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[
     return known if len(known) == len(pairs) else None
 
 
-def selfcheck_nli(evidence: Evidence) -> float | Missing:
+def selfcheck_nli(evidence: Evidence) -> float:
     """Mean contradiction of the primary answer's sentences by the samples. Probability, in [0, 1].
 
     For sentence i and sample m: c = p(contradiction) / (p(contradiction) + p(entailment)), the softmax over these two
@@ -95,13 +95,13 @@ def selfcheck_nli(evidence: Evidence) -> float | Missing:
     """
     scores = evidence.contradiction
     if scores is None:
-        return Missing(Unmeasured.JUDGE_FAILED, "no entailment model was given to look for contradictions")
+        raise Missing(Unmeasured.JUDGE_FAILED, "no entailment model was given to look for contradictions")
     if not scores:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no sentence or no sample to compare")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no sentence or no sample to compare")
     return math.fsum(scores) / len(scores)
 
 
-def selfcheck_ngram(evidence: Evidence) -> float | Missing:
+def selfcheck_ngram(evidence: Evidence) -> float:
     """Rarity of the rarest word of each sentence among all answers: mean_i max_w -ln p(w). Nats, in [0, ln(T + V)].
 
     p(w) = (c(w) + 1) / (T + V): c counts w in the primary answer and all samples, T is the sum of counts, V the number
@@ -112,7 +112,7 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
     """
     drawn = evidence.drawn
     if drawn.primary is None or not drawn.samples:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
     primary = drawn.primary.comparable
     counts = Counter(
         word for text in (primary, *(sample.comparable for sample in drawn.samples)) for word in read(text).words
@@ -122,24 +122,24 @@ def selfcheck_ngram(evidence: Evidence) -> float | Missing:
     # The smallest count is the largest -ln p, so one logarithm for each sentence is enough.
     rarest = [min((counts[word] + 1 for word in read(part).words), default=None) for part in sentences(primary)]
     if not rarest or None in rarest:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer has no words")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "the primary answer has no words")
     return math.fsum(math.log(total / count) for count in rarest if count is not None) / len(rarest)
 
 
-def support_questions(drawn: SampleSet) -> list[str] | Missing:
+def support_questions(drawn: SampleSet) -> list[str]:
     """The questions of `selfcheck_prompt`: one text for each sentence of the primary answer and each sample.
 
     Equal samples give equal texts, which are asked once.
     """
     if drawn.primary is None or not drawn.samples:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there is no primary answer or no sample")
     parts = sentences(drawn.primary.comparable)
     if not parts:
-        return Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
+        raise Missing(Unmeasured.EMPTY_ANSWER, "the primary answer is empty")
     texts = [support_question(drawn.question, part, sample.comparable) for part in parts for sample in drawn.samples]
     # Distinct texts, because equal ones are asked once.
     if len(set(texts)) > MAX_QUESTIONS:
-        return Missing(
+        raise Missing(
             Unmeasured.JUDGE_FAILED,
             f"{len(parts)} sentences and {len(drawn.samples)} samples are more than {MAX_QUESTIONS} questions",
         )
@@ -157,14 +157,17 @@ def support_question(question: str, sentence: str, sample: str) -> str:
 
 def ask_selfcheck(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[BaseMessage]]:
     """One question for each sentence and each distinct sample."""
-    questions = support_questions(drawn)
-    return [] if isinstance(questions, Missing) else [[HumanMessage(text)] for text in dict.fromkeys(questions)]
+    try:
+        questions = support_questions(drawn)
+    except Missing:  # which the formula meets again
+        return []
+    return [[HumanMessage(text)] for text in dict.fromkeys(questions)]
 
 
 SELFCHECK_PROMPT = FollowUp("selfcheck_prompt", ask_selfcheck)
 
 
-def selfcheck_prompt(evidence: Evidence) -> float | Missing:
+def selfcheck_prompt(evidence: Evidence) -> float:
     """Share of (sentence, sample) pairs for which the model says that the sample does not support the sentence.
 
     Yes = 0, No = 1, mean over sentences and samples. Probability, in [0, 1], in steps of 1 / (sentences x samples). A
@@ -175,22 +178,20 @@ def selfcheck_prompt(evidence: Evidence) -> float | Missing:
     """
     drawn = evidence.drawn
     questions = support_questions(drawn)
-    if isinstance(questions, Missing):
-        return questions
     # By text and not by place: equal questions were asked once, so the lists differ in length.
     replies = {reply.question: reply for reply in drawn.follow_ups.get(SELFCHECK_PROMPT.name, ())}
     against: dict[str, int] = {}
     for text in dict.fromkeys(questions):
         reply = replies.get(text)
         if reply is None:
-            return Missing(Unmeasured.SAMPLING_SHORTFALL, "not every sentence was put to the model with every sample")
+            raise Missing(Unmeasured.SAMPLING_SHORTFALL, "not every sentence was put to the model with every sample")
         if reply.problem is not None or reply.primary is None:
-            return Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT.name}: {reply.problem_detail}")
+            raise Missing(reply.problem or Unmeasured.UNREADABLE, f"{SELFCHECK_PROMPT.name}: {reply.problem_detail}")
         # A closed pattern: "not sure" begins with "no" and "yesterday" with "yes", and neither is a verdict.
         verdict = _YES_OR_NO.match(reply.primary.text)
         if verdict is None:
             length = len(reply.primary.text)
-            return Missing(
+            raise Missing(
                 Unmeasured.JUDGE_FAILED, f"asked for yes or no, the model said something else, of length {length}"
             )
         against[text] = int(verdict[1].lower() == "no")
@@ -221,7 +222,7 @@ def ask_p_true(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[Bas
 P_TRUE = FollowUp("p_true", ask_p_true, options=(TRUE_LABEL, "B"))
 
 
-def p_true(evidence: Evidence) -> float | Missing:
+def p_true(evidence: Evidence) -> float:
     """1 - P(True): the probability that the model gives to its answer being false. Probability, in [0, 1].
 
     The model sees the question, its n samples as ideas, the primary answer as the proposed one, and the two options
@@ -230,10 +231,8 @@ def p_true(evidence: Evidence) -> float | Missing:
     counts; both options are read and renormalised. (A widely copied line takes 1 - ln p for the probability of False.)
     """
     reply = P_TRUE.reply(evidence.drawn)
-    if isinstance(reply, Missing):
-        return reply
     if reply.options is None or TRUE_LABEL not in reply.options.labels:
-        return Missing(Unmeasured.NO_OPTIONS, f"{P_TRUE.name}: the options were not read")
+        raise Missing(Unmeasured.NO_OPTIONS, f"{P_TRUE.name}: the options were not read")
     return 1 - reply.options.probabilities[reply.options.labels.index(TRUE_LABEL)]
 
 
@@ -251,7 +250,7 @@ def ask_verbalised(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list
 VERBALISED = FollowUp("verbalised", ask_verbalised)
 
 
-def verbalised(evidence: Evidence) -> float | Missing:
+def verbalised(evidence: Evidence) -> float:
     """1 - the confidence that the model states when asked. Probability, in [0, 1]; few values, many ties.
 
     The reply must be one number: a percentage ("85", "85 %", "85/100") or, with a decimal point, a probability
@@ -260,13 +259,11 @@ def verbalised(evidence: Evidence) -> float | Missing:
     and question and answer are quoted in one turn.
     """
     reply = VERBALISED.reply(evidence.drawn)
-    if isinstance(reply, Missing):
-        return reply
     if reply.primary is None:
-        return Missing(Unmeasured.UNREADABLE, f"{VERBALISED.name}: there is no reply")
+        raise Missing(Unmeasured.UNREADABLE, f"{VERBALISED.name}: there is no reply")
     stated = stated_confidence(reply.primary.text)
     if stated is None:
-        return Missing(
+        raise Missing(
             Unmeasured.JUDGE_FAILED,
             f"asked for a number from 0 to 100, the model said something else, of length {len(reply.primary.text)}",
         )

@@ -28,10 +28,10 @@ from guardrail.uncertainty.registry import ESTIMATORS
 # -- What a contributor writes -----------------------------------------------------------------------------------------
 
 
-def gini(evidence: Evidence) -> float | Missing:
+def gini(evidence: Evidence) -> float:
     """Gini impurity: 1 - sum_C (|C| / n)^2. Probability, in [0, 1 - 1/n]."""
     if evidence.clusters is None:
-        return Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to cluster")
+        raise Missing(Unmeasured.SAMPLING_SHORTFALL, "there are no samples to cluster")
     n = len(evidence.clusters.assignment)
     return 1 - sum((size / n) ** 2 for size in evidence.clusters.sizes)
 
@@ -48,13 +48,11 @@ def ask_doubt(prompt: Sequence[BaseMessage], drawn: SampleSet) -> list[list[Base
 DOUBT = FollowUp("doubt", ask_doubt)
 
 
-def doubt(evidence: Evidence) -> float | Missing:
+def doubt(evidence: Evidence) -> float:
     """1 unless the model stands by its answer when asked. Probability, 0 or 1."""
     reply = DOUBT.reply(evidence.drawn)
-    if isinstance(reply, Missing):
-        return reply
     if reply.primary is None:
-        return Missing(Unmeasured.UNREADABLE, "the model gave no reply")
+        raise Missing(Unmeasured.UNREADABLE, "the model gave no reply")
     return float(reply.primary.text.strip().casefold() != "yes")
 
 

@@ -139,11 +139,10 @@ def test_graded_disagreement_by_hand() -> None:
 
 def test_a_primary_answer_that_was_not_compared_is_no_agreement() -> None:
     clusters = Clusters(assignment=(0, 0))
-    unread = graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters))
-    unrated = graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters, primary_cluster=0))
-    assert isinstance(unread, Missing)
-    assert isinstance(unrated, Missing)
-    assert (unread.reason, unrated.reason) == (Unmeasured.EMPTY_ANSWER, Unmeasured.SAMPLING_SHORTFALL)
+    with pytest.raises(Missing, match="no primary answer to compare with"):
+        graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters))
+    with pytest.raises(Missing, match="was not compared with the samples"):
+        graded_disagreement(Evidence(drawn=answers("a", "a"), clusters=clusters, primary_cluster=0))
 
 
 def test_graded_disagreement_compares_with_the_primary_only() -> None:

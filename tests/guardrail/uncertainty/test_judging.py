@@ -14,7 +14,6 @@ from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall, Unmeasure
 from guardrail.uncertainty import (
     Estimator,
     Evidence,
-    Missing,
     cluster,
     make_estimator,
     measure,
@@ -280,7 +279,7 @@ def test_a_pass_is_full_when_it_has_many_pairs(monkeypatch: pytest.MonkeyPatch) 
 def evidence_of(estimator: Estimator, drawn: SampleSet) -> Evidence:
     received: list[Evidence] = []
 
-    def formula(evidence: Evidence) -> float | Missing:
+    def formula(evidence: Evidence) -> float:
         received.append(evidence)
         return 0.0
 

@@ -426,4 +426,5 @@ def test_only_sets_with_an_answer_are_rated() -> None:
     model = ScriptedChat(default=["   "])
     drawn = Sampler(model, plan_for([own.estimator]), scoring=Scoring.of([own], None)).draw([[HumanMessage("q?")]])
     assert drawn[0].follow_ups == {}
-    assert isinstance(own.estimator.needs.follow_up.reply(drawn[0]), Missing)  # type: ignore[union-attr]
+    with pytest.raises(Missing, match="was not asked"):
+        own.estimator.needs.follow_up.reply(drawn[0])  # type: ignore[union-attr]
