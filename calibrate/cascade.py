@@ -10,7 +10,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,7 +22,7 @@ from guardrail.types import Unmeasured
 
 from .data.records import Record, RecordFile, read_records
 from .data.split import Groups, one_per_cluster
-from .fitting import DEFAULT_DELTA
+from .fitting import DEFAULT_DELTA, feasible
 from .pipeline import FitSettings, fit_artifact
 from .rules import Feasible as Certified
 from .rules import Infeasible as NotCertified
@@ -372,7 +372,7 @@ def _stage_outcome(
 ) -> Feasible | Infeasible:
     """A stage's share of the outcome of the system, with the threshold in force."""
     share = outcome.stages[stage]
-    common = {
+    common: dict[str, Any] = {
         "rule": outcome.rule,
         "alpha": outcome.alpha,
         "delta": outcome.delta,
@@ -383,13 +383,5 @@ def _stage_outcome(
     if share.threshold is None:
         reason = outcome.reason or InfeasibleReason.STAGE_NOT_USED
         return Infeasible(reason=reason, n_measured=outcome.n, needed=outcome.needed, **common)
-    k, e = share.n_accepted, share.n_errors
-    return Feasible(
-        threshold=share.threshold,
-        n_accepted=k,
-        n_errors=e,
-        # A stage may answer none of the questions left; the exact interval of 0 in 0 is all of [0, 1].
-        interval=interval(e, k) if k else (0.0, 1.0),
-        tie_block=int((scores == share.threshold).sum()),
-        **common,
-    )
+    accepted = Certified(share.threshold, outcome.n, share.n_accepted, share.n_errors)
+    return feasible(accepted, int((scores == share.threshold).sum()), **common)

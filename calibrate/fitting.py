@@ -21,7 +21,7 @@ from .rules.counts import Feasible as Threshold
 from .rules.items import AnswerItems
 from .rules.plug_in import default_k_min
 
-__all__ = ["DEFAULT_DELTA", "Target", "fit", "one_of_each", "rule_for", "rule_named"]
+__all__ = ["DEFAULT_DELTA", "Target", "feasible", "fit", "one_of_each", "rule_for", "rule_named"]
 
 DEFAULT_DELTA: Final = 0.1
 """delta where a rule uses one and none is given."""
@@ -231,14 +231,7 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
         "certifies": target.rule.certifies,
     }
     if isinstance(result, Threshold):
-        return Feasible(
-            threshold=result.threshold,
-            n_accepted=result.k,
-            n_errors=result.e,
-            interval=interval(result.e, result.k),
-            tie_block=int(at.ties[at.threshold == result.threshold].sum()),
-            **common,
-        )
+        return feasible(result, int(at.ties[at.threshold == result.threshold].sum()), **common)
     first, common["n_measured"] = result.first, at.measured
     hint = None
     if first is not None and first.bound is not None:
@@ -255,6 +248,18 @@ def _outcome(target: Target, at: Counts, result: Result, options: Mapping[str, A
         return Infeasible(reason=InfeasibleReason.TIE_BLOCK_TOO_LARGE, ties=_largest_block(at), hint=hint, **common)
     closest = None if hint is not None else _closest(at, target.alpha)
     return Infeasible(reason=InfeasibleReason.RISK_NEVER_LOW_ENOUGH, closest=closest, hint=hint, **common)
+
+
+def feasible(result: Threshold, tie_block: int, **common: Any) -> Feasible:
+    """The outcome of a threshold that accepts k items, e of them wrong, ``tie_block`` of them with its very score."""
+    return Feasible(
+        threshold=result.threshold,
+        n_accepted=result.k,
+        n_errors=result.e,
+        interval=interval(result.e, result.k),
+        tie_block=tie_block,
+        **common,
+    )
 
 
 def _largest_block(at: Counts) -> TieBlock:

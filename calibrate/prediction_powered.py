@@ -22,12 +22,12 @@ from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 
 from .data.labels import GivenLabels, apply_labels
 from .data.records import RecordFile
-from .fitting import DEFAULT_DELTA, fit
+from .fitting import DEFAULT_DELTA, feasible, fit
 from .pipeline import FitSettings, fit_artifact, part_header
 from .rules import Feasible as Threshold
 from .rules import Infeasible as NoThreshold
 from .rules import Result
-from .rules.certificate import fewest_accepted, interval, passes, walk
+from .rules.certificate import fewest_accepted, passes, walk
 from .rules.counts import TOLERANCE, check_share, items
 from .scope import FEWEST_COMPARED, SELECTED, check_labelled_part
 from .scoring.apart import refuse_overlap
@@ -150,14 +150,7 @@ def fit_prediction_powered(
         "certifies": False,
     }
     if isinstance(result, Threshold):
-        return Feasible(
-            threshold=result.threshold,
-            n_accepted=result.k,
-            n_errors=result.e,
-            interval=interval(result.e, result.k),
-            tie_block=int(np.count_nonzero(scores[sampled] == result.threshold)),
-            **common,
-        )
+        return feasible(result, int(np.count_nonzero(scores[sampled] == result.threshold)), **common)
     first = result.first
     if first is None:
         return Infeasible(reason=InfeasibleReason.TOO_FEW_ITEMS, n_measured=k, needed=result.start, **common)

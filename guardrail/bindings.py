@@ -152,29 +152,25 @@ def check_bindings(calibrated: Bindings | None, requested: Bindings) -> None:
     Raises:
         ArtifactMismatchError: They differ; the message names both sides and the way out.
     """
-    bound = calibrated or Bindings()
+    if (fault := _difference(calibrated or Bindings(), requested)) is not None:
+        raise ArtifactMismatchError(fault, HOW)
+
+
+def _difference(bound: Bindings, requested: Bindings) -> str | None:
     if requested.tools and bound.model_copy(update={"tools": requested.tools}).digest != bound.digest:
         had = f"with the tools {', '.join(bound.tool_names)}" if bound.tools else "without tools"
         other = " (same names, other schemas)" if sorted(bound.tool_names) == sorted(requested.tool_names) else ""
         missing = [name for name in bound.tool_names if name not in requested.tool_names]
         lacking = f" Missing: {', '.join(missing)}." if missing else ""
-        raise ArtifactMismatchError(
-            f"calibrated {had}; other tools ({', '.join(requested.tool_names)}){other} would void the threshold."
-            f"{lacking}",
-            HOW,
-        )
+        others = ", ".join(requested.tool_names)
+        return f"calibrated {had}; other tools ({others}){other} would void the threshold.{lacking}"
     choice = requested.tool_choice
     if choice is not None and choice != bound.tool_choice and not _only_one(bound, requested):
-        raise ArtifactMismatchError(
-            f"tool_choice differs: calibrated with {bound.tool_choice or 'auto'!r}, asked for {choice!r}.",
-            HOW,
-        )
+        return f"tool_choice differs: calibrated with {bound.tool_choice or 'auto'!r}, asked for {choice!r}."
     if requested.response_format is not None and requested.response_format != bound.response_format:
         other = " (same name, another schema)" if _named(bound) == _named(requested) else ""
-        raise ArtifactMismatchError(
-            f"response_format differs: calibrated with {_named(bound)}, asked for {_named(requested)}{other}.",
-            HOW,
-        )
+        return f"response_format differs: calibrated with {_named(bound)}, asked for {_named(requested)}{other}."
+    return None
 
 
 def binding_settings(model: BaseChatModel, bindings: Bindings | None) -> dict[str, Any]:
