@@ -7,6 +7,7 @@ import logging
 import math
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from html import escape
 from pathlib import Path
@@ -310,13 +311,15 @@ class Records:
         self._refuse_unready(score)
         if not trust_labels:
             self._refuse_broken()
-        _refuse_few(self.file, allowed=few)
+        with _arguments_named():
+            refuse_few(self.file, allowed=few)
         part = None
         if score == AUTO:
             chosen = choose_score(self.file, groups=groups)
             score, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
-        key = _key_of(self.file, score)
-        _refuse_few(self.file, key, allowed=few)
+        with _arguments_named():
+            key = key_of(self.file, score)
+            refuse_few(self.file, key, allowed=few)
         artifact = fit_artifact(
             self.file,
             score=key,
@@ -425,7 +428,8 @@ class Records:
         fitted = (
             [] if artifact is None or estimator is not None else keys_of_score(self.file.header, artifact.estimator)
         )
-        return fitted[0] if fitted else _key_of(self.file, estimator)
+        with _arguments_named():
+            return fitted[0] if fitted else key_of(self.file, estimator)
 
     def _unchosen(self) -> RecordTable:
         """The records without those that the artifact's estimator was chosen on."""
@@ -546,24 +550,14 @@ def _imported(
     if not settings.columns.scores and _is_graded(settings.columns, numbered):
         settings = replace(settings, columns=recognised(numbered, settings.columns))
         said = (read_as(settings.columns, column_names(numbered)),)
-    try:
+    with _arguments_named():
         imported = (import_document_rows if items else import_rows)(numbered, settings, name="frame")
-    except (RecordError, UsageError) as error:
-        raise type(error)(_in_python(str(error))) from error
     file = imported.file
     if model is not None:
         identity = model if isinstance(model, ModelIdentity) else identify(model)
         file = replace(file, header=file.header.model_copy(update={"model": identity}))
     left_out = [f"{len(imported.bad)} malformed rows are left out: {imported.bad[0].problem}"] if imported.bad else []
     return Records(file, [*said, *(_in_python(note) for note in (*imported.notes, *left_out))])
-
-
-def _refuse_few(file: RecordFile, score: str | None = None, *, allowed: bool) -> None:
-    """`refuse_few` in the words of Python."""
-    try:
-        refuse_few(file, score, allowed=allowed)
-    except UsageError as error:
-        raise UsageError(_in_python(str(error))) from error
 
 
 def _is_graded(columns: ColumnMap, rows: Sequence[RawRow]) -> bool:
@@ -575,12 +569,13 @@ def _is_graded(columns: ColumnMap, rows: Sequence[RawRow]) -> bool:
     return bool(found.scores) and any(name in names for field in ("correct", "error") for name in found.of(field))
 
 
-def _key_of(file: RecordFile, score: str | None) -> str:
-    """`key_of`; of several scores the one to name as an argument."""
+@contextmanager
+def _arguments_named() -> Iterator[None]:
+    """Errors name the arguments of Python in place of the options of the command line."""
     try:
-        return key_of(file, score)
-    except UsageError as error:
-        raise UsageError(_in_python(str(error))) from error
+        yield
+    except (RecordError, UsageError) as error:
+        raise type(error)(_in_python(str(error))) from error
 
 
 _OPTION = re.compile(r"""(?:the )?--(?P<name>[a-z-]+)(?: (?P<value>'[^'\n]*'|"[^"\n]*"|[^\s;)]*[\w\]-]))?""")

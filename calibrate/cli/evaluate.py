@@ -92,7 +92,7 @@ def evaluate(
     """
     keep_inputs(records, [figure, csv_path, json_path])
     if items:
-        refuse_with_items(score=estimator, table=form, figure=figure, cluster_by_group=cluster_by_group)
+        refuse_with_items(score=estimator, table=form, figure=figure)
         estimator = [ITEMS]
     if rule and (form or figure):
         raise UsageError("--table and --figure compare the paper's own rules: leave out --rule, or them.")

@@ -87,7 +87,7 @@ def sweep(
     artifact: CalibrationArtifact, records: Sequence[Record], estimator: str, evaluation: Evaluation
 ) -> Evaluation:
     """A few rules at several alphas, from half the artifact's to twice it, on the splits of a comparison."""
-    pool = units_of(records, estimator, groups=evaluation.grouped, spec=artifact.estimator)
+    pool = units_of(records, estimator, groups=artifact.calibration.group is not None, spec=artifact.estimator)
     own = RULES.get(artifact.outcome.rule)
     names = [artifact.outcome.rule, PLANNED["answer" if own is None else own.unit][0]]
     names = [name for name in names if name in RULES]

@@ -29,6 +29,7 @@ from guardrail.uncertainty.plan import TWO_STAGES, check_arguments, samples_of
 from ..data.formats.field_map import IMPORTED
 from ..data.progress import Progress, silent
 from ..data.records import Record, RecordFile, RecordHeader, RecordReader, stream_records
+from ..data.split import one_per_cluster
 from ..data.table import RecordTable, table_of
 from ..rules import Unit
 from ..spec_syntax import estimator_flags
@@ -528,12 +529,14 @@ def units_of(records: Sequence[Record], key: str, *, groups: bool = False, spec:
     Args:
         records: The records.
         key: Key of the score.
-        groups: Whether the groups of whole answers are read.
+        groups: Whether groups are clusters: of whole answers they are kept, of answers with items one of each is.
         spec: The score; by its items if it is that of items.
 
     Raises:
         UsageError: As `scored_by`.
     """
+    if groups and spec is not None and spec.name == ITEMS:
+        records = one_per_cluster(records)  # the group of an item is its answer
     scored = scored_by(records, key, spec)
     n = unmeasured_among(len(scored.ids), scored.n_unlabelled, scored.n_unmeasured)
     infinite, right = np.full(n, np.inf), np.zeros(n, dtype=np.int8)

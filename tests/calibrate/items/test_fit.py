@@ -240,6 +240,8 @@ def test_rules_over_splits_count_items_and_answers(file: RecordFile) -> None:
     assert share.power is not None
     assert clean.power is not None
     assert share.power.value >= clean.power.value > 0
+    grouped = [record.model_copy(update={"group": f"g{i // 3}"}) for i, record in enumerate(file.records)]
+    assert units_of(grouped, ITEMS, groups=True, spec=file.header.estimators[ITEMS]).n == 100  # one of each cluster
     with pytest.raises(UsageError, match="'certified' is about whole answers"):
         evaluate(units.u, units.wrong, rules=["certified"], n_calibration=150, **common)
 
