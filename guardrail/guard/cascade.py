@@ -25,7 +25,7 @@ from .base import GuardedChatModel
 from .chat_model import Guardrail
 from .messages import accepted_answer, chat_result
 from .observers import Observers
-from .structured import TRANSPORT
+from .structured import form_of
 
 if TYPE_CHECKING:
     from langchain_core.prompts import ChatPromptTemplate
@@ -218,7 +218,7 @@ class Cascade(GuardedChatModel):
         run_manager: Any,
         arguments: Mapping[str, Any],
     ) -> Steps[ChatResult]:
-        self._refuse_overrides(stop, arguments)
+        form_of(self.artifact.stages[0].plan, stop, arguments)  # refuses settings of the call
         callbacks = child_callbacks(run_manager)
         verdict = yield from self._verdict(messages, callbacks, arguments)
         note_verdict(run_manager, verdict.trace_fields())
@@ -232,14 +232,6 @@ class Cascade(GuardedChatModel):
     def _named(self, verdict: CascadeVerdict) -> str:
         """Name of the model that gave the verdict's answer."""
         return self.artifact.stages[verdict.stage - 1].model.model
-
-    def _refuse_overrides(self, stop: Sequence[str] | None, kwargs: Mapping[str, Any]) -> None:
-        overrides = sorted(kwargs.keys() - TRANSPORT) + (["stop"] if stop is not None else [])
-        if overrides:
-            raise ArtifactMismatchError(
-                f"call arguments {overrides} would change how answers are drawn; the artifact fixes that. "
-                "Leave them out, or calibrate with the settings you want."
-            )
 
     def bind_tools(self, tools: Any, **kwargs: Any) -> Any:
         """Refused: the artifact binds prompts without tools.

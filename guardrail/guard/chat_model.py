@@ -266,8 +266,9 @@ class Guardrail(GuardedChatModel):
         return await arun(self._served_steps(messages, answer))
 
     def _served_steps(self, messages: Sequence[BaseMessage], answer: Sample) -> Steps[Assessment]:
+        self.check_served(messages)
         question = self.artifact.prompt.question_of(messages)
-        return self._served_assessor(messages).observe_steps(messages, answer, question=question)
+        return self._assessor.observe_steps(messages, answer, question=question)
 
     def check_served(self, messages: Sequence[BaseMessage]) -> None:
         """Refuse the prompt of a served answer that is not like those of calibration.
@@ -275,19 +276,9 @@ class Guardrail(GuardedChatModel):
         Raises:
             ArtifactMismatchError: It is not.
         """
-        self._served_assessor(messages)
-
-    def _served_assessor(self, messages: Sequence[BaseMessage]) -> Assessor:
-        """The assessor of a served answer.
-
-        Raises:
-            ArtifactMismatchError: The prompt is not like those of calibration.
-        """
-        artifact = self.artifact
-        artifact.check_prompt(messages)
-        if (turns := artifact.unknown_turns(messages)) is not None:
+        self.artifact.check_prompt(messages)
+        if (turns := self.artifact.unknown_turns(messages)) is not None:
             raise ArtifactMismatchError(f"no calibration prompt had the turns {turns[:200]!r}")
-        return self._assessor
 
     # -- tools and structured output -----------------------------------------------------------------------------------
 
