@@ -20,7 +20,7 @@ from ..data.records import GIVEN, Record, RecordFile, RecordHeader
 from ..data.split import Groups, all_grouped
 from ..data.table import among, table_of
 from ..ledger import Ledger, counted
-from ..pipeline import FitSettings, GateCounts, fit_artifact, held_out, part_header
+from ..pipeline import FitSettings, GateCounts, fit_artifact, held_out
 from .pool import Missing, Respond, ReviewedItem, ReviewPool, Waiting, settled, waiting
 
 __all__ = ["Learned", "learn", "thinned"]
@@ -131,10 +131,10 @@ def learn(
     undecided = {item.name for item in sample} & {item.name for item in pool.items if item.correct is None}
     key = artifact.estimator.name
     groups: Groups = "category" if artifact.calibration.group is None else "cluster"
-    header = _header(artifact, sample, key, name, {"respond": respond, "missing": missing, "rate": rate})
     records = [_record(item, key) for item in sample]
     part, test = _cut(records, sample, artifact, test_fraction, seed, groups)
-    file = RecordFile(Path(name), part_header(header, part), tuple(part))
+    header = _header(artifact, part, name, {"respond": respond, "missing": missing, "rate": rate})
+    file = RecordFile(Path(name), header, tuple(part))
     own = artifact.outcome
     if delta is None and rule in (None, own.rule):
         delta = own.delta
@@ -217,19 +217,18 @@ def _refuse_bounds(pool: ReviewPool) -> None:
 
 
 def _header(
-    artifact: CalibrationArtifact, sample: Sequence[ReviewedItem], key: str, name: str, params: dict[str, Any]
+    artifact: CalibrationArtifact, records: Sequence[Record], name: str, params: dict[str, Any]
 ) -> RecordHeader:
-    questions = [_record(item, key).to_question() for item in sample]
     labels = CorrectnessSpec(name=GIVEN, version=2, params={"source": "reviews", **params})
-    answers = not any(item.verdict.by_items for item in sample)  # otherwise people decided about their items
+    answers = all(record.items is None for record in records)  # otherwise people decided about their items
     return RecordHeader.of(
-        questions,
+        [record.to_question() for record in records],
         model=artifact.model,
         plan=artifact.plan,
         prompt=artifact.prompt,
         questions_name=name,
         correctness=labels if answers else None,
-        estimators={key: artifact.estimator},
+        estimators={artifact.estimator.name: artifact.estimator},
         item_correctness=None if answers else labels,
     )
 

@@ -348,17 +348,16 @@ def _one_label_each(items: Sequence[ReviewedItem]) -> tuple[tuple[ReviewedItem, 
 
     An answer that was called right and wrong is wrong: on the safe side.
     """
+    places = [_content(item) for item in items]
     labels_of: defaultdict[str, set[tuple[bool | None, ...]]] = defaultdict(set)
-    for item in items:
+    for place, item in zip(places, items, strict=True):
         if item.labels:
-            labels_of[_content(item)].add(item.labels)
-    labels = [labels_of.get(_content(item)) for item in items]
-    labelled = (
-        item if not calls else item.relabelled(_merged(calls)) for item, calls in zip(items, labels, strict=True)
-    )
-    both_ways = sum(
-        calls is not None and any({True, False} <= set(some) for some in zip(*calls, strict=True)) for calls in labels
-    )
+            labels_of[place].add(item.labels)
+    both_ways, labelled = 0, []
+    for place, item in zip(places, items, strict=True):
+        calls = labels_of.get(place, set())
+        both_ways += any({True, False} <= set(some) for some in zip(*calls, strict=True))
+        labelled.append(item.relabelled(_merged(calls)) if calls else item)
     return tuple(labelled), both_ways
 
 
