@@ -47,7 +47,7 @@ from .decisions import (
 )
 from .decisions import released as decided_message
 from .gates import AgentGate, AgentStep, GateSettings, Judgement
-from .held import Conversation, HeldMessage, MessageNote, ToolCallOrder
+from .held import Conversation, HeldMessage, MessageNote, Ordered, ToolCallOrder
 from .verdicts import VerdictStore
 
 __all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "Decided", "FrameworkGuard", "Ruling"]
@@ -354,8 +354,8 @@ class FrameworkGuard:
         if not assessment.accepted and verdict is not None and verdict.passes:
             verdict = whole  # the strictest gate holds all calls of the message
         if judgement.held is None or verdict is None:
-            decision = "given" if judgement.fallback is not None else "exempt" if verdict is None else "accepted"
-            return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, decision)}, verdict=verdict)  # type: ignore[arg-type]
+            runs: Ordered = "exempt" if verdict is None else "accepted" if judgement.fallback is None else "given"
+            return MessageNote(orders={str(call["id"]): ToolCallOrder.of(call, runs)}, verdict=verdict)
         if name == ANSWER_TOOL:
             candidate = _answer_of(assessment.drawn.primary, answers)
             verdict = verdict.model_copy(update={"candidate": candidate})
@@ -414,9 +414,7 @@ class FrameworkGuard:
         decision: Any = next(iter(note.decisions), REJECT)
         if decided.output not in (APPROVED, ANSWERED) and decision["type"] not in REFUSED:
             decision = REJECT  # it was rejected after that decision
-        frozen, _ = decided_message(
-            held, [decision], lambda verdict: worded(self.gate.settings.abstain_message, verdict)
-        )
+        frozen, _ = decided_message(held, [decision], partial(worded, self.gate.settings.abstain_message))
         message = frozen.to_message()
         answer = Answer(message, held.verdict, 0)
         if parsed and not message.tool_calls and (answer.abstained or not fits(frozen.text)):

@@ -31,6 +31,7 @@ __all__ = [
     "FrozenMessage",
     "HeldMessage",
     "MessageNote",
+    "Ordered",
     "ReviewTarget",
     "ToolCallOrder",
     "held_message",
@@ -198,6 +199,7 @@ class HeldMessage(Frozen):
 
 
 Ordered = Literal["accepted", "exempt", "not_gated", "given", "held", "approve", "edit", "reject", "respond", "answer"]
+"""What becomes of a call, by the gate or a person; "given" by a person or another model on the abstention path."""
 
 
 class ToolCallOrder(Frozen):
@@ -206,7 +208,7 @@ class ToolCallOrder(Frozen):
     digest: str
     """Digest of the call as it was judged: another call under the same id is not run."""
     decision: Ordered
-    """Decision of the gate or of a person; "given" by a person or another model on the abstention path."""
+    """What becomes of it."""
     args: dict[str, Any] | None = None
     """Arguments that replace the call's, after an edit."""
     message: str | None = None
