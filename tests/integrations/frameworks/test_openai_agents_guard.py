@@ -398,13 +398,6 @@ def test_a_person_decides_about_the_very_call_that_was_judged_days_later(tmp_pat
     assert len(later.inner.calls) == N + 1  # the turn after the tool; nothing was drawn again for the call
 
 
-def test_an_accepted_call_beside_a_lost_store_waits_for_a_person() -> None:
-    bank = Bank(Scripted(SURE, ["Done"]), on_abstain="review")
-    bank.model._reviews.verdicts.find = lambda _: None
-    result = run(bank.agent(), "Pay 5")
-    assert (bank.paid, len(result.interruptions)) == ([], 1)
-
-
 def test_a_held_call_needs_a_tool_that_waits() -> None:
     bank = Bank(Scripted(UNSURE), on_abstain="review")
     with pytest.raises(UsageError, match="would run held-back calls"):
@@ -764,20 +757,6 @@ async def ask_agent(guarded_agent: Agent[Any], prompt: Any, streamed: bool, **op
         return await Runner.run(guarded_agent, prompt, **options), ""
     result = Runner.run_streamed(guarded_agent, prompt, **options)
     return result, "".join([repr(event) async for event in result.stream_events()])
-
-
-async def test_the_reviewer_sees_what_came_before(tmp_path: Path) -> None:
-    """ "The second one" was decided blind, and the decision became a label."""
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    model, guarded_agent = answering(APART)
-    expected = [("human", "Rome or Oslo?"), ("ai", "Which one?"), ("human", "The second one")]
-    turns: Any = [{"role": {"human": "user", "ai": "assistant"}[role], "content": text} for role, text in expected]
-    result = await Runner.run(guarded_agent, turns)
-    (value,) = await model.review_requests(result)
-    with review.ReviewStore(tmp_path / "reviews.db") as store:
-        (item,) = await ReviewBridge(store).enqueue(model, result)
-    for shown in (value["messages"], item.content.messages):
-        assert [(turn["role"], turn["content"]) for turn in shown] == expected
 
 
 def picture(data: str) -> dict[str, Any]:

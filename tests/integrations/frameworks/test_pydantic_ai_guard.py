@@ -577,27 +577,6 @@ def test_a_decision_that_cannot_be_carried_out_is_refused() -> None:
         Bank(Scripted(UNSURE), on_abstain="review", allowed_decisions=["lapse"])
 
 
-@pytest.mark.parametrize("kind", OUTCOMES)
-def test_people_decide_in_the_review_queue(kind: str, tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    store = review.ReviewStore(tmp_path / "reviews.db")
-    bank, bridge = Bank(Scripted(UNSURE, ["Done"]), on_abstain="review"), ReviewBridge(store)
-    result = bank.run("Pay what I owe")
-    for _ in range(2):
-        (item,) = asyncio.run(bridge.enqueue(bank.guard, result))  # the second time nothing is added
-    assert (item.content.question, item.content.kind) == ("Pay what I owe", "tool_call")
-    assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None
-    decision, paid, expected_start = OUTCOMES[kind]
-    call = review.Candidate.from_stored({"text": "", "tool_calls": [{"name": "pay", "arguments": {"amount": 7}}]})
-    more = {"edit": {"candidate": call}, "respond": {"text": decision.get("message")}}.get(kind, {})
-    store.decide(store.claim("ann", item=item.id), review.Decision(action=kind, note="Bob lies.", **more))
-    done = asyncio.run(bridge.resume(bank.guard, bank.agent, result))
-    assert (done.output, bank.paid) == ("Done", paid)
-    assert tool_return(bank).startswith(expected_start.removesuffix(" The reason: too much"))
-    assert "Bob lies." not in repr(bank.inner.calls) + repr(done.all_messages())  # the note is for reviewers alone
-    assert asyncio.run(bridge.resume(bank.guard, bank.agent, result)) is None  # it is carried out once
-
-
 def test_calls_of_a_tool_without_an_artifact_wait_and_are_recorded(tmp_path: Path) -> None:
     review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
     bank, store = Bank(Scripted(SURE, ["Done"])), review.ReviewStore(tmp_path / "reviews.db")
@@ -812,20 +791,6 @@ async def ask_agent(guarded_agent: Any, *prompts: Any, streamed: bool, **options
         shown = [event async for event in events]
     assert shown[-1].event_kind == "agent_run_result"
     return shown[-1].result.output, shown[-1].result.all_messages(), "".join(map(repr, shown))
-
-
-async def test_the_reviewer_sees_what_came_before(tmp_path: Path) -> None:
-    """ "The second one" was decided blind, and the decision became a label."""
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
-    history: Any = [ModelRequest([UserPromptPart("Rome or Oslo?")]), ModelResponse([TextPart("Which one?")])]
-    result = await guarded_agent.run("The second one", message_history=history)
-    (value,) = await guard.review_requests(result)
-    with review.ReviewStore(tmp_path / "reviews.db") as store:
-        (item,) = await ReviewBridge(store).enqueue(guard, result)
-    expected = [("human", "Rome or Oslo?"), ("ai", "Which one?"), ("human", "The second one")]
-    for shown in (value["messages"], item.content.messages):
-        assert [(turn["role"], turn["content"]) for turn in shown] == expected
 
 
 def picture(data: bytes) -> BinaryContent:
@@ -1045,24 +1010,6 @@ def test_answers_that_no_person_is_asked_about_become_a_message() -> None:
     for option in ({"held": "retry"}, {"on_abstain": "message"}):
         _, guarded_agent = answering(Scripted(UNSURE_TEXT), **option)
         assert asyncio.run(guarded_agent.run("?")).output == "Not sure."
-
-
-@pytest.mark.parametrize("kind", REVIEWED)
-def test_people_decide_about_answers_in_the_review_queue(kind: str, tmp_path: Path) -> None:
-    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
-    store = review.ReviewStore(tmp_path / "reviews.db")
-    guard, guarded_agent = answering(Scripted(UNSURE_TEXT))
-    bridge, result = ReviewBridge(store), asyncio.run(guarded_agent.run("?"))
-    (item,) = asyncio.run(bridge.enqueue(guard, result))
-    assert item.content.candidate is not None
-    assert (item.content.kind, item.content.candidate.text) == ("answer", "Rome")
-    decision, expected = REVIEWED[kind]
-    action = decision["type"]
-    edited = {"candidate": review.Candidate(text=expected)} if action == "edit" else {}
-    more = {"respond": {"text": expected}, "reject": {"note": decision.get("message", "")}}.get(action, {})
-    store.decide(store.claim("ann", item=item.id), review.Decision(action=action, **edited, **more))
-    assert asyncio.run(bridge.resume(guard, guarded_agent, result)).output == expected
-    assert asyncio.run(bridge.resume(guard, guarded_agent, result)) is None  # it is given out once
 
 
 # -- structured answers ------------------------------------------------------------------------------------------------
