@@ -160,6 +160,7 @@ def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Se
     """Print one table of all cells, with the names that rules have in the paper or without; by default what fits."""
     first, wide = grid.cells[0], figures is None and _has_room()
     figures = figures or (tuple(FIGURES) if wide else SHORT)
+    figures = [name for name in figures if name != "complete" or _has_room()]  # as wide as three others
     heads, rows, texts = grid.printed(figures, errors=wide, rule=rule_with_name if names else lambda row: row.name)
     evaluation = first.evaluation
     of = "" if "n" in heads else f", fitted on {evaluation.n_calibration} of {evaluation.n}"

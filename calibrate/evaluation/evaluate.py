@@ -502,7 +502,7 @@ _MEANINGS_OF_ITEMS = {
 
 def meaning(figures: Sequence[str] = tuple(FIGURES)) -> str:
     """The meaning of the columns of a table of rules."""
-    meanings = _MEANINGS_OF_ITEMS if figures == OF_ITEMS else _MEANINGS
+    meanings = _MEANINGS_OF_ITEMS if "shown" in figures else _MEANINGS
     return "; ".join(f"{name}: {meanings[name]}" for name in figures) + "."
 
 

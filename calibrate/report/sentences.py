@@ -171,9 +171,11 @@ def verdict_text(
         undecided: See `undecided_answers`.
     """
     tested = () if test is None else (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
+    # Where a test part counts the items that nothing was fitted on, it stands for both.
+    counts = figures_lines(artifact.items, artifact.outcome.rule) if test is None else ()
     return VerdictText(
         verdict=standing(artifact, test),
-        lines=(*summary(artifact, _needed(artifact)), *figures_lines(artifact.items, artifact.outcome.rule)),
+        lines=(*summary(artifact, _needed(artifact)), *counts),
         fits=fits_line(artifact),
         tested=tested,
         warnings=tuple(warnings(artifact, records, unread, doubtful, dependent, undecided)),

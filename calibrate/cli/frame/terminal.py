@@ -122,7 +122,8 @@ def print_warning(text: str) -> None:
 
 def _print(to: Console, text: str, style: str | None) -> None:
     if to.is_terminal:  # not by rich, which parts a number and its sign, and breaks words at a hyphen
-        text = fill(text.replace(" %", "\u00a0%"), to.width, break_on_hyphens=False, break_long_words=False)
+        whole, indent = text.replace(" %", "\u00a0%"), "  " if text.startswith("- ") else ""
+        text = fill(whole, to.width, subsequent_indent=indent, break_on_hyphens=False, break_long_words=False)
     to.print(escape(text.replace("\u00a0", " ")), style=style, highlight=False, soft_wrap=True)
 
 

@@ -13,11 +13,13 @@ from scipy import stats
 from typer.testing import CliRunner
 
 from calibrate.cli import app
+from calibrate.cli.audit import _print_drift
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.audit import _shift, audit, audit_counts, labelled_needed, prepared
 from calibrate.pipeline import fit_artifact, part_header, split
 from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
+from guardrail.describe import CALLS
 from guardrail.errors import UsageError
 from guardrail.outcome import Feasible, Scope
 from guardrail.specs import CorrectnessSpec
@@ -340,6 +342,12 @@ def test_drift_of_a_file(parts: tuple[RecordFile, RecordFile], tmp_path: Path, m
     assert (report["alarm"]["monitor"], report["n"], report["left_out"]) == ("drift", 60, 0)
     assert "fitted on" in run("old.jsonl", code=2)
     assert "in (0, 1)" in run("hard.jsonl", more=("--level", "5"), code=2)
+
+
+def test_drift_of_an_agents_calls_is_about_calls(capsys: pytest.CaptureFixture[str]) -> None:
+    _print_drift(None, 7, 0, CALLS)
+    shown = " ".join(capsys.readouterr().out.replace("│", " ").split())
+    assert "7 scores do not refute that these calls are like the calibration calls." in shown
 
 
 def test_acceptance_within_a_scope_says_so(parts: tuple[RecordFile, RecordFile]) -> None:
