@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import Any
 
 from guardrail.errors import UsageError
@@ -34,8 +35,6 @@ FROM_JUDGE = re.compile(r"\s*from_judge\((?!\s*judge\s*=)(?P<judge>.*)\)\s*", fl
 """A judge as a similarity, in short: from_judge(exact). The long form is from_judge(judge={"name": "exact", ...})."""
 _NAMED = re.compile(r"(?P<name>[\w.-]+)(?:\((?P<params>.*)\))?", flags=re.DOTALL)
 _BARE = re.compile(r"[^\s\"(){}\[\],]+(?: +[^\s\"(){}\[\],]+)*")
-_CONSTANTS = {"true": True, "false": False, "none": None}
-_PYTHON = {"True": True, "False": False, "None": None}
 
 
 def cut(text: str, mark: str) -> list[str]:
@@ -106,7 +105,7 @@ def parse_rule(text: str) -> tuple[str, dict[str, Any]]:
             raise UsageError(f"rule {text!r}: {part!r} is not an option. Write name:option=value, e.g. acrc:k_min=1.")
         if key in options:
             raise UsageError(f"rule {text!r}: option {key!r} is given twice. Remove one.")
-        options[key] = _option_value(value)
+        options[key] = _value(value)
     return name, options
 
 
@@ -143,16 +142,13 @@ def estimator_flags(key: str) -> str:
 
 
 def _value(text: str) -> Any:
-    try:
-        return json.loads(text)
-    except ValueError:
-        pass
+    """A number, true, false or none, a list or object as JSON or Python writes it, or else the text."""
+    with suppress(ValueError):
+        return json.loads(f"0{text}" if text.startswith(".") else text)
     if text.startswith(("{", "[")):
-        try:
+        with suppress(ValueError, SyntaxError):
             return ast.literal_eval(text)  # Python's quotes, as a spec is printed
-        except (ValueError, SyntaxError):
-            return text
-    return _PYTHON.get(text, text)
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
 def _text(value: Any) -> str:
@@ -162,17 +158,6 @@ def _text(value: Any) -> str:
     if isinstance(value, str) and _BARE.fullmatch(value) and value == _value(value):
         return value
     return canonical_json(value, compact=False, default=str)
-
-
-def _option_value(text: str) -> Any:
-    if text.lower() in _CONSTANTS:
-        return _CONSTANTS[text.lower()]
-    for kind in (int, float):
-        try:
-            return kind(text)
-        except ValueError:
-            continue
-    return text
 
 
 def _option_text(value: Any) -> str:

@@ -16,9 +16,7 @@ from pydantic import (
     ConfigDict,
     Field,
     NonNegativeInt,
-    SerializerFunctionWrapHandler,
     field_validator,
-    model_serializer,
     model_validator,
 )
 
@@ -438,20 +436,10 @@ class Uncertainty(Frozen):
     """The reason why ``value`` is None; None if it was measured."""
     detail: str = ""
     """The reason in words."""
-    is_bound: bool = False
+    is_bound: bool = Field(default=False, exclude_if=lambda is_bound: not is_bound)
     """Whether ``value`` is a bound and not the score: the first of two stages decided, without further samples."""
-    first: float | None = None
+    first: float | None = Field(default=None, exclude_if=lambda first: first is None)
     """Of two stages: the score of the first one, which every verdict has; otherwise None."""
-
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Most values are scores: their stored form stays what it was before these fields.
-        content: dict[str, Any] = write(self)
-        if not self.is_bound:
-            content.pop("is_bound", None)
-        if self.first is None:
-            content.pop("first", None)
-        return content
 
     @model_validator(mode="after")
     def _value_or_reason(self) -> Self:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from pydantic import SerializerFunctionWrapHandler, model_serializer, model_validator
+from pydantic import Field, model_validator
 
 from . import explain
 from .artifact import CascadeOutcome
@@ -18,6 +18,11 @@ from .outcome import Outcome
 from .types import Basis, Cost, Frozen, Note, Reason, Sample, Uncertainty
 
 __all__ = ["AbstainedError", "Meaning", "Reason", "UnmeasuredError", "Verdict"]
+
+
+def _is_empty(value: Any) -> bool:
+    """Whether a field says nothing: most verdicts lack it, and so does their stored form."""
+    return value is None or value == ()
 
 
 class Meaning(Frozen):
@@ -59,17 +64,17 @@ class Verdict(Frozen):
     """Text of every sample, in the order drawn."""
     cost: Cost = Cost()
     """Calls, tokens and seconds that the decision took."""
-    turns: str | None = None
+    turns: str | None = Field(default=None, exclude_if=_is_empty)
     """Turns of the conversation (`guardrail.prompting.turns_of`) if the artifact was not calibrated on such, and so
     promises nothing about it; None if it was, or if that was not checked."""
-    record: str | None = None
+    record: str | None = Field(default=None, exclude_if=_is_empty)
     """Id of the record that keeps the samples, for a tool that has no artifact yet ("collect"); None otherwise."""
-    items: tuple[ItemVerdict, ...] = ()
+    items: tuple[ItemVerdict, ...] = Field(default=(), exclude_if=_is_empty)
     """The items of the candidate, each with its place, its uncertainty and whether it is kept: the whole answer is one
     item, and so is each field of JSON if fields are gated. Empty without an answer, or if it has no fields."""
-    notes: tuple[Note, ...] = ()
+    notes: tuple[Note, ...] = Field(default=(), exclude_if=_is_empty)
     """Further facts, for `detail`."""
-    stage: int | None = None
+    stage: int | None = Field(default=None, exclude_if=_is_empty)
     """Of a cascade: the number of the stage that was asked last, from 1. It gave the answer if the verdict accepts."""
 
     @model_validator(mode="before")
@@ -78,15 +83,6 @@ class Verdict(Frozen):
         # What `shown` and `without_answers` write beside the data is made from the data again.
         if isinstance(content, dict) and not content.keys().isdisjoint(_DERIVED):
             return {name: value for name, value in content.items() if name not in _DERIVED}
-        return content
-
-    @model_serializer(mode="wrap")
-    def _without_the_default(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        # Most verdicts are about what was calibrated: their stored form stays what it was before these fields.
-        content: dict[str, Any] = write(self)
-        for name in ("turns", "record", "items", "notes", "stage"):
-            if getattr(self, name) in (None, ()):
-                content.pop(name, None)
         return content
 
     @property

@@ -64,6 +64,8 @@ def test_case_accents_punctuation_and_articles_of_prose_do_not_count(a: str, b: 
         ("The Eiffel Tower, in Paris.", ["eiffel", "tower", "in", "paris"], []),
         ("It isn't 1,000.0 kg!", ["it", "is", "not", "1000", "kg"], []),
         ("C++ (the language)", ["C++", "language"], ["C++"]),
+        ("-5.0 or 3.5", ["-5", "or", "3.5"], []),  # a decimal point is no punctuation
+        ("\uff21\uff22", ["ab"], []),  # full-width letters
         ("ป่า", ["ป่า"], []),  # Thai: a forest; without its mark it is an aunt
         ("A", ["A"], []),  # an answer, not an article
         ("  ", [], []),
