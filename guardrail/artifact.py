@@ -263,8 +263,8 @@ class CalibrationArtifact(Persisted):
     spent: Spent | None = None
     """Fits that these labels have carried; None if they were not counted (`calibrate.pipeline.fit_artifact` alone)."""
     fingerprint: Fingerprint | None = Field(default=None, exclude_if=lambda kept: kept is None, repr=False)
-    """Tokens and log-probabilities of the endpoint's greedy answer to the probe's question, by which `guardrail doctor`
-    notices other weights behind the same name; None if the endpoint gave none, or the model is a local one."""
+    """Tokens and log-probabilities of the endpoint's greedy answers to the probe's questions, by which `guardrail
+    doctor` notices other weights behind the same name; None if the endpoint gave none, or the model is a local one."""
     items: ItemFigures | None = None
     """Counts of the items at the threshold; None if whole answers are gated, or nothing was fitted."""
 
