@@ -136,7 +136,7 @@ def quantile(scores: Sequence[float], epsilon: float, delta: float) -> float:
     """The tolerance limit: with probability 1 - delta at most the share epsilon of new scores lies above it.
 
     `count_threshold` from above: the (m + 1)-th largest score, m the largest number with P(Bin(n, epsilon) <= m) <=
-    delta; infinite where there is none.
+    delta; infinite without a bound.
     """
     limit = count_threshold([-score for score in scores], epsilon, delta)
     return math.inf if limit is None else -limit

@@ -79,9 +79,9 @@ class Nouns:
         given: What the gate accepts.
         accepted: What becomes of what it accepts.
         gives: What it does with a share, ``{}``.
-        give: What it does with one that it accepts.
+        give: The effect of accepting a unit.
         nothing: What it does without a threshold.
-        handed: The next step about one that it holds back.
+        handed: The next step about a unit that is held back.
         score: What the threshold is of; None for the name of the score.
         erred: What became of accepted ones that count as wrong.
         wrong: What is said of all that count as wrong.
@@ -372,7 +372,7 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
 
     Args:
         artifact: An artifact of whole answers, or of a cascade (whose thresholds stand in a table of its stages).
-        needed: Labels that would do, in one sentence, where there is no threshold.
+        needed: Labels that would do, in one sentence, without a threshold.
     """
     outcome, nouns = artifact.outcome, nouns_of(artifact)
     if isinstance(artifact, CascadeArtifact):
@@ -629,7 +629,7 @@ def target_text(alpha: float, *, certifies: bool) -> str:
     return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
 
 
-# -- Why there is no threshold ----------------------------------------------------------------------------------------
+# -- Fits without a threshold -----------------------------------------------------------------------------------------
 
 
 def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
@@ -659,7 +659,7 @@ def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
         return drawn if few else "Label more by hand, or use a larger alpha or a better score."
     if few:
         return f"Label more {nouns.asked}."
-    # The score comes first: with one that does not rank errors neither labels nor a larger alpha help for long.
+    # The score comes first: with a score that does not rank errors neither labels nor a larger alpha help for long.
     auroc = outcome.diagnostics.auroc
     if auroc is not None and auroc < USEFUL_AUROC:
         shown = f"AUROC {auroc:.2f}, and 0.5 is guessing"

@@ -84,7 +84,7 @@ class ArtifactMismatchError(ArtifactError):
         fault: The message without the way out in Python, for callers who do not write Python.
         way_out: The way out.
         public: What a stranger who sent the request may read, in a sentence that quotes nothing of the calibration;
-            empty if there is no such sentence.
+            empty without such a sentence.
     """
 
     def __init__(self, fault: str, way_out: str = "", *, public: str = "") -> None:

@@ -77,7 +77,7 @@ _FOR_CLIENTS = {
 
 
 def detail(verdict: Verdict) -> str:
-    """The reason of a verdict with its numbers, the next step unless there is none, and its notes."""
+    """The reason of a verdict with its numbers, the next step if it has one, and its notes."""
     outcome = verdict.outcome
     stage = f"Stage {verdict.stage} of {len(outcome.stages)}: " if isinstance(outcome, CascadeOutcome) else ""
     done = verdict.passes and verdict.reason is not Reason.PARTLY_HELD_BACK

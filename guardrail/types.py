@@ -530,7 +530,7 @@ class Note(Frozen):
 
 
 class Missing(Exception):  # noqa: N818 - a result as often as an error
-    """The reason why there is no value: a formula raises it, and what measures returns it.
+    """The reason of a missing value: a formula raises it, and what measures returns it.
 
     Attributes:
         reason: The reason.

@@ -105,7 +105,7 @@ class _Job:
 
         Args:
             beside: A file that is written next to the artifact.
-            *others: Files that are read besides the records.
+            *others: Other files that are read.
         """
         if len(self.scores) > 1:
             raise UsageError(f"give one score, got {len(self.scores)}. Several are for --cascade, one a stage.")

@@ -1,7 +1,7 @@
 """Columns of large record files, decoded without their texts and kept in a file beside the log.
 
 A record file stays the log. ``records.jsonl.columns.npz`` beside it holds ids, labels, groups, scores and digests of
-the questions (`calibrate.data.table`). It belongs to the log as it was read (its size, time and inode), is made again
+the questions (`calibrate.data.table`). It belongs to the log that was read (its size, time and inode), is made again
 when the log has changed, and deleting it costs time and nothing else.
 """
 

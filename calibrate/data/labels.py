@@ -216,7 +216,7 @@ class LabelSession:
 
     @property
     def left(self) -> list[Record]:
-        """The records that have neither a label nor were skipped; one that was taken back comes first."""
+        """The records that have neither a label nor were skipped; a record whose label was taken back comes first."""
         left = [record for key, record in self._queue.items() if key not in self.labels]
         return sorted(left, key=lambda record: record is not self._again)
 
@@ -229,7 +229,7 @@ class LabelSession:
         self.labels[_key(record)] = correct
 
     def undo(self) -> bool:
-        """Take the last label back, on disk too; False if there is none."""
+        """Take the last label back, on disk too; False without labels."""
         if not self.labels:
             return False
         key, _ = self.labels.popitem()

@@ -396,7 +396,7 @@ class RecordReader:
         """First byte and row of each line.
 
         Args:
-            start: First byte of the first line; default: the line behind the one that was read last.
+            start: First byte of the first line; default: the line behind the last that was read.
             stop: Byte before which the last line begins.
 
         Raises:

@@ -245,7 +245,7 @@ def write_part(file: RecordFile, tool: str, path: Path) -> None:
     """Write the records of the messages that call a tool, or are answers.
 
     Raises:
-        UsageError: There is no such message.
+        UsageError: The message does not exist.
     """
     part = [record for record in file.records if tool in _called(record)]
     if not part:

@@ -47,7 +47,7 @@ class Rule:
     Attributes:
         name: As users write it.
         choose: The function ``(u, wrong, alpha, delta, **settings) -> Feasible | Infeasible``. Settings are its
-            keyword-only parameters. One that is called ``group`` gets the group of each unit; a rule without it takes
+            keyword-only parameters. The parameter ``group`` gets the group of each unit; a rule without it takes
             units to be independent, and gets one unit of each group.
         promise: The promise in a few words, for tables; the sentence is that of `guardrail.describe.guarantee`.
         certifies: Whether the error rate among accepted answers is at most alpha with probability 1 - delta, at

@@ -77,7 +77,7 @@ class ScoredItems:
 
 
 def with_cap(spec: EstimatorSpec, cap: int | None) -> EstimatorSpec:
-    """The score of items with another cap, which plays no part in measuring; other scores as they are."""
+    """The score of items with another cap, which plays no part in measuring; other scores unchanged."""
     if cap is None or spec.name != ITEMS:
         return spec
     return spec.model_copy(update={"params": {**spec.params, "cap": cap}})

@@ -223,7 +223,7 @@ class _Expression:
     Attributes:
         name: Of the combination.
         parts: Its scores, as written.
-        settings: Its numbers, as far as they are written.
+        settings: Its numbers, if written.
     """
 
     name: str

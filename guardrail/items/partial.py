@@ -33,7 +33,7 @@ class Partial(Generic[T]):
         held_back: JSON pointers of the fields that are held back, in the original answer ("/items/2/price"); "*" stands
             for a key that the schema does not name.
         items: The verdict on each field, in the order of the answer; without the value where it is held back.
-        model: The object of the schema, if every field that is held back is one that the schema does not require;
+        model: The object of the schema, if the schema requires none of the fields that are held back;
             such a field then has the schema's default, which says nothing about its value. None otherwise, and for
             schemas that are not pydantic classes.
         verdict: The whole verdict as plain JSON, as in ``response_metadata["guardrail"]``.

@@ -180,7 +180,7 @@ class BettingState(Frozen):
         return after.model_copy(update={"alarm": Alarm(**common, calls=self.calls, **after.finding())})
 
     def finding(self) -> dict[str, Any]:
-        """What an alarm of this state says besides that there is one."""
+        """The words of an alarm of this state."""
         raise NotImplementedError
 
 

@@ -190,7 +190,7 @@ class Content(Frozen):
 
 
 def plain_number(value: Any) -> Any:
-    """A value as it is shown: 5.0 as 5, which is the same number in JSON."""
+    """A value for a reader: 5.0 as 5, which is the same number in JSON."""
     return int(value) if isinstance(value, float) and abs(value) < _EXACT and value.is_integer() else value
 
 

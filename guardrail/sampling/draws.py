@@ -110,7 +110,7 @@ class Draws:
 
         Raises:
             GuardrailError: The other processes' memory cannot be written. This process remembers the value, and gives
-                it out once they know it: otherwise one that dies would let them draw again.
+                it out once they know it: otherwise a process that dies would let them draw again.
         """
         if self.seconds <= 0:
             return value

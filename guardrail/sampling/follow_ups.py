@@ -82,7 +82,7 @@ class FollowUp:
         """The reply in a drawn set, for a follow-up that asks one question.
 
         Raises:
-            Missing: There is none.
+            Missing: No follow-up was stored.
         """
         replies = drawn.follow_ups.get(self.name, ())
         if len(replies) != 1:

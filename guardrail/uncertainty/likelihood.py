@@ -42,7 +42,7 @@ def impossible_logprobs(drawn: SampleSet, bindings: Bindings | None = None) -> M
       an honest answer that is held back here costs acceptance, at calibration as at run time. Not where answers follow
       a format, because what the format dictates is certain.
     * Each token of an answer has probability 1, and yet an answer that goes another way was drawn, which must have a
-      token of probability 0. An answer that another one begins with is no contradiction, because the end of an answer
+      token of probability 0. An answer that another one begins with contradicts nothing, because the end of an answer
       is no token here.
 
     Args:

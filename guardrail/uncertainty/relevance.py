@@ -227,7 +227,7 @@ def _sequence_costs(evidence: Evidence) -> list[float]:
 
 
 def answer_word_nll(evidence: Evidence) -> float:
-    """Answer-word NLL of the primary answer: -sum ln p(z) over the tokens of its own words. Nats, in [0, inf).
+    """Answer-word NLL of the primary answer: -sum ln p(z) over the tokens of own words. Nats, in [0, inf).
 
     Own words are neither in the question nor function words (`guardrail.judges.words.FUNCTION_WORDS`): a full sentence
     otherwise pays for its phrasing. Words are split at white space, so the marks at a word's end belong to it. An
@@ -345,7 +345,7 @@ def characters(sample: Sample) -> tuple[tuple[int, int], ...]:
     replacement character that the text shows for them.
 
     Raises:
-        Missing: There are no tokens, or they do not spell the answer.
+        Missing: The answer has no tokens, or they do not spell the answer.
     """
     if sample.tokens is None:
         raise Missing(Unmeasured.NO_LOGPROBS, "token log-probabilities are missing")

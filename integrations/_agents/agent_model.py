@@ -96,7 +96,7 @@ class Outcome:
         return self.message
 
     def judged(self, message: AIMessage) -> bool:
-        """Whether a message is the one that the gated model let out."""
+        """Whether the gated model let this message out."""
         return self.message is not None and message.id == self.message.id
 
     def note_about(self, messages: Sequence[BaseMessage]) -> MessageNote:

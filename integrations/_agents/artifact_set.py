@@ -48,7 +48,7 @@ def load(given: Given) -> CalibrationArtifact | None:
     """Return an artifact, read from its file if needed; None for `COLLECT`.
 
     Raises:
-        UsageError: There is no such file, and its name resembles "collect".
+        UsageError: The file does not exist, and its name resembles "collect".
     """
     if isinstance(given, CalibrationArtifact):
         return given

@@ -128,7 +128,7 @@ class Answer(TypedDict):
 
 
 class Lapse(TypedDict):
-    """No decision, or one that cannot be carried out: nothing goes out, or runs.
+    """No decision, or a decision that cannot be carried out: nothing goes out, or runs.
 
     Always possible, even if it is not an allowed decision: programs take it, people do not.
     """

@@ -180,7 +180,7 @@ class AgentGate:
         plan: How samples are drawn for an agent without any artifact.
 
     Raises:
-        UsageError: See `ArtifactSet.of` and `routes`; or there is no such path, or it asks the same model again.
+        UsageError: See `ArtifactSet.of` and `routes`; or the path does not exist, or it asks the same model again.
         ArtifactMismatchError: The artifacts cannot judge one agent, or were made with another judge or score.
     """
 
@@ -316,7 +316,7 @@ class ModelGate:
             hold: Freezes a message that a person decides about; None if this message cannot wait.
             form: The form that the caller can read; see `Abstention`.
             run_manager: The run of the caller, for tracers.
-            storable: Whether the answer has to be one that a state can store.
+            storable: Whether a state must be able to store the answer.
 
         Raises:
             AbstainedError: On the path "raise", and where a text would be taken for an answer.

@@ -203,7 +203,7 @@ Ordered = Literal["accepted", "exempt", "not_gated", "given", "held", "approve",
 
 
 class ToolCallOrder(Frozen):
-    """Order to whoever runs tools, about one call."""
+    """Order to the runner of tools, about one call."""
 
     digest: str
     """Digest of the call as it was judged: another call under the same id is not run."""
@@ -216,7 +216,7 @@ class ToolCallOrder(Frozen):
 
     @classmethod
     def of(cls, call: Mapping[str, Any], decision: Ordered, **more: Any) -> ToolCallOrder:
-        """The order about a call as it was judged."""
+        """The order about a judged call."""
         return cls(digest=call_subject(call["name"], call["args"]), decision=decision, **more)
 
 

@@ -57,7 +57,7 @@ class CallCheck:
     def steps(self, messages: Sequence[BaseMessage], call: Mapping[str, Any]) -> Steps[bool]:
         """Whether a person has to approve a call: True unless this very call was judged and accepted.
 
-        ``call`` is the one that would run (id, name, args), ``messages`` ends with the model's message that has it.
+        ``call`` is the call that would run (id, name, args), ``messages`` ends with the model's message that has it.
         """
         last = max((place for place, one in enumerate(messages) if isinstance(one, AIMessage)), default=None)
         if last is None:

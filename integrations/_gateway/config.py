@@ -442,7 +442,7 @@ def _value(reference: str | None, variables: Mapping[str, str], where: str) -> s
 
 def _first_fault(error: ValidationError, places: Mapping[FieldPath, str]) -> str:
     faults = error.errors(include_input=False, include_url=False)
-    # A misspelt name comes before the required one that is missing for it.
+    # A misspelt name comes before the required name that is missing for it.
     first = next((fault for fault in faults if fault["type"] == "extra_forbidden"), faults[0])
     loc = first["loc"]
     place = next(places[loc[:end]] for end in range(len(loc), -1, -1) if loc[:end] in places)

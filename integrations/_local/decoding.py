@@ -173,7 +173,7 @@ class Decoder:
         self._mask = self._tensor([[0] * (longest - len(prompt)) + [1] * len(prompt) for prompt in prompts])
         with torch.inference_mode():
             output = self._generate(1, output_logits=True)
-        # Every row chooses its own first token: the one that `generate` has added goes.
+        # Every row chooses its own first token: that of `generate` goes.
         self._ids, self._mask = self._ids[:, :-1], self._mask[:, :-1]
         self.logits = output.logits[0][self._tensor(prompt_of)]
         """Of the first token of each row, (rows, vocabulary), until it is chosen."""

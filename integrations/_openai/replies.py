@@ -204,7 +204,7 @@ def option_scores(choice: Mapping[str, Any], labels: Sequence[str]) -> OptionSco
     A label's probability is the sum over the listed first tokens that equal the label after leading white space is
     removed: "A" and " A" are two tokens and one option. Scores are read only if *every* label is listed. A missing
     label is not taken as improbable: endpoints list 20 tokens at most, and never a label of several tokens. Neither is
-    one that is listed with a placeholder (`guardrail.types.is_logprob`).
+    a token that is listed with a placeholder (`guardrail.types.is_logprob`).
 
     Args:
         choice: A choice drawn with ``top_logprobs`` at temperature 1 and top_p 1, where servers that report the

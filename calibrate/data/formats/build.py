@@ -399,7 +399,7 @@ class Builder:
         return None if primary is None else primary.correct
 
     def _score(self, row: RawRow, score: ScoreColumn, missing: Missing | None) -> Uncertainty:
-        """An imported score; unmeasured if the answer is not whole, or where there is no number."""
+        """An imported score; unmeasured if the answer is not whole, or without a number."""
         spec, value, stored = score.spec, row.values.get(score.column), None
         if value is None or not str(value).strip():
             missing = missing or Missing(Unmeasured.NOT_RECORDED, f"the file has no value in column {score.column!r}")

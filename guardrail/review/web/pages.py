@@ -179,7 +179,7 @@ class Pages:
         return RedirectResponse(f"/items/{call.item}", 303)
 
     def decide(self, call: SiteCall) -> Response:
-        """Record a decision and open the next item: after an audit or a label the next of these, else one that waits.
+        """Record a decision and open the next item: after an audit or a label the next of these, else a waiting item.
 
         A decision that is refused shows the item again, with what the reviewer wrote.
         An item that the reviewer holds already comes first, so that a form sent twice takes no second item.

@@ -315,7 +315,7 @@ def in_words(value: Any, depth: int = 0) -> Markup:
 
 
 def _result(given: Any) -> Markup:
-    """What a tool returned: JSON in words, any other text as it is."""
+    """What a tool returned: JSON in words, any other text unchanged."""
     try:
         value = json.loads(given)
     except (ValueError, TypeError, RecursionError):
