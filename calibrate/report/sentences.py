@@ -170,7 +170,9 @@ def verdict_text(
         dependent: Questions of the fit that are hardly independent.
         undecided: See `undecided_answers`.
     """
-    tested = () if test is None else (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
+    tested: tuple[str, ...] = ()
+    if test is not None and artifact.outcome.n_accepted:  # of a gate that accepts nothing a test says nothing
+        tested = (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
     # Where a test part counts the items that nothing was fitted on, it stands for both.
     counts = figures_lines(artifact.items, artifact.outcome.rule) if test is None else ()
     return VerdictText(

@@ -63,7 +63,8 @@ def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> Non
     for line in tested:
         print_line(line, "bold red" if text.speaks_against else None)
     for place, line in enumerate(text.warnings[:most]):
-        print_line(f"Warning: {line}", "red" if place == 0 and text.verdict.colour == "red" else "yellow")
+        grave = place == 0 and text.verdict.colour == "red" and text.verdict.status == "answers"
+        print_line(f"Warning: {line}", "red" if grave else "yellow")
     if most is not None and len(text.warnings) > most:
         print_line(f"The report has {len(text.warnings) - most} more.")
 
