@@ -9,8 +9,6 @@ from typing import Any, Literal, cast
 from langchain_core.exceptions import OutputParserException
 from langchain_core.language_models import LanguageModelInput
 from langchain_core.messages import AIMessage
-from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
-from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
 from langchain_core.runnables import Runnable, RunnableConfig, RunnableLambda
 from langchain_core.utils.function_calling import convert_to_json_schema, convert_to_openai_tool
 from langchain_core.utils.json import parse_json_markdown
@@ -155,6 +153,10 @@ def _core(schema: Any) -> Any:
 
 def parser_of(schema: Any, method: Method) -> Runnable[Any, Any]:
     """The parser from whole messages to objects of the schema, by LangChain's conventions."""
+    # Here, because they are slow to import, and few guards parse.
+    from langchain_core.output_parsers import JsonOutputParser, PydanticOutputParser
+    from langchain_core.output_parsers.openai_tools import JsonOutputKeyToolsParser, PydanticToolsParser
+
     is_class = isinstance(schema, type) and is_basemodel_subclass(schema)
     parser: Runnable[Any, Any]
     if method != "function_calling":
