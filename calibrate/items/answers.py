@@ -13,19 +13,21 @@ import numpy as np
 
 from guardrail.errors import RecordError, UsageError
 from guardrail.items.item import Item
-from guardrail.items.json_fields import ABSENT, document_of, json_spec, leaves, reference_document
-from guardrail.items.measure import (
-    ItemsMeasure,
-    call_of,
-    compare_with_gold,
-    items_estimator,
-    items_measure,
-    measured_items,
+from guardrail.items.json_fields import (
+    ABSENT,
+    OtherDocument,
+    document_of,
+    field_judges,
+    json_spec,
+    leaves,
+    reference_document,
 )
+from guardrail.items.measure import ItemsMeasure, call_of, items_estimator, items_measure, measured_items
 from guardrail.items.paths import leaf_fields, schema_of
 from guardrail.items.spec import ITEMS, ItemsSpec
+from guardrail.judges.base import Judge
 from guardrail.specs import CorrectnessSpec
-from guardrail.types import Bindings, Missing, SamplingPlan
+from guardrail.types import Bindings, Missing, Sample, SamplingPlan
 from guardrail.uncertainty import Estimator, unmet_needs
 
 from ..data.progress import Progress, silent
@@ -34,7 +36,7 @@ from ..data.record import ItemLabels
 from ..data.records import GIVEN, Record, RecordFile
 from ..rules.items import check_cap
 
-__all__ = ["cap_of_counts", "label_items", "labels_by_hand", "labels_of_file"]
+__all__ = ["cap_of_counts", "compare_with_gold", "label_items", "labels_by_hand", "labels_of_file"]
 __all__ += ["measure_records", "needs_label", "spec_of_answers", "stored_spec"]
 
 REFERENCE = "item_reference"
@@ -225,13 +227,49 @@ def _compared(record: Record, spec: ItemsSpec) -> ItemLabels | None:
     best: ItemLabels | None = None
     for reference in record.references:
         try:
-            comparison = compare_with_gold(record.drawn.primary, reference, spec)
+            labels = compare_with_gold(record.drawn.primary, reference, spec)
         except UsageError as error:
             raise UsageError(f"record {record.id!r}: {error}") from error
-        labels = ItemLabels(right=comparison.right, missed=comparison.missed, n_reference=comparison.n_reference)
         if best is None or labels.right.count(True) > best.right.count(True):
             best = labels
     return best
+
+
+def compare_with_gold(
+    answer: Sample, reference: str, spec: ItemsSpec, *, judges: Mapping[str, Judge] | None = None
+) -> ItemLabels:
+    """Compare the fields of an answer with a reference, each by its judge.
+
+    A value is right if the reference has the same one at its path, the j-th of equal entries of a list if the reference
+    has at least j of them, an absent field if the reference lacks it.
+
+    Args:
+        answer: The primary answer, which has items.
+        reference: JSON of the right document. For a tool call the arguments, or the call with its name; the call of
+            another tool makes every item wrong.
+        spec: The items.
+        judges: As in `items_measure`.
+
+    Raises:
+        UsageError: The reference is not JSON, or has more than `MOST_ITEMS` values.
+        ValueError: The answer has no items.
+    """
+    by_path, call = field_judges(spec, judges), call_of(answer)
+    document = document_of(answer, call)
+    own = leaves(document, spec, by_path)
+    try:
+        gold, tool = reference_document(reference, call)
+    except ValueError as error:
+        raise UsageError(f"the reference is not a JSON document ({error}): {reference[:80]!r}") from error
+    if tool is not None and tool != call:
+        return ItemLabels(right=(False,) * len(own), n_reference=0)
+    theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
+    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
+    return ItemLabels(
+        right=tuple(expected.supports(leaf) for leaf in own),
+        missed=tuple(leaf.path for leaf in theirs if answered.supports(leaf) is not True),
+        n_reference=len(theirs),
+    )
 
 
 def _labelled(file: RecordFile, records: Sequence[Record], name: str, params: Mapping[str, Any]) -> RecordFile:

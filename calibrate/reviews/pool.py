@@ -333,7 +333,7 @@ def _item_labels(item: Item, verdict: Verdict) -> tuple[bool | None, ...]:
 
 
 def _answer_right(verdict: Verdict, labels: Sequence[bool | None]) -> bool:
-    """Whether no part that was given out is wrong; of an answer that was held back, whether no part is."""
+    """Whether no item that was given out is wrong; of an answer that was held back, whether no item is."""
     pairs = zip(verdict.items, labels, strict=True)
     return all(label is True for item, label in pairs if item.kept or not verdict.accepted)
 

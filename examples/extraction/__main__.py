@@ -28,7 +28,7 @@ from rich.table import Table
 
 from calibrate import Question, RecordFile, collect_records, read_records, write_records
 from calibrate import fit as fit_answers
-from calibrate.items.answers import label_items, measure_records
+from calibrate.items.answers import compare_with_gold, label_items, measure_records
 from calibrate.pipeline import fit_artifact, held_out
 from calibrate.reviews.learning import Learned, learn
 from calibrate.reviews.pool import read_reviews
@@ -39,7 +39,7 @@ from guardrail import CalibrationArtifact, Guardrail, Partial, PromptWrapping, p
 from guardrail.bindings import bindings_for
 from guardrail.describe import guarantee
 from guardrail.items.json_fields import json_spec
-from guardrail.items.measure import ItemsMeasure, compare_with_gold, items_estimator, items_measure
+from guardrail.items.measure import ItemsMeasure, items_estimator, items_measure
 from guardrail.items.spec import ITEMS
 from guardrail.outcome import accepts
 from guardrail.plain_json import sha256_hex

@@ -12,11 +12,10 @@ from ..types import Missing, Sample, SampleSet, SamplingPlan, Uncertainty, Unmea
 from ..uncertainty.base import Estimator, Evidence, Needs
 from ..uncertainty.measure import unusable
 from .item import Item
-from .json_fields import ABSENT, Leaf, OtherDocument, document_of, field_judges, json_text, leaves, reference_document
+from .json_fields import ABSENT, Leaf, OtherDocument, document_of, field_judges, json_text, leaves
 from .spec import ITEMS, VERSION, ItemsSpec
 
-__all__ = ["Comparison", "ItemsMeasure", "call_of", "compare_with_gold", "items_estimator"]
-__all__ += ["items_measure", "measure_of", "measured_items", "smallest"]
+__all__ = ["ItemsMeasure", "call_of", "items_estimator", "items_measure", "measure_of", "measured_items", "smallest"]
 
 
 @dataclass(frozen=True)
@@ -170,53 +169,3 @@ def measured_items(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -
         assert isinstance(value, Missing), "an unmeasured answer has no smallest uncertainty"
         return estimator.unmeasured(value.reason, value.detail), () if isinstance(items, Missing) else items
     return Uncertainty(value=value, unit=estimator.unit, estimator=estimator.name), items
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The items of an answer against a reference.
-
-    Attributes:
-        right: For each item, whether the reference supports it; None if the field's judge gives no verdict.
-        missed: Paths of the reference's fields that no item matches.
-        n_reference: Fields of the reference; those that are matched are ``n_reference - len(missed)``.
-    """
-
-    right: tuple[bool | None, ...]
-    missed: tuple[str, ...]
-    n_reference: int
-
-
-def compare_with_gold(
-    answer: Sample, reference: str, spec: ItemsSpec, *, judges: Mapping[str, Judge] | None = None
-) -> Comparison:
-    """Compare the fields of an answer with a reference, each by its judge.
-
-    A value is right if the reference has the same one at its path, the j-th of equal entries of a list if the reference
-    has at least j of them, an absent field if the reference lacks it.
-
-    Args:
-        answer: The primary answer, which has items.
-        reference: JSON of the right document. For a tool call the arguments, or the call with its name; the call of
-            another tool makes every item wrong.
-        spec: The items.
-        judges: As in `items_measure`.
-
-    Raises:
-        UsageError: The reference is not JSON, or has more than `MOST_ITEMS` values.
-        ValueError: The answer has no items.
-    """
-    by_path = field_judges(spec, judges)
-    call = call_of(answer)
-    document = document_of(answer, call)
-    own = leaves(document, spec, by_path)
-    try:
-        gold, tool = reference_document(reference, call)
-    except ValueError as error:
-        raise UsageError(f"the reference is not a JSON document ({error}): {reference[:80]!r}") from error
-    if tool is not None and tool != call:
-        return Comparison((False,) * len(own), (), 0)
-    theirs = [leaf for leaf in leaves(gold, spec, by_path) if leaf.value is not ABSENT]
-    answered, expected = OtherDocument(document, by_path), OtherDocument(gold, by_path)
-    missed = [leaf.path for leaf in theirs if answered.supports(leaf) is not True]
-    return Comparison(tuple(expected.supports(leaf) for leaf in own), tuple(missed), len(theirs))

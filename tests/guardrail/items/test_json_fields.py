@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import BaseModel, Field, ValidationError
 
+from calibrate.items.answers import compare_with_gold
 from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.items.item import Item
 from guardrail.items.json_fields import json_spec, placed
-from guardrail.items.measure import compare_with_gold, items_measure
+from guardrail.items.measure import items_measure
 from guardrail.items.paths import leaf_fields, named_path
 from guardrail.items.spec import ItemsSpec
 from guardrail.judges import Judge, JudgeSpec
