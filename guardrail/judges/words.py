@@ -70,6 +70,11 @@ _PART = r"(?:a[a0]*|\$?(?:0+(?:[.,:/]0+)*|\.0+)(?:%|a*)|a(?:\.a)+)"
 _CORE = rf"((?:-(?=[$0.]))?{_PART}(?:(?:(?<=aa)-|-(?=aa)|(?<=a)'(?=a)){_PART})*)"
 _PROSE = re.compile(rf'(?=.*aa)["(]*{_CORE}[.,:!)"]*|\(?{_CORE}\)?[.,:]?\)?')
 """A chunk of prose, in its shape. Quotes and "!" stand beside words of two letters only: "5!" and 6" are not prose."""
+_QUOTED = re.compile(r"^'((?:[^\W\d_]+[ -])+[^\W\d_]+)'$")
+"""Several words in single quotes: a title. One word in quotes may be a literal of code."""
+_ELLIPSIS = re.compile(r"^\.{2,}(?=[^\W\d_]{2})")
+_AND = re.compile(r"\b([A-Z][^\W\d_]+) & (?=[A-Z][^\W\d_])")
+"""Between two words that begin with capitals, as in a name; elsewhere "&" may be an operator."""
 _JOINT = re.compile(r"(?<=.)[-']|(?<=^[^\W\d_])\.|(?<=\.[^\W\d_])\.")
 
 
@@ -109,7 +114,8 @@ def fold(word: str) -> str:
 @lru_cache(maxsize=4096)
 def read(text: str) -> Reading:
     """The words of a text: the one definition of a word."""
-    plain = written(text)
+    plain = _ELLIPSIS.sub("", _QUOTED.sub(r"\1", written(text)))
+    plain = _AND.sub(r"\1 and ", plain)
     is_formula = not any(sign in _shape(plain) for sign in ("aa", '"', "'"))
     if not is_formula:
         plain = _ARTICLES.sub("", _FIRST_ARTICLE.sub("", plain.replace(" = ", " equals ")))

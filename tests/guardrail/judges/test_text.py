@@ -37,13 +37,15 @@ DIFFERENT = r"""!x | x ;; a < b | a > b ;; p -> q | q -> p ;; [1, 2] | (1, 2) ;;
 x² | x2 ;; 2*3 | 2**3 ;; rm -rf . | rm -rf / ;; rm a*b | rm a * b ;; git reset --soft | git reset soft ;; x[1] | x 1
 a == b | a = b ;; ab? | ab ;; "5" | 5 ;; 'a' | a ;; AB' | AB ;; cd .. | cd . ;; C++ | C# ;; Na+ | Cl- ;; F♯ | F♭
 A^T | a^t ;; 5 mW | 5 MW ;; 3-4 | 34 ;; A, C | C ;; A B | B ;; A and B | B ;; A1 | 1 ;; option A | option B
-a, b | b ;; 10:30 | 1030 ;; 1,5 | 15 ;; 1.234 | 1,234"""
+a, b | b ;; 10:30 | 1030 ;; 1,5 | 15 ;; 1.234 | 1,234
+a & b | a and b ;; flags & mask | flags and mask ;; A & B | A and B ;; ../src | src ;; .env | env ;; 'abc' | abc"""
 SAME = """Paris | paris. ;; The Beatles | Beatles ;; **Paris** | Paris ;; `Paris` | "Paris" ;; a dog | dog
 A dog | The dog ;; well-known | well known ;; it isn't so | It is not so. ;; can't | cannot ;; 1,000 ships | 1000 ships
 Yes! | yes ;; P.T. Barnum | P. T. Barnum ;; Kevlar® | Kevlar ;; Rome, Italy | Rome Italy
 ＡＢ | ab ;; \ufeffParis | Paris ;; 18.0 | 18
 x = 5 | x=5 ;; 2 + 3 | 2+3 ;; [0, 1) | [0,1) ;; 50 % | 50% ;; 5 − 3 | 5-3 ;; Malmö | Malmo
-It is = 5 | It is equals 5"""
+It is = 5 | It is equals 5
+'BLOODY SUNDAY' | Bloody Sunday ;; ..RANGERS | Rangers ;; Ben & Jerry's | Ben and Jerry's"""
 
 
 @pytest.mark.parametrize(("a", "b"), table(DIFFERENT))
