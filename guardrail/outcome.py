@@ -235,11 +235,6 @@ class Feasible(_OutcomeBase):
             yield name, getattr(self, name)
 
     @property
-    def tie_share(self) -> float:
-        """Share of the calibration items with exactly the threshold's score: accepted or rejected together."""
-        return self.tie_block / self.n
-
-    @property
     def acceptance(self) -> float:
         """Share of the items accepted that it was fitted on, those included that could not be measured."""
         return self.n_accepted / self.n

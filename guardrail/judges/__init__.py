@@ -9,7 +9,6 @@ from .json_value import JsonJudge
 from .numbers import NumericJudge
 from .registry import (
     default_judge,
-    list_entailments,
     list_judges,
     list_similarities,
     make_entailment,
@@ -43,7 +42,6 @@ __all__ = [
     "from_judge",
     "is_canonical_call",
     "is_refusal",
-    "list_entailments",
     "list_judges",
     "list_similarities",
     "majority",

@@ -26,7 +26,7 @@ from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Simila
 from .text import ExactJudge, TextJudge
 from .tool_call import ToolCallJudge
 
-__all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_entailments", "list_judges", "list_similarities"]
+__all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_judges", "list_similarities"]
 __all__ += ["make_entailment", "make_judge", "make_similarity"]
 
 Kind = Literal["judge", "similarity", "entailment model"]
@@ -80,11 +80,6 @@ def list_judges() -> tuple[str, ...]:
 def list_similarities() -> tuple[str, ...]:
     """Names that `make_similarity` takes, as `list_judges`."""
     return _names("similarity")
-
-
-def list_entailments() -> tuple[str, ...]:
-    """Names that `make_entailment` takes, as `list_judges`."""
-    return _names("entailment model")
 
 
 def make_judge(name: str, **params: Any) -> Judge:

@@ -7,7 +7,6 @@ import pytest
 from guardrail.errors import UsageError
 from guardrail.judges import (
     JudgeSpec,
-    list_entailments,
     list_judges,
     make_judge,
 )
@@ -15,7 +14,6 @@ from guardrail.judges import (
 
 def test_judges_by_name() -> None:
     assert {"exact", "numeric", "text", "tool_call"} <= set(list_judges())
-    assert "nli" in list_entailments()
     with pytest.raises(UsageError, match="no judge named 'oracle'"):
         make_judge("oracle")
 
