@@ -29,20 +29,20 @@ from .data.formats import ColumnMap, ImportSettings, ScoreColumn, import_rows
 from .data.formats.graded import column_names, read_as, recognised
 from .data.records import RecordFile, read_records, write_records
 from .data.rows import RawRow
-from .data.split import Groups, dependence, split
+from .data.split import Groups, split
 from .data.table import RecordTable, table_of
 from .data.values import read_list
 from .evaluation.audit import LEVEL, Audit, audit, prepared
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
-from .evaluation.label_checks import broken_labels, unread_answers
+from .evaluation.label_checks import broken_labels
 from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .items.documents import import_document_rows
 from .ledger import Ledger, counted
 from .pipeline import FitSettings, fit_artifact, keys_of_score, part_header, refuse_few, require_same, without_choice
 from .report import write_report
-from .report.sentences import MOST_WARNINGS, fits_line, unread, verdict_text
+from .report.sentences import MOST_WARNINGS, Found, fits_line, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
 
@@ -337,9 +337,7 @@ class Records:
 
     def _warn(self, artifact: CalibrationArtifact, key: str) -> None:
         """Log what `calibrate fit` prints in yellow and red."""
-        text = verdict_text(
-            artifact, unread=unread(key, unread_answers(self.file, key)), dependent=dependence(self.file.records)
-        )
+        text = verdict_text(artifact, found=Found.of(self.file, key, self.file.records))
         nothing = () if artifact.outcome.n_accepted else text.lines
         for line in (*nothing, fits_line(artifact), *text.warnings[:MOST_WARNINGS]):
             if line is not None:

@@ -30,7 +30,7 @@ from ..fitting import DEFAULT_DELTA
 from ..ledger import Ledger, counted
 from ..pipeline import FEWEST_LABELS, FitSettings, fit_artifact, part_header, refuse_few, require_same
 from ..prediction_powered import artifact_with_people
-from ..report.sentences import auroc_of, second_look
+from ..report.sentences import Found, auroc_of, second_look
 from ..router import ByGroup, fit_router
 from ..rules import PLANNED
 from ..rules.certificate import SHARE
@@ -431,7 +431,8 @@ def _present(fitted: _Fitted, files: Sequence[RecordFile], file: RecordFile, job
     # Of a reversed score every label looks suspicious.
     doubtful = None if reversed_score else _doubtful(fitted, report)
     alone = fresh_command(artifact, key, tests, out)
-    text = print_fitted(artifact, key, file, fitted.part, audited, alone, listed(fitted.sources), doubtful)
+    found = Found.of(file, key, fitted.part, records=listed(fitted.sources), doubtful=doubtful)
+    text = print_fitted(artifact, fitted.part, audited, alone, found)
     if artifact.calibration.group is not None:
         print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
     if test is not None:

@@ -118,7 +118,7 @@ def report(
             progress=progress,
         )
     audited = audit(loaded, parts.test, key) if parts.test else None
-    text = sentences.verdict_text(loaded, audited, alone, files)
+    text = sentences.verdict_text(loaded, audited, alone, sentences.Found(files))
     if audited is not None:
         print_verdict(text)
     conclude(written, text, f"open {out} in a browser")

@@ -36,6 +36,7 @@ from ..items.answers import stored_spec
 from ..ledger import Ledger, counted
 from ..pipeline import FitSettings, fit_artifact
 from ..report import write_report
+from ..report.sentences import Found
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
@@ -134,7 +135,8 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     artifact_path = artifact.save(settings.out / "artifact.json")
     alone = fresh_command(artifact, key, [] if test is None else [test.path], artifact_path)
     audited = None if test is None else audit(artifact, test.records, key, repeats=settings.repeats)
-    text = print_fitted(artifact, key, records, records.records, audited, alone, listed([records.path]))
+    found = Found.of(records, key, records.records, records=listed([records.path]))
+    text = print_fitted(artifact, records.records, audited, alone, found)
     with bar(console, "writing the report", "splits") as progress:
         pages = write_report(
             settings.out / "report.html",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -36,10 +36,10 @@ from guardrail.outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, Infeasib
 from guardrail.sampling.follow_ups import SCORE, scorer_of
 from guardrail.specs import EstimatorSpec
 
-from ..data.records import GIVEN
-from ..data.split import Dependence
+from ..data.records import GIVEN, Record, RecordFile
+from ..data.split import Dependence, dependence
 from ..evaluation.audit import DIFFERENT, Audit, PromiseTest
-from ..evaluation.label_checks import Suspicious
+from ..evaluation.label_checks import Suspicious, unread_answers
 from ..evaluation.planning import labels_needed
 from ..items.figures import item_facts
 from ..pipeline import GateCounts
@@ -49,6 +49,7 @@ from ..scoring.metrics import AurocInterval, auroc_interval
 __all__ = [
     "MOST_WARNINGS",
     "ArtifactVerdict",
+    "Found",
     "Row",
     "VerdictText",
     "advice",
@@ -148,15 +149,32 @@ class VerdictText:
         return self.verdict.status in ("refuted", "above")
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What the records of a fit say about it, for its warnings.
+
+    Attributes:
+        records: The record files, as a shell takes them.
+        unread: See `unread`.
+        dependent: Questions of the fit that are hardly independent.
+        doubtful: See `second_look`.
+        undecided: See `undecided_answers`.
+    """
+
+    records: str = "RECORDS"
+    unread: str | None = None
+    dependent: Dependence | None = None
+    doubtful: str | None = None
+    undecided: str | None = None
+
+    @classmethod
+    def of(cls, file: RecordFile, key: str, part: Sequence[Record], **more: Any) -> Found:
+        """What all records, the key of the scores, and the records of the fit say; other fields as given."""
+        return cls(unread=unread(key, unread_answers(file, key)), dependent=dependence(part), **more)
+
+
 def verdict_text(
-    artifact: CalibrationArtifact,
-    test: Audit | None = None,
-    alone: str = ALONE,
-    records: str = "RECORDS",
-    unread: str | None = None,
-    doubtful: str | None = None,
-    dependent: Dependence | None = None,
-    undecided: str | None = None,
+    artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE, found: Found = Found()
 ) -> VerdictText:
     """Put together all lines about an artifact; see `standing` and `next_steps`.
 
@@ -164,11 +182,7 @@ def verdict_text(
         artifact: The artifact.
         test: Its audit on questions that were not fitted on, if there are any.
         alone: The command that calibrates on those questions alone.
-        records: The record files, as a shell takes them.
-        unread: See `unread`.
-        doubtful: See `second_look`.
-        dependent: Questions of the fit that are hardly independent.
-        undecided: See `undecided_answers`.
+        found: What the records of the fit say.
     """
     tested: tuple[str, ...] = ()
     if test is not None and artifact.outcome.n_accepted:  # of a gate that accepts nothing a test says nothing
@@ -180,45 +194,29 @@ def verdict_text(
         lines=(*summary(artifact, _needed(artifact)), *counts),
         fits=fits_line(artifact),
         tested=tested,
-        warnings=tuple(warnings(artifact, records, unread, doubtful, dependent, undecided)),
+        warnings=tuple(warnings(artifact, found)),
         steps=tuple(next_steps(artifact, test, alone)),
         at_run_time=unguardable(artifact),
     )
 
 
-def warnings(
-    artifact: CalibrationArtifact,
-    records: str = "RECORDS",
-    unread: str | None = None,
-    doubtful: str | None = None,
-    dependent: Dependence | None = None,
-    undecided: str | None = None,
-) -> list[str]:
-    """Warnings about a fit, the gravest first, each with its remedy.
-
-    Args:
-        artifact: The artifact.
-        records: The record files, as a shell takes them.
-        unread: See `unread`.
-        doubtful: See `second_look`.
-        dependent: Questions of the fit that are hardly independent.
-        undecided: See `undecided_answers`.
-    """
-    useless, grouped = warning(artifact), dependent_questions(artifact, dependent)
-    nearly_equal = dependent is not None and dependent.example is not None
-    found = (
+def warnings(artifact: CalibrationArtifact, found: Found = Found()) -> list[str]:
+    """Warnings about a fit, the gravest first, each with its remedy."""
+    useless, grouped = warning(artifact), dependent_questions(artifact, found.dependent)
+    nearly_equal = found.dependent is not None and found.dependent.example is not None
+    texts = (
         None if useless is None else f"{useless} Fit with a smaller --alpha, or use no gate.",
         None if _mostly_undecided(artifact) else ranking(artifact),
         grouped if nearly_equal else None,
-        failed_questions(artifact, records),
-        unread,
+        failed_questions(artifact, found.records),
+        found.unread,
         cut_off_answers(artifact),
-        undecided_answers(artifact, records, undecided),
-        unnamed_model(artifact, records),
-        doubtful,
+        undecided_answers(artifact, found.records, found.undecided),
+        unnamed_model(artifact, found.records),
+        found.doubtful,
         None if nearly_equal else grouped,
     )
-    return [text for text in found if text is not None]
+    return [text for text in texts if text is not None]
 
 
 def failed_questions(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:

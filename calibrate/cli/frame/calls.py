@@ -27,7 +27,7 @@ from ...data.progress import bar
 from ...data.records import RecordFile, read_records
 from ...ledger import Ledger, counted
 from ...pipeline import fit_artifact
-from ...report.sentences import verdict_text
+from ...report.sentences import Found, verdict_text
 from ...reviews import Missing, Respond
 from ...reviews.pool import UNDECIDED, settled
 from ...reviews.steps import (
@@ -146,7 +146,7 @@ def learn_calls(
     )
     fitted = counted(fitted, ledger)
     ledger.copy_to(labelled_file)
-    print_verdict(verdict_text(fitted, undecided=""))
+    print_verdict(verdict_text(fitted, found=Found(undecided="")))
     fitted.save(fitting.out)
     following = _use(fitted, tool, fitting.out, items, drawing)
     if fitted.threshold is None:

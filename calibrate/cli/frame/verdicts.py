@@ -16,15 +16,13 @@ from guardrail.notebook import percent
 from guardrail.uncertainty.combine import COMBINATIONS
 from guardrail.uncertainty.registry import advice
 
-from ...data.records import Record, RecordFile
-from ...data.split import dependence
+from ...data.records import Record
 from ...data.table import table_of
 from ...evaluation.audit import Audit
 from ...evaluation.choice import Chosen
-from ...evaluation.label_checks import unread_answers
 from ...items.figures import path_rows, path_warnings, paths_table
 from ...report.content import score_table
-from ...report.sentences import MOST_WARNINGS, VerdictText, fits_line, slots_argument, unread, verdict_text
+from ...report.sentences import MOST_WARNINGS, Found, VerdictText, fits_line, slots_argument, verdict_text
 from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, table
 
@@ -70,36 +68,18 @@ def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> Non
 
 
 def print_fitted(
-    artifact: CalibrationArtifact,
-    key: str,
-    file: RecordFile,
-    part: Sequence[Record],
-    audited: Audit | None,
-    alone: str,
-    sources: str,
-    doubtful: str | None = None,
+    artifact: CalibrationArtifact, part: Sequence[Record], audited: Audit | None, alone: str, found: Found
 ) -> VerdictText:
     """Print what was fitted, with the warnings that the records give; returns what was printed.
 
     Args:
         artifact: The artifact.
-        key: Key of its scores.
-        file: All records.
-        part: Those of the fit.
+        part: The records of the fit.
         audited: Its test on questions that were kept out.
         alone: The command that calibrates on these alone.
-        sources: The record files, as a shell takes them.
-        doubtful: Labels to look at again.
+        found: What the records say about the fit.
     """
-    text = verdict_text(
-        artifact,
-        audited,
-        alone,
-        sources,
-        unread=unread(key, unread_answers(file, key)),
-        dependent=dependence(part),
-        doubtful=doubtful,
-    )
+    text = verdict_text(artifact, audited, alone, found)
     if (ranks := artifact.estimator.params.get("ranks")) is not None and artifact.estimator.name in COMBINATIONS:
         n = len(ranks["questions"]["ids"])
         print_line(f"{artifact.estimator.name} ranks answers by {n} questions, which the fit leaves out.")
