@@ -2,14 +2,14 @@
 
 Whichever certificate of these labels is used, it holds with probability at least 1 minus the sum of their deltas (union
 bound). ``RECORDS.ledger.jsonl`` beside the records has a line for each fit. Equal lines are one fit, whatever the score
-is called; another alpha is another fit. Fits of disjoint groups do not add: the largest sum of any group counts.
+is called; another alpha is another fit. Fits of disjoint groups do not add: the largest sum of any group counts. A fit
+of all other groups adds to that of a group which was one of them.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,7 +18,7 @@ from typing import Literal, TypeAlias, TypeVar
 import numpy as np
 from pydantic import Field
 
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact, Spent
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, CascadeArtifact, RouterArtifact, Spent
 from guardrail.describe import certifies
 from guardrail.errors import UsageError
 from guardrail.files import atomic_write, check_version
@@ -51,10 +51,14 @@ class Line(Frozen):
     """Failure probability that the fit spends; 0 for a rule that certifies nothing."""
     group: str = ""
     """The group of the records that it is about; "" for all of them."""
+    besides: tuple[str, ...] = ()
+    """Of a fit of all other groups: those that it is not about."""
 
     @classmethod
-    def of(cls, artifact: CalibrationArtifact | CascadeArtifact, group: str = "") -> Line:
-        """The line of a fitted artifact; ``group`` names the group of records that it is about."""
+    def of(
+        cls, artifact: CalibrationArtifact | CascadeArtifact, group: str = "", besides: tuple[str, ...] = ()
+    ) -> Line:
+        """The line of a fitted artifact; ``group`` and ``besides`` name the groups of records that it is about."""
         stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
         u = np.concatenate([np.array(stage.calibration.uncertainty, dtype="<f8") for stage in stages])
         wrong = np.concatenate([np.array(stage.calibration.error, dtype=np.uint8) for stage in stages])
@@ -72,7 +76,12 @@ class Line(Frozen):
             undecided=sum(stage.data.n_undecided for stage in stages),
             delta=(fit.delta or 0.0) if certifies(fit) else 0.0,
             group=group,
+            besides=besides,
         )
+
+    def reads(self, group: str) -> bool:
+        """Whether the fit read the labels of a group; `ALL_OTHERS` stands for a group that no fit names."""
+        return self.group in ("", group) or (self.group == ALL_OTHERS and group not in self.besides)
 
     def decides(self, earlier: Line) -> bool:
         """Whether only undecided answers, which counted as wrong, were decided since an earlier fit: the same fit.
@@ -127,7 +136,9 @@ def counted(artifact: Fitted, ledger: Ledger) -> Fitted:
     if not isinstance(artifact, RouterArtifact):
         return artifact.model_copy(update={"spent": ledger.enter([Line.of(artifact)])})
     fitted = {name: part for name, part in artifact.artifacts.items() if part.calibration.error}
-    spent = ledger.enter([Line.of(part, name) for name, part in fitted.items()])
+    named = tuple(name for name in fitted if name != ALL_OTHERS)
+    lines = [Line.of(part, name, named if name == ALL_OTHERS else ()) for name, part in fitted.items()]
+    spent = ledger.enter(lines)
     parts = {name: part.model_copy(update={"spent": spent}) for name, part in fitted.items()}
     return artifact.model_copy(update={"artifacts": artifact.artifacts | parts})
 
@@ -139,13 +150,14 @@ def ledger_of(records: Path) -> Path:
 
 def _spent(lines: Iterable[Line]) -> Spent:
     """The largest sum of delta that any one label has carried, and the fits behind it."""
-    by_group: defaultdict[str, list[float]] = defaultdict(list)
+    fits: list[Line] = []
     last: dict[str, Line] = {}
     for line in lines:
         if line.procedure not in last or not line.decides(last[line.procedure]):
-            by_group[line.group].append(line.delta)
+            fits.append(line)
         last[line.procedure] = line
-    deltas = by_group.pop("", []) + max(by_group.values(), key=sum, default=[])
+    groups = {ALL_OTHERS, *(line.group for line in fits if line.group)}
+    deltas = max(([line.delta for line in fits if line.reads(group)] for group in groups), key=sum)
     return Spent(fits=len(deltas), delta=min(1.0, sum(deltas)))
 
 

@@ -49,15 +49,17 @@ def impossible_logprobs(drawn: SampleSet, bindings: Bindings | None = None) -> M
         drawn: What was drawn.
         bindings: The plan's tools and answer format.
     """
-    answers = {sample.comparable: sample for sample in (drawn.primary, *drawn.samples) if sample is not None}
-    read = [] if is_structured(bindings) else [sample.logprobs or () for sample in answers.values()]
+    # Each of them, also of equal texts: of a greedy answer and an equal sample one may have the zeros.
+    answers = [sample for sample in (drawn.primary, *drawn.samples) if sample is not None]
+    read = [] if is_structured(bindings) else [sample.logprobs or () for sample in answers]
     if any(len(logprobs) > _FEW and not any(logprobs) for logprobs in read):
         return Missing(
             Unmeasured.NO_LOGPROBS, "each token of an answer has log-probability 0 exactly: the zeros are placeholders"
         )
-    certain = [text for text, sample in answers.items() if sample.logprobs and min(sample.logprobs) > _CERTAIN]
+    certain = {each.comparable for each in answers if each.logprobs and min(each.logprobs) > _CERTAIN}
     for text in certain:
-        for other, sample in answers.items():
+        for sample in answers:
+            other = sample.comparable
             apart = not (other.startswith(text) or text.startswith(other))
             if apart and min(sample.logprobs or (0.0,)) > _POSSIBLE:
                 return Missing(

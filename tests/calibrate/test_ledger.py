@@ -18,7 +18,7 @@ from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.dataframe import Records
 from calibrate.ledger import Ledger, Line, counted, ledger_of
 from calibrate.pipeline import fit_artifact
-from guardrail.artifact import CalibrationArtifact, Spent
+from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, Spent
 from guardrail.describe import confidence, promises
 from guardrail.errors import UsageError
 from guardrail.specs import CorrectnessSpec
@@ -57,6 +57,14 @@ def test_fits_of_disjoint_groups_do_not_add() -> None:
     assert ledger.enter([line("0", delta=0.05, group="a"), line("1", delta=0.05, group="b")]).delta == 0.05
     assert ledger.enter([line("2", delta=0.05, group="a")]) == Spent(fits=2, delta=0.1)
     assert ledger.enter([line("3", delta=0.1)]) == Spent(fits=3, delta=0.2)
+
+
+def test_a_group_that_leaves_all_others_has_carried_their_fit_too() -> None:
+    """Whoever lowers ``min_labels`` until a group has a certificate has two on its labels: .1 of all others, and .1."""
+    ledger = Ledger()
+    others = line("0", group=ALL_OTHERS).model_copy(update={"besides": ("a",)})
+    assert ledger.enter([line("1", group="a"), others]) == Spent(fits=1, delta=0.1)
+    assert ledger.enter([line("1", group="a"), line("2", group="b")]) == Spent(fits=2, delta=0.2)
 
 
 def test_nothing_is_refused_until_no_confidence_is_left() -> None:

@@ -325,6 +325,15 @@ def test_two_answers_cannot_both_be_certain(name: str, zero: float) -> None:
     assert "log-probability 0" not in possible.detail
 
 
+def test_an_equal_sample_does_not_hide_zeros_of_the_answer() -> None:
+    """Zeros of a greedy answer stand beside an equal sample with real values: a perplexity of 0 would be accepted."""
+    short = answers("Lima", "Oslo", logprobs=[[-0.7], [-0.9]]).model_copy(update={"primary": sample("Lima", [0.0])})
+    assert score("perplexity", short).reason is Unmeasured.NO_LOGPROBS
+    text, real = "Lima is the capital of Peru", [-0.1] * 6
+    long = answers(text, logprobs=[real]).model_copy(update={"primary": sample(text, [0.0] * 6)})
+    assert score("perplexity", long).reason is Unmeasured.NO_LOGPROBS
+
+
 def test_an_answer_cannot_be_certain_if_another_one_was_likely() -> None:
     """Log-probabilities after a temperature of 0 are 0 for each token: the perplexity of every answer would be 0."""
     drawn = answers("Oslo", "Bern", logprobs=[[-0.7], [-0.9]]).model_copy(update={"primary": sample("Lima", [0.0])})
