@@ -290,7 +290,9 @@ def unjudged_steps(agent: AgentGate, step: AgentStep, message: AIMessage) -> Ste
     if verdict.candidate is None:  # its content can be neither shown nor stored
         message = AIMessage(content="")
     calls: list[Any] = [{**call, "id": f"call_{uuid4().hex}"} for call in message.tool_calls]  # two may share an id
-    message = message.model_copy(update={"tool_calls": calls})
+    # Of the metadata the name alone: log-probabilities spell the text, and the placeholder shows the metadata.
+    metadata = {name: value for name, value in message.response_metadata.items() if name == "model_name"}
+    message = message.model_copy(update={"tool_calls": calls, "response_metadata": metadata})
     gated = {call["name"]: verdict for call in calls if call["name"] not in agent.artifacts.exempt}
     message = with_verdict(message, verdict)
     conversation = Conversation.of(step.messages, agent.artifacts.plan.bindings)

@@ -755,6 +755,19 @@ def test_an_unreadable_message_of_another_model_is_held_and_shows_nothing(bad: A
     assert "cannot be given out" in value["verdict"]["detail"]
 
 
+def test_the_metadata_of_a_held_message_of_another_model_do_not_spell_it() -> None:
+    """A provider's log-probabilities name each token: streams would show them while a person is asked, and after."""
+    spelled = {"logprobs": {"content": [{"token": "zebra", "logprob": -0.1}]}, "model_name": "other"}
+    model = fresh(SURE)
+    agent = agent_of(model, [gate(model), Replacing(AIMessage(content="zebra", response_metadata=spelled))])
+    interrupt_of(agent.invoke({"messages": "pay bob"}, CONFIG))
+    waiting = agent.get_state(CONFIG).values["messages"][-1]
+    given = agent.invoke(deciding({"type": "reject"}), CONFIG)["messages"][-1]
+    for message in (waiting, given):
+        assert "zebra" not in repr(message)
+        assert message.response_metadata["model_name"] == "other"
+
+
 @pytest.mark.parametrize("name", ["argument", "nan", "infinity"])  # LangGraph itself cannot keep what is that deep
 def test_an_unreadable_call_of_another_model_is_not_run_even_where_it_passes(name: str) -> None:
     model = fresh(SURE)
