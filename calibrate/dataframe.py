@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, cast
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import describe
+from guardrail.describe import describe, nouns_of
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS
@@ -358,6 +358,11 @@ class Records:
             UsageError: It was fitted on these records, or they were made otherwise.
         """
         file, key = prepared(self.file, artifact)
+        if left_out := len(self.file.records) - len(file.records):
+            log.warning(
+                "calibrate: %d of %d %s are left out: the artifact was fitted on them.",
+                *(left_out, len(self.file.records), nouns_of(artifact).asked),
+            )
         return audit(artifact, file.records, key, level=level, target=target, anytime=anytime)
 
     def report(

@@ -42,7 +42,7 @@ class Line(Frozen):
     created: str
     """When it was fitted, ISO 8601."""
     procedure: str
-    """Digest of everything but the labels: questions, score values, rule with every setting, alpha and delta."""
+    """Digest of everything but the labels: score values, rule with every setting, alpha and delta."""
     labels: str = Field(pattern="^[01]*$")
     """The labels in order of the scores, a digit each: 1 for wrong."""
     undecided: int
@@ -65,10 +65,10 @@ class Line(Frozen):
         order = np.lexsort((wrong, u))  # right ones first among equal scores: the order of the file plays no part
         fit = artifact.outcome
         settings: list[object] = [fit.rule, fit.options, fit.alpha, fit.delta, group]
-        for stage in stages:  # what else decides a fit: label rule, questions, cut and clusters
+        for stage in stages:  # what else decides a fit: label rule, cut and clusters
             labels = stage.correctness.model_dump(mode="json")
             labels["params"].pop("undecided", None)
-            settings.append([labels, stage.data.sha256, stage.outcome.scope.cut, stage.calibration.group is not None])
+            settings.append([labels, stage.outcome.scope.cut, stage.calibration.group is not None])
         return cls(
             created=stages[0].made.at,
             procedure=sha256_hex(canonical_json([settings, sha256_hex(u[order].tobytes())]), 32),

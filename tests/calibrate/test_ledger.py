@@ -129,6 +129,17 @@ def test_what_is_the_same_fit_and_what_is_another_one() -> None:
     assert "with 45 % confidence" in promises(third)[0]
 
 
+def test_names_and_groups_of_the_same_scores_and_labels_are_the_same_fit() -> None:
+    """Equal numbers are one fit: to map the column of the ids, or of groups, gives no second chance."""
+    file, ledger = file_of(), Ledger()
+    fitted(file, ledger)
+    renamed = [
+        record.model_copy(update={"id": f"n{i}", "question": f"Q{i}?", "group": f"g{i % 3}"})
+        for i, record in enumerate(file.records)
+    ]
+    assert fits(fitted(RecordFile(file.path, file.header, tuple(renamed), False), ledger)) == 1
+
+
 def undecided_file(decided: int, *, wrong: Sequence[int] = ()) -> RecordFile:
     """Records of which thirty were undecided, ten times three of the most certain; the first of them are decided."""
     file = file_of()

@@ -82,6 +82,7 @@ class Builder:
         cut_off: Whether an answer that was cut off, or whose end the file states as unknown, is an answer like others.
         expected: Fields that every row must have; set by `expect`.
         ready: Whether `expect` was called.
+        numbered: Ids of rows that have neither id nor question.
     """
 
     columns: ColumnMap
@@ -91,6 +92,7 @@ class Builder:
     cut_off: Literal["abstain", "measure"] = "abstain"
     expected: frozenset[str] = field(default_factory=frozenset)
     ready: bool = False
+    numbered: set[str] = field(default_factory=set)
     _labels: tuple[str, ...] | None = None
     _n_rows: int = 0
     _cautions: Counter[str] = field(default_factory=Counter)
@@ -216,6 +218,7 @@ class Builder:
             if name is None:  # graded scores without any text can be certified
                 self._cautions["rows have neither id nor question: the number of the row stands for both."] += 1
                 name = f"row-{self._n_rows}"
+                self.numbered.add(name)
             text = f"(question {name})"
         tools = self._tools(row)
         return Question(

@@ -8,11 +8,13 @@ import shlex
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Literal
 
 from guardrail.errors import RecordError, UsageError, did_you_mean
 from guardrail.files import atomic_write
+from guardrail.plain_json import canonical_json
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
@@ -183,7 +185,7 @@ def import_found(
     )
     reader = _Reader(builder, settings.system, settings.skip_bad)
     try:
-        records = reader.read(rows)
+        records = _by_content(reader.read(rows), builder.numbered)
     except RecordError:
         if reader.seen:  # a missing model has an error of its own, and so has a bad first row
             named = {name: mapped for name, mapped in columns.columns.items() if name != "model"}
@@ -220,6 +222,30 @@ def write_bad(path: Path, bad: Sequence[Bad]) -> None:
     atomic_write(path, (f"{line}\n".encode() for line in lines), private=True)
 
 
+def _by_content(records: list[Record], numbered: Collection[str]) -> list[Record]:
+    """Records of numbered rows under ids that rows of other files do not have, but the same file has again.
+
+    The number is followed by a digest of the answers and scores of the rows up to this one, of the first 50 at least,
+    so that the first rows of other files do not match by chance. Labels may be corrected, and rows added at the end.
+    """
+    places = [place for place, record in enumerate(records) if record.id in numbered]
+    read, digests = sha256(), list[str]()
+    for place in places:
+        record = records[place]
+        answers = None if record.drawn is None else record.drawn.model_dump(mode="json", exclude={"question"})
+        scores = [record.scores[key].value for key in sorted(record.scores)]
+        read.update(canonical_json([answers, scores]).encode())
+        digests.append(read.hexdigest()[:12])
+    named = list(records)
+    for number, place in enumerate(places):
+        record = records[place]
+        name = f"{record.id}-{digests[min(max(number, 49), len(digests) - 1)]}"
+        text = f"(question {name})"
+        drawn = None if record.drawn is None else record.drawn.model_copy(update={"question": text})
+        named[place] = record.model_copy(update={"id": name, "question": text, "drawn": drawn})
+    return named
+
+
 class _Reader:
     """Builds records row by row; stops at the first malformed row, or counts it.
 
@@ -247,15 +273,14 @@ class _Reader:
                     raise row
                 plain = self._adapted(row)
                 if plain is not None:
-                    self.n_rows += 1
                     records.append(self._one(plain))
             except RecordError as error:
-                self.n_rows += isinstance(row, RecordError)
                 if not self._skip:
                     # The first cell may be missing because its column is: only all rows can tell.
                     self.seen.update(name for later in rows if isinstance(later, RawRow) for name in later.values)
                     raise
                 self.bad.append(Bad(str(error), None if isinstance(row, RecordError) else dict(row.values)))
+        self.n_rows = len(records) + len(self.bad)
         return records
 
     def model(self, path: Path) -> str | None:

@@ -411,7 +411,7 @@ def test_graded_scores_without_any_text_are_numbered(tmp_path: Path) -> None:
     rows = [{"u": 0.2, "correct": True}, {"u": 0.7, "correct": False}]
     columns = parse_map(["score=u"])
     records = import_file(write(tmp_path / "s.jsonl", rows), ImportSettings(columns=columns)).file.records
-    assert [(record.id, record.correct) for record in records] == [("row-1", True), ("row-2", False)]
+    assert [(record.id[:6], record.correct) for record in records] == [("row-1-", True), ("row-2-", False)]
 
 
 # -- Remedies ----------------------------------------------------------------------------------------------------------

@@ -199,6 +199,21 @@ def test_rows_without_text_are_enough(tmp_path: Path) -> None:
     )
 
 
+def test_numbered_rows_of_other_files_are_other_questions(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """By their numbers alone all fresh rows would be those of the fit: refused by `fit`, and left out by an audit."""
+    bare = [[{"conf": round(row["confidence"], 1), "ok": row["correct"]} for row in rows(300, seed)] for seed in (5, 9)]
+    old, new = (table(tmp_path / name, content) for name, content in zip(("a.csv", "b.csv"), bare, strict=True))
+    out = tmp_path / "a.json"
+    run("fit", old, "-a", 0.2, "--test", new, "--out", out)
+    assert "left out" not in run("audit", "-r", new, "--artifact", out)
+    assert "holds only questions that the artifact was fitted on" in run("audit", "-r", old, "--artifact", out, code=2)
+    artifact = CalibrationArtifact.load(out)
+    # The file of the fit again, which has grown, and of which a label was corrected.
+    grown = [{**bare[0][0], "ok": not bare[0][0]["ok"]}, *bare[0][1:], *bare[1]]
+    calibrate.from_frame(grown).audit(artifact)
+    assert "300 of 600 questions are left out: the artifact was fitted on them." in caplog.text
+
+
 def test_evaluate_prints_the_main_table_of_the_paper(tmp_path: Path) -> None:
     path = table(tmp_path / "graded.csv", rows())
     shown = run("evaluate", path, "--splits", 5)

@@ -181,6 +181,13 @@ def test_a_malformed_row_is_named(
     assert fragment in str(caught.value)
 
 
+def test_rows_that_name_no_model_are_among_the_rows() -> None:
+    """Half of these rows are malformed: as four of four, or none of four, --skip-bad 0.5 would decide wrongly."""
+    rows = [{"question": f"q{i}", "answer": "a", "model": "m" if i % 2 else None} for i in range(8)]
+    imported = import_rows([RawRow(f"g:{i}", row) for i, row in enumerate(rows)], ImportSettings(skip_bad=True))
+    assert (len(imported.file.records), len(imported.bad), imported.n_rows) == (4, 4, 8)
+
+
 def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> None:
     good = [{"id": f"r{i}", "question": "q?", "answer": "x"} for i in range(3)]
     bad = ['{"id": "torn', "[1]", {"id": "r1", "question": "again?", "answer": "x"}, {"id": "n", "question": "q?"}]
