@@ -27,7 +27,7 @@ from guardrail.types import Frozen
 
 from .data.records import exclusive
 
-__all__ = ["Ledger", "Line", "counted", "ledger_of"]
+__all__ = ["Ledger", "Line", "counted", "follow", "ledger_of"]
 
 Fitted = TypeVar("Fitted", CalibrationArtifact, CascadeArtifact, RouterArtifact)
 Book: TypeAlias = "dict[tuple[str, str], Line]"
@@ -141,6 +141,14 @@ def counted(artifact: Fitted, ledger: Ledger) -> Fitted:
     spent = ledger.enter(lines)
     parts = {name: part.model_copy(update={"spent": spent}) for name, part in fitted.items()}
     return artifact.model_copy(update={"artifacts": artifact.artifacts | parts})
+
+
+def follow(records: Sequence[Path], target: Path) -> None:
+    """Count beside a file that is made of record files what the labels in it have carried: the most of any file."""
+    books = [book for path in records if (book := _read(ledger_of(path)))]
+    if books:
+        most = max(books, key=lambda book: _spent(book.values()).delta)
+        _write(ledger_of(target), _read(ledger_of(target)) | most)
 
 
 def ledger_of(records: Path) -> Path:

@@ -242,6 +242,23 @@ def test_a_fit_that_is_killed_before_its_artifact_is_written_counts(
     assert several in called(*fit, KEY, "-o", tmp_path / "a.json")  # the killed one again is the same fit
 
 
+def test_scores_written_to_another_file_do_not_begin_to_count_anew(tmp_path: Path) -> None:
+    """Who tries each score in a file of its own would read the confidence of one fit; of three it is 70 %."""
+    for name, seed in (("a.jsonl", 1), ("b.jsonl", 2)):
+        file = file_of(seed=seed)
+        own = [{"id": f"{name} {record.id}", "question": f"{name} {record.question}"} for record in file.records]
+        records = [record.model_copy(update=new) for record, new in zip(file.records, own, strict=True)]
+        write_records(tmp_path / name, file.header, records)
+    a, b, other, both = (tmp_path / name for name in ("a.jsonl", "b.jsonl", "other.jsonl", "both.jsonl"))
+    fit = ("-a", "0.2", "-o", tmp_path / "artifact.json", "-s")
+    for path, key in ((a, KEY), (a, OTHERS[0]), (b, KEY)):
+        called("fit", path, *fit, key)
+    called("score", a, "-s", "primary_disagreement", "-o", other)
+    assert "3 fits have used these labels" in called("fit", other, *fit, OTHERS[1])
+    called("score", a, b, "-s", "primary_disagreement", "-o", both)
+    assert "3 fits have used these labels" in called("fit", both, *fit, OTHERS[1])  # two on those of a, and this one
+
+
 @pytest.mark.parametrize(
     "flags",
     [

@@ -18,6 +18,7 @@ from ...data.formats import ImportSettings, graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
 from ...evaluation.audit import DIFFERENT
+from ...ledger import follow
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample
 from ...scoring.scores import labels_of
@@ -146,14 +147,19 @@ def _unlike_labels(own: NDArray[np.int8], others: NDArray[np.int8]) -> tuple[flo
 def one_file(records: Sequence[Path], out: Path | None) -> tuple[Path, Path]:
     """Return the record file that a command changes and the one it writes; several files are first written as one.
 
+    The fits on the labels are counted beside another file, too.
+
     Raises:
         UsageError: Several files without ``--out``, or files that cannot be one.
     """
-    if len(records) == 1:
-        return records[0], out or records[0]
+    if len(records) == 1 and (out is None or out.resolve() == records[0].resolve()):
+        return records[0], records[0]
     if out is None:
         raise UsageError(f"{len(records)} record files are written as one: name it with --out.")
     keep_inputs(records, [out])
+    follow(records, out)
+    if len(records) == 1:
+        return records[0], out
     file = open_pool(records)
     write_records(out, file.header, file.records)
     return out, out
