@@ -241,7 +241,7 @@ class Decision(Frozen):
     candidate: Candidate | None = None
     """The edited candidate; required for "edit", and only allowed there."""
     note: str = ""
-    """A remark for other reviewers. It stays in the store: no user, model or callback gets it."""
+    """A remark for other reviewers. It stays in the store: no user, model, callback or system gets it."""
     reviewer: str = ""
     """Name of the person who decided; the store fills it in."""
     at: float = 0.0

@@ -171,7 +171,9 @@ class Api:
         return 409, {"error": "Already decided", "detail": text, **self._shown(item)}
 
     def _shown(self, item: Item) -> dict[str, Any]:
-        shown = item.model_dump(mode="json", exclude={"id", "number", "callback", "lease_until"})
+        # A reviewer's note is for reviewers: a system gets of a decision what the callback has.
+        hidden = dict.fromkeys(("id", "number", "callback", "lease_until"), True)
+        shown = item.model_dump(mode="json", exclude={**hidden, "decision": {"note"}})
         if item.content.blind and item.decision is None:
             shown["content"] |= {"alternatives": [], "candidate_set": None, "verdict": None}
             for each in shown["content"].get("items", ()):

@@ -46,6 +46,8 @@ def test_a_ticket_system_reads_an_item_and_decides_it(store: ReviewStore, system
     decided = decide(system, item.id, body, If_Match=shown.headers["ETag"])
     assert decided.status_code == 200
     assert decided.json()["decision"]["candidate"]["text"] == "V. Woolf"
+    for shown in (decided, system.get(f"/api/items/{item.id}"), decide(system, item.id, {**body, "text": "Woolf"})):
+        assert "checked" not in shown.text, "the page says that only reviewers see a note"
     decision = decision_of(store, item.id)
     assert (decision.action, decision.reviewer, decision.note) == ("edit", "Dora via zendesk", "checked")
     assert [event.what for event in store.trail(item.id)] == ["enqueued", "claimed", "decided"]
