@@ -23,7 +23,7 @@ from langchain_core.messages import AIMessage, AnyMessage, BaseMessage
 from langchain_core.runnables import RunnableLambda
 from typing_extensions import TypedDict
 
-from guardrail.errors import UnreadableReplyError, require
+from guardrail.errors import UnreadableReplyError, UsageError, require
 from guardrail.files import check_version
 from guardrail.guard.abstention import worded
 from guardrail.guard.chat_model import Guardrail
@@ -245,7 +245,11 @@ class ReviewBridge(BaseBridge):
     on_stale: Callable[[Item], object] | None = None
 
     def enqueue(self, graph: Any, config: Any) -> list[Item]:
-        """The items of the thread's open guardrail interrupts; those that are new are added, stale ones are closed."""
+        """The items of the thread's open guardrail interrupts; those that are new are added, stale ones are closed.
+
+        Raises:
+            UsageError: The thread waits for an answer to ``HumanInTheLoopMiddleware`` alone, which no item shows.
+        """
         return run(self._enqueue(graph, config))
 
     async def aenqueue(self, graph: Any, config: Any) -> list[Item]:
@@ -267,6 +271,9 @@ class ReviewBridge(BaseBridge):
             The graph's result. None while nothing is decided or another call holds the lease, and also if the thread no
             longer waits: the items of interrupts that were left behind are then closed, logged, and passed to
             ``on_stale``.
+
+        Raises:
+            UsageError: The thread waits for an answer to ``HumanInTheLoopMiddleware`` alone, which no item shows.
         """
         return run(self._resume(graph, config, run_with))
 
@@ -275,8 +282,10 @@ class ReviewBridge(BaseBridge):
         return await arun(self._resume(graph, config, run_with))
 
     def _enqueue(self, graph: Any, config: Any) -> Steps[list[Item]]:
-        waiting = self._open((yield _state(graph, config)), config)
+        state = yield _state(graph, config)
+        waiting = self._open(state, config)
         self._drop(_ids((yield _past(graph, config))), waiting)
+        _refuse_approvals(state, waiting)
         return [item for _, _, item in waiting]
 
     def _resume(self, graph: Any, config: Any, run_with: Mapping[str, Any]) -> Steps[dict[str, Any] | None]:
@@ -290,6 +299,7 @@ class ReviewBridge(BaseBridge):
         if not leases:
             if undecided or not waiting:
                 self._drop(_ids(past), waiting)
+            _refuse_approvals(state, waiting)
             return None
         with self._work(leases) as work:
             given = self._input((yield _state(graph, config)), config, leases)
@@ -407,6 +417,23 @@ class ReviewBridge(BaseBridge):
             item = self._item(request, paused.id, thread_id=str(thread), interrupt=paused.id)
             waiting.append((paused.id, request, item))
         return waiting
+
+
+def _refuse_approvals(state: Any, waiting: Sequence[_Open]) -> None:
+    """Refuse a thread that waits for LangChain's own approvals: nobody would see them on the page."""
+    if not waiting and any(_is_approval(interrupt.value) for interrupt in state.interrupts):
+        raise UsageError(
+            "this thread waits for an answer to LangChain's own HumanInTheLoopMiddleware, which the review page does "
+            'not show. Resume it with agent.invoke(Command(resume={"decisions": [...]}), config), or gate the tool '
+            "with GuardrailMiddleware, whose held calls go to the page."
+        )
+
+
+def _is_approval(value: Any) -> bool:
+    """Whether an interrupt is one of ``HumanInTheLoopMiddleware``: about all calls of a message, or about one."""
+    if not isinstance(value, dict) or value.get("type") == "guardrail_review":
+        return False
+    return "action_requests" in value or value.get("type") == "tool_approval"
 
 
 def unchanged(answer: Mapping[str, Any], request: Mapping[str, Any]) -> bool:

@@ -23,6 +23,7 @@ from guardrail.testing import ended, make_artifact
 from integrations._agents.held import MessageNote, ToolCallOrder
 from integrations._agents.verdicts import VerdictStore
 from integrations.langchain_agents import unsure
+from integrations.langgraph_review import ReviewBridge
 from tests.integrations.agents.agent_fakes import SYSTEM, TOOLS, AgentChat, artifact_of, calls, sending
 
 SENT: list[str] = []
@@ -105,6 +106,21 @@ def test_a_message_is_judged_as_a_whole_and_once() -> None:
     assert model.made == 1 + 4  # the agent's own message, and the artifact's samples
     assert results(agent.invoke(decide(held, "approve", "batched"), thread())) == ["sent 1 to bob", "a has 100"]
     assert model.made == 6
+
+
+@pytest.mark.parametrize("mode", ["batched", "per_call"])
+def test_the_bridge_says_that_langchains_approvals_are_not_on_the_page(mode: str, tmp_path: Path) -> None:
+    """It returned no items, as if nothing waited, and nobody learned of the call."""
+    review = pytest.importorskip("guardrail.review", reason="the `review` extra is not installed")
+    agent = agent_of(chat(), InMemorySaver(), mode)
+    held = agent.invoke({"messages": "unsure"}, thread())
+    with review.ReviewStore(tmp_path / "reviews.db") as store:
+        bridge = ReviewBridge(store)
+        for method in (bridge.enqueue, bridge.resume):
+            with pytest.raises(UsageError, match=r"HumanInTheLoopMiddleware.*Command\(resume=.*GuardrailMiddleware"):
+                method(agent, thread())
+        agent.invoke(decide(held, "approve", mode), thread())
+        assert (bridge.enqueue(agent, thread()), bridge.resume(agent, thread())) == ([], None)
 
 
 def test_it_asks_in_async_agents_too() -> None:
