@@ -109,7 +109,7 @@ class _Job:
         """
         if len(self.scores) > 1:
             raise UsageError(f"give one score, got {len(self.scores)}. Several are for --cascade, one a stage.")
-        keep_inputs([*self.records, *self.test, *others, *self.scores], [self.out, beside])
+        keep_inputs([*self.records, *self.test, *others, *self.scores], [self.out], derived=beside)
         files = open_files(self.records, self.table)
         file = pool_of(files)
         refuse_few(file, allowed=self.few)

@@ -105,7 +105,7 @@ def import_(
         return
     out = out or Path("records.jsonl")
     skipped = out.with_name(f"{out.stem}.skipped.jsonl")
-    keep_inputs([source], [out, skipped])
+    keep_inputs([source], [out], derived=skipped)
     if out.exists() and not replace:
         raise UsageError(f"{out} exists already. Write to another file with --out, or pass --replace.")
     if skip_bad is not None and not 0 <= skip_bad <= 1:

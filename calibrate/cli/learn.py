@@ -171,7 +171,7 @@ def _learn_answers(
     if monitor is not None:
         refuse_open_as_wrong(missing)
     records = None if out is None else out.with_name(f"{out.stem}.records.jsonl")
-    keep_inputs([artifact, *earlier, sqlite_path(store)], [out, records])
+    keep_inputs([artifact, *earlier, sqlite_path(store)], [out], derived=records)
     loaded = CalibrationArtifact.load(artifact)
     if monitor is not None and not bounds_answers(loaded.outcome.rule):
         raise UsageError(

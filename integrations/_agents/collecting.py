@@ -41,6 +41,7 @@ class StepRecords:
     def __init__(self, path: Path, artifacts: Sequence[CalibrationArtifact], plan: SamplingPlan) -> None:
         self._collecting = {artifact.digest for artifact in artifacts if is_collecting(artifact)}
         self._logged: set[Unmeasured | None] = set()
+        self._bindings = plan.bindings
         first = artifacts[0]
         self._lines = RecordLines(path, name="agent", model=first.model, plan=plan, prompt=first.prompt)
 
@@ -61,7 +62,8 @@ class StepRecords:
         first = conversation_text(turns[:1])
 
         def write() -> None:
-            more = {"turns": turns_of(messages), "messages": plain, "group": first if group is None else group}
+            group_name = first if group is None else group
+            more = {"turns": turns_of(messages, self._bindings), "messages": plain, "group": group_name}
             self._lines.append(key, conversation_text(turns), assessment.drawn, more)
 
         yield computation(write, slow=True)

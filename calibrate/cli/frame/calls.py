@@ -18,6 +18,7 @@ from guardrail.files import sqlite_path
 from guardrail.judges import ToolCallJudge
 from guardrail.outcome import CERTIFIED
 from guardrail.sampling.models import resolve_model
+from guardrail.types import Bindings
 from guardrail.uncertainty import Estimator, make_estimator
 from guardrail.uncertainty.plan import plan_for
 
@@ -97,7 +98,8 @@ def learn_calls(
     out = fitting.out or Path(f"{tool}.json")
     labelled_file, drawn_file = out.with_name(f"{out.stem}.records.jsonl"), out.with_name(f"{tool}.drawn.jsonl")
     read = [*records] or ([RECORDS] if drawing is None and RECORDS.is_file() else [])
-    keep_inputs([*read, None if drawing is None else drawing.tools, sqlite_path(source)], [fitting.out, labelled_file])
+    inputs = [*read, None if drawing is None else drawing.tools, sqlite_path(source)]
+    keep_inputs(inputs, [fitting.out], derived=labelled_file)
     about_answers = tool == ANSWER
     if about_answers and (compare is not None or drawing is not None):
         raise UsageError("--compare and --model are about calls. Answers are learned from what the agent recorded.")
@@ -109,9 +111,10 @@ def learn_calls(
         else make_estimator("primary_disagreement", judge=ToolCallJudge(arguments=arguments))
     )
     file = read_records(*read) if read else None
-    items = _reviewed(source, file, respond)
+    items = _reviewed(source, file, read, respond)
     _print_decisions(items)
-    _refuse_other_tool(tool, {name for item in items for name in item.gated}, source)
+    gated = {name for item in items for name in item.gated}
+    _refuse_other_tool(tool, gated, source, read)
     items = [item for item in items if tool in item.gated]
     _say_what_waits(items, missing, source, tool)
     _say_what_ended(items, missing)
@@ -148,25 +151,50 @@ def learn_calls(
     ledger.copy_to(labelled_file)
     print_verdict(verdict_text(fitted, found=Found(undecided="")))
     fitted.save(fitting.out)
-    following = _use(fitted, tool, fitting.out, items, drawing)
+    following = _use(fitted, tool, fitting.out, items, gated, drawing)
     if fitted.threshold is None:
         following = _ways_to_a_threshold(fitted, tool, labelled_file)
     finish([fitting.out, labelled_file], *following)
 
 
 def _use(
-    fitted: CalibrationArtifact, tool: str, out: Path, items: Sequence[ReviewedStep], drawing: Drawing | None
+    fitted: CalibrationArtifact,
+    tool: str,
+    out: Path,
+    items: Sequence[ReviewedStep],
+    gated: Collection[str],
+    drawing: Drawing | None,
 ) -> list[str]:
     """The use of a gate, in the guard of the framework that the decisions come from."""
     framework = fitted.model.provider.partition(":")[0]
-    given = f"artifact={str(out)!r}" if tool == ANSWER else f"tools={{{tool!r}: {str(out)!r}}}"
+    given = _settings(fitted, tool, out, items, gated)
     if framework == "pydantic-ai":
-        return [f"use it: GuardCapability({given})"]
+        return [f"use it: GuardCapability({given}"]
     # The Agents SDK takes LangChain models as well.
     if framework == "openai-agents" or not all(item.in_thread for item in items):
-        return [f"use it: GuardedModel(model, {given})"]
+        return [f"use it: GuardedModel(model, {given}"]
     approvals = [f"or in LangChain's own approvals: {{'when': unsure({str(out)!r}, model)}}"] if drawing else []
-    return [f"use it: GuardrailMiddleware({given})", *approvals]
+    return [f"use it: GuardrailMiddleware({given}", *approvals]
+
+
+def _settings(
+    fitted: CalibrationArtifact, tool: str, out: Path, items: Sequence[ReviewedStep], gated: Collection[str]
+) -> str:
+    """The settings of a guard that name every tool of the agent, up to the closing parenthesis and a comment.
+
+    A guard refuses a tool that it was not told about. Tools that were called and that nobody was asked about are
+    exempt, as they were; of the others nobody knows whether they only read, so people go on to decide.
+    """
+    others = [name for name in (fitted.plan.bindings or Bindings()).tool_names if name != tool]
+    calls = [call for item in items for message in item.messages for call in message.get("tool_calls") or ()]
+    passed = {call["function"]["name"] for call in calls} - set(gated)
+    exempt = [name for name in others if name in passed]
+    tools = {} if tool == ANSWER else {tool: str(out)}
+    tools |= {name: "collect" for name in others if name not in passed}
+    settings = [f"artifact={str(out)!r}"] if tool == ANSWER else []
+    settings += [f"tools={tools}"] if tools else []
+    settings += [f"exempt={exempt}"] if exempt else []
+    return f"{', '.join(settings)}){'  # exempt=[...]: tools that only read' if others else ''}"
 
 
 def _ways_to_a_threshold(fitted: CalibrationArtifact, tool: str, labelled: Path) -> list[str]:
@@ -176,11 +204,16 @@ def _ways_to_a_threshold(fitted: CalibrationArtifact, tool: str, labelled: Path)
     return [more, f"or try another score: calibrate score {shlex.quote(str(labelled))} --score NAME"]
 
 
-def _refuse_other_tool(tool: str, known: Collection[str], source: str) -> None:
+def _refuse_other_tool(tool: str, known: Collection[str], source: str, read: Sequence[Path]) -> None:
     """Refuse a tool that nobody was asked about, where people were asked about others."""
     if known and tool not in known:
         listed = ", ".join(sorted(known))
-        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, known)}It has: {listed}.")
+        elsewhere = f" Calls whose samples are in other records than {_listed(read)} need --records." if read else ""
+        raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, known)}It has: {listed}.{elsewhere}")
+
+
+def _listed(read: Sequence[Path]) -> str:
+    return ", ".join(map(str, read))
 
 
 def _refuse_others_labels(path: Path, items: Sequence[ReviewedStep]) -> None:
@@ -243,8 +276,12 @@ def _drawn(steps: Sequence[Step], drawing: Drawing | None, measured: Estimator, 
     return read_records(path)
 
 
-def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[ReviewedStep]:
-    """Read people's decisions from a checkpointer's file or a review store."""
+def _reviewed(source: str, file: RecordFile | None, read: Sequence[Path], respond: Respond) -> list[ReviewedStep]:
+    """Read people's decisions from a checkpointer's file or a review store.
+
+    Raises:
+        UsageError: There are none, no records where they are needed, or none of the decisions is about the records.
+    """
     path = sqlite_path(source)
     if path is not None and path.is_file() and _has_checkpoints(path):
         require("langgraph.checkpoint.sqlite", extra="agents")
@@ -262,6 +299,11 @@ def _reviewed(source: str, file: RecordFile | None, respond: Respond) -> list[Re
     else:
         with opened_store(source) as store:
             mine, others = reviews_of_store(store, {record.id: record for record in file.records}, respond=respond)
+    if others and not mine:
+        raise UsageError(
+            f"none of the {others} reviews in {source} belongs to a record of {_listed(read)}, the file that was read. "
+            "Name the one that the agent wrote its samples to: --records FILE"
+        )
     if others:
         print_line(f"{others} reviews belong to none of the records and are left out.", "yellow")
     if file is not None and (unseen := len(file.records) - len(mine)):

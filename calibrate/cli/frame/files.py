@@ -43,28 +43,32 @@ __all__ = [
 ]
 
 
-def keep_inputs(read: Iterable[Path | str | None], written: Iterable[Path | None]) -> None:
+def keep_inputs(
+    read: Iterable[Path | str | None], written: Iterable[Path | None], *, derived: Path | None = None
+) -> None:
     """Refuse to overwrite an input: hours of answers, or labels that people gave, would be lost.
 
     Args:
         read: Files a command reads; None is skipped, and so are names that do not end in .json (an estimator may be a
             name or a file).
-        written: Files it will write, those it derives from ``--out`` included. Leave out what it changes in place.
+        written: Files it will write. Leave out what it changes in place.
+        derived: A file it will write whose name follows from ``--out``.
 
     Raises:
         UsageError: One of them is the same file, by any path; or a folder, a device or a pipe has the name of a
             file to write.
     """
     sources = [Path(name) for name in read if isinstance(name, Path) or (name is not None and name.endswith(".json"))]
-    for target in filter(None, written):
+    for target in filter(None, [*written, derived]):
         if target.is_dir():
             raise UsageError(f"{target} is a folder, and a file is written here. Name a file in it: {target / 'NAME'}.")
         refuse_special(target)
         for source in sources:
             if _same_file(source, target):
-                raise UsageError(
-                    f"writing {target} would overwrite {source}, which is read here. Name another file to write."
-                )
+                way_out = "Name another file to write."
+                if target is derived:
+                    way_out = "The name follows from --out: give --out another name."
+                raise UsageError(f"writing {target} would overwrite {source}, which is read here. {way_out}")
 
 
 def _same_file(a: Path, b: Path) -> bool:

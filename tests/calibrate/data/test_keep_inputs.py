@@ -99,6 +99,13 @@ def test_no_command_writes_over_what_it_reads(folder: Path, command: str) -> Non
     assert _contents(folder) == before
 
 
+def test_a_name_that_follows_from_out_is_refused_with_the_way_out(folder: Path) -> None:
+    """ "Name another file to write" named no option: the user had not named the file."""
+    shown = _run("learn r.jsonl --tool a --records a.records.jsonl --alpha 0.1 --out a.json")[1]
+    assert "writing a.records.jsonl would overwrite a.records.jsonl, which is read here." in shown
+    assert "give --out another name" in shown
+
+
 def test_records_are_changed_in_place_where_that_is_documented(folder: Path) -> None:
     for command in (
         "score r.jsonl -s degree --out ./r.jsonl",

@@ -284,7 +284,7 @@ def test_answers_are_collected_and_learned_like_calls() -> None:
         app, ["learn", "reviews.db", "--tool", "answer", "--alpha", "0.3", "--out", "answers.json"]
     )
     assert learned.exit_code == 0, learned.output
-    assert "GuardrailMiddleware(artifact='answers.json')" in learned.output
+    assert "GuardrailMiddleware(artifact='answers.json', tools={" in learned.output
     (labels,) = [[record.correct for record in read_records("answers.records.jsonl").records]]
     assert (labels.count(True), labels.count(False)) == (20, 6)
     gate = GuardrailMiddleware("answers.json", exempt=["balance", "transfer", "close"], on_abstain="message")
@@ -329,6 +329,8 @@ def learn(store: str, *arguments: str, tool: str = "transfer", code: int = 0) ->
 
 
 FIT = ("--alpha", "0.2", "--out")
+TOOLS_OF = "tools={{'transfer': '{}', 'balance': 'collect', 'close': 'collect'}}"
+"""Nobody called the other tools, so whether they only read is not known."""
 
 
 def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
@@ -345,7 +347,7 @@ def test_calls_that_nobody_decided_are_named_as_the_cause() -> None:
     part = read_records("transfers.records.jsonl")
     assert [record.is_undecided for record in part.records] == [True] * 6 + [False] * 20
     output = learn("reviews.db", "--missing", "leave-out", *FIT, "transfers.json")
-    assert "GuardrailMiddleware(tools={'transfer': 'transfers.json'})" in output
+    assert f"GuardrailMiddleware({TOOLS_OF.format('transfers.json')})" in output
     assert "(expired, or the user wrote again). They are left out" in output
 
 
@@ -376,8 +378,8 @@ def test_without_a_threshold_the_next_step_is_more_decisions() -> None:
 @pytest.mark.parametrize(
     ("provider", "guard"),
     [
-        ("pydantic-ai:OpenAIChatModel:openai", "GuardCapability(tools={'transfer': 'g.json'})"),
-        ("openai-agents:OpenAIResponsesModel", "GuardedModel(model, tools={'transfer': 'g.json'})"),
+        ("pydantic-ai:OpenAIChatModel:openai", f"GuardCapability({TOOLS_OF.format('g.json')})"),
+        ("openai-agents:OpenAIResponsesModel", f"GuardedModel(model, {TOOLS_OF.format('g.json')})"),
     ],
 )
 def test_the_next_step_names_the_guard_of_the_framework_that_collected(provider: str, guard: str) -> None:
@@ -401,7 +403,52 @@ def test_the_next_step_names_the_guard_of_a_langchain_model_in_another_framework
         return [replace(step, in_thread=False) for step in steps], others
 
     monkeypatch.setattr("calibrate.cli.frame.calls.reviews_of_store", elsewhere)
-    assert "use it: GuardedModel(model, tools={'transfer': 'g.json'})" in learn("reviews.db", *FIT, "g.json")
+    assert f"use it: GuardedModel(model, {TOOLS_OF.format('g.json')})" in learn("reviews.db", *FIT, "g.json")
+
+
+def read_first(n: int) -> AgentChat:
+    """A model that reads a balance before each transfer."""
+    steps: dict[tuple[str, int], Sequence[Any]] = {}
+    for text in [f"case {k}" for k in range(n)]:
+        steps |= {(text, 0): [calls(("balance", {"account": "a"}))], (text, 1): [sending(40)], (text, 2): ["Done."]}
+    return Greedy(steps=steps)
+
+
+def test_the_next_step_works_as_it_is_printed_and_the_predicate_knows_its_turns() -> None:
+    """A pasted line was refused: "tool 'balance' is neither gated nor exempt". And after a tool had run, the artifact
+    knew turns that no conversation has, so that the predicate asked about every call."""
+    model = read_first(20)
+    collected = agent(model, collecting())
+    with ReviewStore("reviews.db") as store:
+        bridge = ReviewBridge(store)
+        for text in {text for text, _ in model.steps}:
+            ask(collected, text, text)
+            (item,) = bridge.enqueue(collected, {"configurable": {"thread_id": text}})
+            lease = store.claim("ann", item=item.id)
+            assert lease is not None
+            store.decide(lease, Decision(action="approve"))
+    done = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "transfer", *FIT, "g.json"])
+    printed = next(line for line in done.output.splitlines() if "use it: " in line).partition("use it: ")[2]
+    assert printed.partition("  #")[0] == (
+        "GuardrailMiddleware(tools={'transfer': 'g.json', 'close': 'collect'}, exempt=['balance'])"
+    )
+    gate = eval(printed, {"GuardrailMiddleware": GuardrailMiddleware})
+    assert "__interrupt__" not in ask(agent(model, gate), "case 1", "new")
+    approvals = HumanInTheLoopMiddleware(
+        interrupt_on={"transfer": {"when": unsure("g.json", model), "allowed_decisions": ["approve"]}}
+    )
+    assert "__interrupt__" not in ask(agent(model, approvals), "case 2", "new")
+
+
+def test_decisions_whose_samples_lie_elsewhere_name_the_records_that_were_read() -> None:
+    """The default file was read, and the message sent people to decide about what they had decided."""
+    approved(2)
+    approved(2, "other", store="others.db")
+    arguments = ["learn", "reviews.db", "--tool", "transfer", "--records", "others.agent.jsonl"]
+    refused = CliRunner().invoke(app, arguments)
+    shown = " ".join(refused.output.replace("│", " ").split())
+    assert "none of the 2 reviews in reviews.db belongs to a record of others.agent.jsonl" in shown
+    assert "--records FILE" in shown
 
 
 def test_a_misspelt_tool_is_told_from_one_that_nobody_decided_about() -> None:
