@@ -147,7 +147,9 @@ def shop(question: str, temperature: float, place: int) -> dict[str, Any]:
     return {"role": "assistant", "content": None, "tool_calls": [tool_call]}
 
 
-def test_an_agent_with_tools_its_own_model_and_people(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_agent_with_tools_its_own_model_and_people(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     pytest.importorskip("langchain.agents", reason="the `agents` extra is not installed")
     pytest.importorskip("langchain_openai")
     from guardrail.review import Decision
@@ -163,22 +165,24 @@ def test_an_agent_with_tools_its_own_model_and_people(tmp_path: Path, monkeypatc
         exec(compile(first[1], "docs/start/agent.md, block 1", "exec"), names)
         store, paid = names["bridge"].store, sys.modules["my_app"].paid
         asked = [f"Refund order {n}" if n % 6 else f"Refund it all {n}" for n in range(1, 73)]
-        threads: list[Any] = [{"configurable": {"thread_id": text}} for text in asked]
-        for text, thread in zip(asked, threads, strict=True):
-            assert len(names["ask"](text, thread)) == 1, "every refund waits"
-            assert names["go_on"](thread) is None
+        for text in asked:
+            assert len(names["ask"](text, {"configurable": {"thread_id": text}})) == 1, "every refund waits"
+        assert names["go_on"]() == {}
         while lease := store.claim("ann"):  # what a clear request says is right; a guess is not
             store.decide(lease, Decision(action="approve" if "order" in lease.item.content.question else "reject"))
-        ended = [names["go_on"](thread)["messages"][-1].text for thread in threads]
-        assert (set(ended), len(paid)) == ({"Done."}, 60)
+        ended = names["go_on"]()
+        assert ended.keys() == set(asked)
+        assert ({result["messages"][-1].text for result in ended.values()}, len(paid)) == ({"Done."}, 60)
+        assert set(names["go_on"]().values()) == {None}, "none goes on twice"
         assert CliRunner().invoke(app, shlex.split(learn[1])[1:]).exit_code == 0
         exec(compile(second[1], "docs/start/agent.md, block 3", "exec"), names)
         clear, unclear = ({"configurable": {"thread_id": name}} for name in ("clear", "unclear"))
         assert names["ask"]("Refund order 99", clear) == [], "nobody is asked"
         assert paid[-1] == ("99", 99)
+        assert capsys.readouterr().out.endswith("Done.\n"), "the customer's reply"
         (item,) = names["ask"]("Refund it all 98", unclear)
         store.decide(store.claim("ann", item=item.id), Decision(action="answer", text="Which amount?"))
-        assert names["go_on"](unclear)["messages"][-1].text == "Which amount?"
+        assert names["go_on"]()["unclear"]["messages"][-1].text == "Which amount?"
         assert len(paid) == 61
         store.close()
     finally:
