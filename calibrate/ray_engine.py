@@ -22,7 +22,7 @@ from langchain_core.language_models import BaseChatModel
 from guardrail.errors import GuardrailError, UsageError, require
 from guardrail.sampling.native import is_native
 
-from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, runner
+from .data.collect import BATCH_SIZE, CONCURRENCY, Drawing, Pace, runner
 from .data.records import Record, RecordReader, is_fragment, read_spans, record_line, spans_of
 from .scoring.scores import Scoring, uses_models
 
@@ -137,11 +137,13 @@ def collect_on_ray(
             chat = model()
 
             async def streamed(left: Drawing) -> list[Record]:
-                return [record async for record in left.stream(each)]
+                return [record async for record in left.stream(Pace(each, each))]
 
             def ask(rows: list[Any]) -> list[bytes]:
                 left = Drawing([q for q, _ in rows], chat, plan, prompt, {q.id: own for q, own in rows if own})
-                batches = left.batches(size or BATCH_SIZE, each) if native else [runner().run(streamed(left))]
+                batches = (
+                    left.batches(size or BATCH_SIZE, Pace(each, each)) if native else [runner().run(streamed(left))]
+                )
                 return [record_line(record) for records in batches for record in records]
 
             return ask

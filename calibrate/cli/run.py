@@ -88,8 +88,7 @@ def run(
     Example: calibrate run --questions q.jsonl --model transformers:./weights
     Example: calibrate run settings.yaml --alpha 0.05
 
-    The same command continues a run that was interrupted. Exit code 1 if the
-    questions kept out refute the promise.
+    The same command continues a run. Exit code 1 if its test refutes the promise.
     """
     _run(config, load_settings(RunSettings, config, given, assigned or ()))
 
@@ -104,7 +103,9 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     for line in _forecast(settings, questions, test_questions):
         print_line(line)
     model = resolve_model(settings.model)
-    records = _records(settings, model, questions, settings.records_path, settings.questions.name)
+    n_all = len(questions) + len(test_questions)
+    title = f"asking {len(questions)} of {n_all}, to calibrate"
+    records = _records(settings, model, questions, settings.records_path, settings.questions.name, title)
     choice = None
     if key != ITEMS:
         print_structured(records, key)
@@ -120,7 +121,8 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        test = _records(settings, model, test_questions, settings.test_path, name)
+        title = f"asking {len(test_questions)} of {n_all}, to test"
+        test = _records(settings, model, test_questions, settings.test_path, name, title)
     artifact = fit_artifact(
         records,
         score=key,
@@ -242,9 +244,10 @@ def _records(
     questions: Sequence[Question],
     path: Path,
     name: str,
+    title: str,
 ) -> RecordFile:
     """Collect, score and label one part; the file on disk is complete afterwards."""
-    ask(questions, model, path, settings, name=name, title=f"asking ({path.stem})")
+    ask(questions, model, path, settings, name=name, title=title)
     refuse_failed(read_records(path).records, allowed=settings.without_failed)  # before a judge is paid
     if settings.items:
         # The spec of the first file holds for the test as well: a cap must not follow from other answers.
@@ -297,7 +300,7 @@ def _commands(config: Path | None, settings: RunSettings) -> list[str]:
 # -- The forecast before a run starts: which part takes how many calls, how long, and at what price -------------------
 
 SECONDS = 1.0
-"""Seconds a call, where no answer on file was timed: an assumption, and the forecast says so."""
+"""Seconds an answer of local weights, where none on file was timed: an assumption, and the forecast says so."""
 _VARIABLE = {"selfcheck_prompt"}
 """Follow-ups whose number of questions depends on what was drawn; they ask at least one."""
 
@@ -343,19 +346,20 @@ def asking(
         if seconds:
             # A question keeps as many calls busy as it has answers; a local model answers its whole batch at once.
             beside = at_once if local else max(1, at_once // (1 + plan.n))
-            minutes = n_left * sum(seconds) / len(seconds) / beside / 60
-            basis = f"by the time of the {len(seconds):,} on file"
+            minutes = max(1, math.ceil(n_left * sum(seconds) / len(seconds) / beside / 60))
+            time = f"; about {minutes:,} min by the time of the {len(seconds):,} on file"
+        elif local:
+            minutes = max(1, math.ceil(n_left * each * SECONDS / 60))
+            time = f"; about {minutes:,} min if an answer takes {SECONDS:g} s, which is assumed: nothing is timed yet"
         else:
-            minutes = n_left * each * SECONDS / (1 if local else at_once) / 60
-            unit = "an answer" if local else "a call"
-            basis = f"if {unit} takes {SECONDS:g} s, which is assumed: nothing is timed yet"
+            time = ""  # the probe of an endpoint times its calls, and `collect_records` says how long all of them take
         money = "" if price is None else f", {n_left * each * price:,.2f} at {price:g} a call"
         least = "at least " if _VARIABLE.intersection(named) else ""
         asked = f", {len(named)} of them a question about the answers" if named else ""
         every = f"{least}{each} call{'s' * (each > 1)}{asked}"
         lines = [
-            f"1. Asking: {n_left:,} questions{kept} x {every} = {least}{n_left * each:,} calls{money}; "
-            f"about {max(1, math.ceil(minutes)):,} min {basis}. Stop it at any time: the same command goes on."
+            f"1. Asking: {n_left:,} questions{kept}{_purposes(parts)} x {every} = {least}{n_left * each:,} calls{money}"
+            f"{time}. Stop it at any time: the same command goes on."
         ]
     for scorer in scorers:
         if scorer.calls and n_left:
@@ -367,6 +371,12 @@ def asking(
         else:
             lines.append(f"   Scorer {scorer.name}: {f'{n_left:,} scores' if n_left else 'no scores'}, no model calls.")
     return lines
+
+
+def _purposes(parts: Sequence[tuple[Sequence[Question], Path]]) -> str:
+    """What the questions of a run are for, in parentheses, where some are kept out for a test."""
+    sizes = [len(questions) for questions, _ in parts]
+    return f" ({sizes[0]:,} to calibrate, then {sizes[1]:,} to test)" if len(sizes) == 2 and sizes[1] else ""
 
 
 def judging(n: int, plan: SamplingPlan, estimators: Sequence[Estimator], replies: Sequence[Path] | None) -> str:

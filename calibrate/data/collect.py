@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import math
 import os
 import threading
 from collections import Counter
@@ -25,6 +26,7 @@ from guardrail.sampling.follow_ups import NO_SCORERS, Scoring
 from guardrail.sampling.limits import bounded
 from guardrail.sampling.native import is_native
 from guardrail.sampling.probe import ProbeReport
+from guardrail.sampling.prober import needs_probe
 from guardrail.sampling.prober import probe as probe_endpoint
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
@@ -36,14 +38,18 @@ from .progress import Progress, silent
 from .questions import Question, option_labels
 from .records import Record, RecordHeader, open_writer
 
-__all__ = ["Collected", "Drawing", "DrawingEngine", "collect_records"]
+__all__ = ["Collected", "Drawing", "DrawingEngine", "Pace", "collect_records"]
 
 BATCH_SIZE = 16
 """Questions drawn at once by a native sampler."""
 CONCURRENCY = 16
 """Calls in flight at once for every other model."""
+ENDPOINT_CONCURRENCY = 64
+"""Calls in flight at once for an endpoint that draws several questions together."""
 PROBE = 16
 """If most of the first questions fail, the rest would too: stop after this many."""
+FEW_CUT_OFF = 2
+"""Answers cut off among the first `PROBE` at which `max_tokens` is called too small."""
 FEW_ANSWERS = (
     "If the model can give only a few answers (multiple choice, say), equal ones are no sign of a cache: "
     "--set probe=off (probe='off' in Python, and for the guard) draws without this check. "
@@ -91,6 +97,7 @@ def collect_records(
     engine: DrawingEngine | None = None,
     scorer: Scorer | Sequence[Scorer] = (),
     progress: Progress = silent,
+    notice: Callable[[str], object] = str,
 ) -> Collected:
     """Ask the model every question that the record file has no answer to yet.
 
@@ -118,6 +125,8 @@ def collect_records(
         engine: Draws in other processes, e.g. `calibrate.ray_engine.collect_on_ray`.
         scorer: The scorers that the plan names; they rate each answer at once.
         progress: Called after every answer.
+        notice: Called at once, and once for each, with what a person may act on while the collection goes on: its
+            time by the probe, the first failure of the server, answers that are cut off.
 
     Raises:
         UsageError: The file is of another collection, is being written by another process, or the questions or the
@@ -134,11 +143,15 @@ def collect_records(
     header = RecordHeader.of(questions, model=identify(model), plan=plan, prompt=prompt, questions_name=name)
     if probe == "auto" and (batches is None or batches.submits):
         with bounded(max_concurrency):
-            header = header.model_copy(update={"probe": _probed(model, plan)})
+            report = _probed(model, plan)
+        header = header.model_copy(update={"probe": report})
+    pace = Pace.of(model, max_concurrency, notice)
     with open_writer(path, header, drop_failed=True) as (writer, existing):
         done = {record.id for record in existing.records}
         left = replace(drawing, questions=[question for question in questions if question.id not in done])
-        tally = _CollectTally(len(questions), existing.records, progress)
+        tally = _CollectTally(len(questions), existing.records, progress, notice)
+        if header.probe is not None and left.questions and batches is None:
+            pace.forecast(header.probe, len(left.questions) * plan.calls)
 
         def save(records: Sequence[Record]) -> None:
             writer.append(tally.admit(records))
@@ -151,9 +164,9 @@ def collect_records(
         elif engine is not None and left.questions:
             _save_all(engine(left), save)
         elif is_native(model):
-            _save_all(left.batches(batch_size or BATCH_SIZE, max_concurrency), save)
+            _save_all(left.batches(batch_size or BATCH_SIZE, pace), save)
         else:
-            _save_stream(left.stream(max_concurrency or CONCURRENCY), save)
+            _save_stream(left.stream(pace), save)
     if plan.n and not allow_identical_samples:
         _refuse_identical(tally, Path(path))
     problems, n_resumed = dict(tally.problems), len(done)
@@ -165,7 +178,9 @@ def collect_records(
 class _CollectTally:
     """Counts while records are drawn, and stops a collection that cannot succeed."""
 
-    def __init__(self, total: int, existing: Sequence[Record], progress: Progress) -> None:
+    def __init__(
+        self, total: int, existing: Sequence[Record], progress: Progress, notice: Callable[[str], object] = str
+    ) -> None:
         self.total = total
         self.drawn = 0
         self.problems: Counter[str] = Counter()
@@ -173,7 +188,8 @@ class _CollectTally:
         self.comparable = 0
         self.varied = 0
         self._done = len(existing)
-        self._progress = progress
+        self._progress, self._notice = progress, notice
+        self._early_cut_off: int | None = 0  # None after the notice
         # Failures among the first answers are held back until it is clear that the model works at all.
         works = any(not record.failed for record in existing)
         self._probe = 0 if works else min(PROBE, total - len(existing))
@@ -186,7 +202,8 @@ class _CollectTally:
         """Count new records and return those to write now."""
         for record in records:
             self._count(record)
-        self.drawn += len(records)
+            self._note_cut_off(record)
+            self.drawn += 1
         self._done += len(records)
         self.report()
         if not self._probe:
@@ -197,6 +214,19 @@ class _CollectTally:
             return good
         self._probe = 0
         return [*self._held, *good]
+
+    def _note_cut_off(self, record: Record) -> None:
+        """Say once, while there is time to stop, that the first answers are cut off."""
+        if self._early_cut_off is None or self.drawn >= PROBE or not record.cut_off:
+            return
+        self._early_cut_off += 1
+        if self._early_cut_off >= FEW_CUT_OFF:
+            self._notice(
+                f"{self._early_cut_off} of the first {self.drawn + 1} answers are cut off at the plan's max_tokens. A "
+                "guard holds such answers back. To lose no more calls stop here, and collect into a new file with a "
+                "larger --max-tokens."
+            )
+            self._early_cut_off = None
 
     @property
     def hopeless(self) -> bool:
@@ -240,6 +270,70 @@ class _CollectTally:
             self.varied += any((s.text, s.tool_calls) != (first.text, first.tool_calls) for s in answers)
 
 
+class Pace:
+    """The calls in flight at once; half as many after each failure of the server, which they may have overloaded.
+
+    Attributes:
+        calls: Calls in flight at once.
+        limit: The limit for a native sampler; None before a failure where nobody named one: it has its own.
+    """
+
+    def __init__(self, calls: int, limit: int | None, notice: Callable[[str], object] = str) -> None:
+        self.calls, self.limit, self._notice = calls, limit, notice
+        self._failed = False
+
+    @classmethod
+    def of(cls, model: BaseChatModel, asked: int | None, notice: Callable[[str], object] = str) -> Pace:
+        """The pace at the start: as asked for, else the usual one of the model."""
+        if is_native(model):  # local weights answer a whole batch at once
+            return cls((asked or ENDPOINT_CONCURRENCY) if needs_probe(model) else 1, asked, notice)
+        return cls(asked or CONCURRENCY, asked, notice)
+
+    def forecast(self, report: ProbeReport, calls: int) -> None:
+        """Say how long so many calls take by the time of the probe's, between a server that scales and one that queues.
+
+        Args:
+            report: The probe's report; one without a time says nothing.
+            calls: The calls that are left.
+        """
+        made, seconds = report.cost.calls, report.cost.seconds
+        if not made or not seconds:
+            return
+        each, together = seconds / made, min(made, self.calls)
+        least, most = (max(1, math.ceil(calls * each / at_once / 60)) for at_once in (self.calls, together))
+        scaling = (
+            "" if least == most else f" if the server answers {self.calls} at once, {most:,} min if only {together}"
+        )
+        self._notice(
+            f"The probe's {made} short calls took {each:.1f} s each: {calls:,} calls take about {least:,} min{scaling}."
+        )
+
+    def note(self, records: Sequence[Record]) -> None:
+        """Halve the calls in flight if the server failed a question, and say so the first time."""
+        failed = [record for record in records if record.may_be_drawn_again]
+        if not failed:
+            return
+        before = self.calls
+        may_be_slow = before > 1 and any(
+            each.drawn and each.drawn.problem is Unmeasured.MODEL_FAILED for each in failed
+        )
+        if may_be_slow:
+            self.calls = self.limit = before // 2
+        if self._failed or failed[0].drawn is None:
+            return
+        self._failed = True
+        way = (
+            f" If the server is too slow for {before} calls at once: --set max_concurrency={max(1, before // 16)}. Now "
+            f"{self.calls} at once, and half as many after each failure."
+            if may_be_slow
+            else ""
+        )
+        self._notice(
+            f"{len(failed)} question{'s' * (len(failed) > 1)} failed: {failed[0].drawn.problem_detail[:200]}.{way} The "
+            "same command asks failed questions again."
+        )
+
+
 @dataclass(frozen=True, slots=True)
 class Drawing:
     """The questions that are left, and how to ask them."""
@@ -262,13 +356,15 @@ class Drawing:
             drawn = drawn.model_copy(update={"question": self.prompt.question_of(messages)})
         return Record.of(question, drawn, turns=turns_of(messages, self.plan.bindings))
 
-    def batches(self, size: int, calls: int | None) -> Generator[list[Record], None, None]:
-        """Batches, one after the other, with at most ``calls`` calls in flight."""
+    def batches(self, size: int, pace: Pace) -> Generator[list[Record], None, None]:
+        """Batches, one after the other, with as many calls in flight as the pace allows."""
         for start in range(0, len(self.questions), size):
             batch = self.questions[start : start + size]
             messages = [self.asked(question) for question in batch]
-            drawn = Sampler(self.model, self.plan, max_concurrency=calls, scoring=self.scoring).draw(messages)
-            yield [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
+            drawn = Sampler(self.model, self.plan, max_concurrency=pace.limit, scoring=self.scoring).draw(messages)
+            records = [self.record(question, samples) for question, samples in zip(batch, drawn, strict=True)]
+            pace.note(records)
+            yield records
 
     def by_service(self, batches: Batches, tally: _CollectTally) -> Generator[list[Record], None, None]:
         """Records as the batches of a service are done.
@@ -286,20 +382,21 @@ class Drawing:
         for drawn in batches.sample_sets(prompts, self.model, self.plan, progress=tally.report_requests):
             yield [self.record(by_id[name], samples) for name, samples in drawn]
 
-    async def stream(self, calls: int) -> AsyncIterator[Record]:
-        """Records as they complete, with at most ``calls`` calls in flight; none waits for the slowest."""
-        each = min(self.plan.n + 1, calls)
+    async def stream(self, pace: Pace) -> AsyncIterator[Record]:
+        """Records as they complete, with as many calls in flight as the pace allows; none waits for the slowest."""
         left = iter(self.questions)
         running: set[asyncio.Task[Record]] = set()
         try:
             while True:
-                while len(running) < max(1, calls // each) and (question := next(left, None)) is not None:
+                each = min(self.plan.n + 1, pace.calls)
+                while len(running) < max(1, pace.calls // each) and (question := next(left, None)) is not None:
                     running.add(asyncio.create_task(self.one(question, each)))
                 if not running:
                     return
                 finished, running = await asyncio.wait(running, return_when=asyncio.FIRST_COMPLETED)
                 # Good answers first. Every error is read: asyncio prints those that nobody reads.
                 for task in sorted(finished, key=lambda task: task.exception() is not None):
+                    pace.note([task.result()])
                     yield task.result()
         finally:
             for task in running:

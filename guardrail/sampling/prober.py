@@ -6,6 +6,7 @@ import asyncio
 import os
 import secrets
 import threading
+import time
 import weakref
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
@@ -240,13 +241,14 @@ def _ask(model: BaseChatModel, call: ProbeCall) -> Steps[ProbeReply]:
         with ExitStack() as slots:
             yield take_slot(slots)
             slots.enter_context(as_sample())
+            began = time.perf_counter()
             try:
                 message: AIMessage = yield _invocation(model, call, params)
             except Exception as error:
                 if not _refuses_seed(model, params, error):
                     raise
                 message = yield _invocation(model, call, params)
-        return _reply(message, call)
+        return _reply(message, call, time.perf_counter() - began)
     # A mistake of the caller, not of the endpoint: it has to be seen, not reported as a failed probe.
     except UsageError:
         raise
@@ -301,12 +303,13 @@ def _refuses_seed(model: BaseChatModel, params: dict[str, Any], error: Exception
     return True
 
 
-def _reply(message: AIMessage, call: ProbeCall) -> ProbeReply:
+def _reply(message: AIMessage, call: ProbeCall, seconds: float) -> ProbeReply:
     usage = message.usage_metadata
     cost = Cost(
         calls=1,
         input_tokens=usage.get("input_tokens", 0) if usage else 0,
         output_tokens=usage.get("output_tokens", 0) if usage else 0,
+        seconds=seconds,
     )
     metadata = message.response_metadata
     return reply_of(

@@ -51,7 +51,7 @@ OF_OPENAI = {"OpenAI-Organization": "OPENAI_ORG_ID", "OpenAI-Project": "OPENAI_P
 FIRST_WAIT, LONGEST_WAIT = 0.5, 8.0
 RETRIED = frozenset({408, 409, 429})
 END = object()
-TOO_LATE = "no complete reply before the deadline"
+TOO_LATE = "no complete reply within the time-out of {timeout:g} s"
 LONGEST_ERROR = 400
 """Characters of an error that are shown."""
 
@@ -152,7 +152,8 @@ class Endpoint:
             body: The request.
             deadline: End of the wait on `time.monotonic`; default: the timeout from now on.
         """
-        budget, began = TimeBudget(self.timeout if deadline is None else deadline - time.monotonic()), time.time()
+        left = self.timeout if deadline is None else deadline - time.monotonic()
+        budget, began = TimeBudget(left, self.timeout), time.time()
 
         async def whole() -> bytes:
             async with self._reply(body) as reply:
@@ -292,7 +293,7 @@ class Endpoint:
         The timeout limits the wait for the server in total: attempts, waits between them, and between the events. The
         time that the caller takes for an event does not count.
         """
-        budget = TimeBudget(self.timeout)
+        budget = TimeBudget(self.timeout, self.timeout)
         async with AsyncExitStack() as stack:
 
             async def begun() -> tuple[Any, AsyncGenerator[bytes, None], Any]:
@@ -353,11 +354,12 @@ class TimeBudget:
     """Time that is left to wait for a server.
 
     Args:
-        seconds: The whole budget.
+        left: Seconds that are left.
+        timeout: The whole budget, for the error.
     """
 
-    def __init__(self, seconds: float) -> None:
-        self.left = seconds
+    def __init__(self, left: float, timeout: float) -> None:
+        self.left, self._timeout = left, timeout
 
     @asynccontextmanager
     async def spend(self, pause: float = 0.0) -> AsyncIterator[None]:
@@ -371,14 +373,14 @@ class TimeBudget:
         """
         began = time.monotonic()
         if self.left <= 0:
-            raise DeadlineError(TOO_LATE)
+            raise DeadlineError(TOO_LATE.format(timeout=self._timeout))
         try:
             async with asyncio.timeout(self.left):
                 if pause:
                     await asyncio.sleep(pause)
                 yield
         except TimeoutError:
-            raise DeadlineError(TOO_LATE) from None
+            raise DeadlineError(TOO_LATE.format(timeout=self._timeout)) from None
         finally:
             self.left -= time.monotonic() - began
 

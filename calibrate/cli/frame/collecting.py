@@ -45,6 +45,7 @@ def ask(
             engine=engine,
             scorer=settings.scorers(),
             progress=progress,
+            notice=print_line,
         )
     _print_collected(collected)
     return collected

@@ -224,9 +224,7 @@ class RunSettings(CollectSettings):
     correctness: str | None = _flag(SCORES, "Rule that labels, as `label --rule`.")
     judge_model: str | None = _flag(SCORES, "Model that labels, instead of a rule.")
     trust_labels: bool = _flag(PROMISE, "Fit on labels that look broken.", False)
-    cluster_by_group: bool = Field(
-        default=False, description="Groups are conversations, users or documents: split whole, fit on one of each."
-    )
+    cluster_by_group: bool = _flag(PROMISE, "Use one question of each group.", False)
     without_failed: bool = _flag(PROMISE, "Fit without questions that failed.", False)
     price: float | None = Field(default=None, ge=0, description="Price of one model call; the run says its cost first.")
     splits: int = Field(default=100, ge=0, description="Random splits for the table of rules; 0 leaves it out.")

@@ -157,8 +157,7 @@ def test_run_does_everything_and_resumes(questions: Path, tmp_path: Path) -> Non
     )
     shown = run(*arguments, "--set", "price=0.0005")
     forecast = (
-        "1. Asking: 240 questions x 11 calls = 2,640 calls, 1.32 at 0.0005 a call; about 3 min if a call takes 1 s, "
-        "which is assumed: nothing is timed yet."
+        "1. Asking: 240 questions (168 to calibrate, then 72 to test) x 11 calls = 2,640 calls, 1.32 at 0.0005 a call."
     )
     assert forecast in shown
     assert shown.index(forecast) < shown.index("questions are on file")

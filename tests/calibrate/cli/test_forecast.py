@@ -60,12 +60,19 @@ def test_answers_on_file_cost_nothing_and_say_how_long_the_others_take(path: Pat
     assert line == "1. Asking: no calls; the answers to all 10 questions are on file."
 
 
-def test_the_time_of_a_call_is_called_an_assumption(tmp_path: Path) -> None:
+def test_only_the_time_of_local_weights_is_assumed(tmp_path: Path) -> None:
+    """An endpoint is timed by its probe, which comes next: an assumed second a call may be wrong by a factor of ten."""
     parts = [(QUESTIONS, tmp_path / "none.jsonl")]
     (line,) = asking(parts, PLAN, [], CollectSettings(max_concurrency=2), local=False, price=None)
-    assert "about 2 min if a call takes 1 s, which is assumed: nothing is timed yet." in line  # 160 s / 2
+    assert line.startswith("1. Asking: 40 questions x 4 calls = 160 calls. Stop it")
     (line,) = asking(parts, PLAN, [], CollectSettings(), local=True, price=None)
     assert "about 3 min if an answer takes 1 s, which is assumed" in line  # local weights: one after the other
+
+
+def test_a_run_says_how_many_questions_follow_as_a_test(tmp_path: Path) -> None:
+    parts = [(QUESTIONS[:28], tmp_path / "none"), (QUESTIONS[28:], tmp_path / "none")]
+    (line,) = asking(parts, PLAN, [], CollectSettings(), local=False, price=None)
+    assert "40 questions (28 to calibrate, then 12 to test) x 4 calls" in line
 
 
 def test_a_scorer_is_not_a_call_of_the_model(tmp_path: Path) -> None:

@@ -16,11 +16,12 @@ from typing import Any
 import pytest
 from langchain_core.messages import AIMessage, BaseMessage
 
-from calibrate.data.collect import PROBE, collect_records
+from calibrate.data.collect import PROBE, Pace, collect_records
 from calibrate.data.questions import Question, read_questions
 from calibrate.data.records import read_records
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.prompting import PromptWrapping, question_text
+from guardrail.sampling.probe import ProbeReport
 from guardrail.testing import ScriptedChat
 from guardrail.types import Cost, OptionScores, Sample, SampleSet, SamplingPlan
 from guardrail.uncertainty import make_estimator as make
@@ -131,6 +132,79 @@ def test_a_failure_is_recorded_counted_and_retried(tmp_path: Path) -> None:
     retried = collect_records(questions(40), failing(), PLAN, path)
     assert (retried.n_resumed, retried.n_drawn, retried.n_failed) == (38, 2, 0)
     assert len(contents(path)) == 40
+
+
+def test_the_first_failure_is_named_at_once_and_each_halves_the_calls_in_flight(tmp_path: Path) -> None:
+    """A server with few slots fails the more questions, the more are asked at once: a fit would then be refused."""
+    heard: list[str] = []
+    collect_records(questions(40), failing(3, 30), PLAN, tmp_path / "r.jsonl", notice=heard.append)
+    (line,) = heard
+    assert line.startswith(
+        "1 question failed: 4 of 4 calls failed, the first with ConnectionError: refused. If the server is too slow "
+        "for 16 calls at once: --set max_concurrency=1. Now 8 at once"
+    )
+    assert line.endswith("The same command asks failed questions again.")
+
+    pace, records = Pace(64, None, heard.append), read_records(tmp_path / "r.jsonl").records
+    good, bad = (next(record for record in records if record.failed is failed) for failed in (False, True))
+    pace.note([good])
+    assert (pace.calls, pace.limit) == (64, None)  # a native sampler keeps its own limit
+    seen = []
+    for _ in range(7):
+        pace.note([bad])
+        seen.append(pace.limit)
+    assert seen == [32, 16, 8, 4, 2, 1, 1]
+    assert len(heard) == 2  # once for each collection
+    assert "--set max_concurrency=4. Now 32 at once" in heard[1]
+
+
+def test_the_time_left_follows_from_the_seconds_of_the_probe() -> None:
+    """A server that answers 64 at once as fast as five, or no more than five: 924 calls x 12 s / 64 or / 5."""
+    heard: list[str] = []
+    report = ProbeReport(cost=Cost(calls=5, seconds=60.0))
+    Pace(64, None, heard.append).forecast(report, 924)
+    assert heard.pop() == (
+        "The probe's 5 short calls took 12.0 s each: 924 calls take about 3 min if the server answers 64 at once, 37 "
+        "min if only 5."
+    )
+    Pace(4, 4, heard.append).forecast(report, 924)  # four at once, in the probe as well: 924 x 12 s / 4 = 46.2 min
+    assert heard.pop() == "The probe's 5 short calls took 12.0 s each: 924 calls take about 47 min."
+    Pace(4, 4, heard.append).forecast(ProbeReport(), 924)
+    assert not heard
+
+
+def test_answers_that_are_cut_off_are_named_early(tmp_path: Path) -> None:
+    """After the second of the first sixteen, while most calls are unpaid; later ones stand in the result alone."""
+    short = AIMessage("oa", response_metadata={"finish_reason": "length"})
+    script = {f"plant {i}?": list(answers) for i, answers in enumerate(fakes.script(40).values())}
+    heard: list[tuple[str, int]] = []
+    on_file = 0
+
+    def progress(done: int, total: int, note: str = "") -> None:
+        nonlocal on_file
+        on_file = done
+
+    def collect(*cut: int) -> int:
+        answers: dict[str, Any] = {**script, **{f"plant {i}?": [short] for i in cut}}
+        model, path = fakes.scripted(answers), tmp_path / f"{cut[0]}.jsonl"
+        found = collect_records(
+            questions(40),
+            model,
+            PLAN,
+            path,
+            max_concurrency=1,
+            progress=progress,
+            notice=lambda t: heard.append((t, on_file)),
+        )
+        return found.n_cut_off
+
+    assert collect(1, 20, 21, 22) == 4
+    assert not heard
+    assert collect(2, 4, 5, 6) == 4
+    ((line, at),) = heard
+    assert line.startswith("2 of the first 5 answers are cut off at the plan's max_tokens")
+    assert "larger --max-tokens" in line
+    assert at == 4
 
 
 class FilterError(Exception):
