@@ -85,8 +85,11 @@ def fit_router(
         )
     codes, names = table.coded("group")
     usable = table.usable(score)
+    # A group of the very name of the rest is part of it, as at run time.
     labels = {
-        name: int(np.count_nonzero(usable & (codes == place))) for place, name in enumerate(names) if name is not None
+        name: int(np.count_nonzero(usable & (codes == place)))
+        for place, name in enumerate(names)
+        if name is not None and name != ALL_OTHERS
     }
     groups = sorted(name for name, n in labels.items() if n >= by.min_labels)
     if not groups:

@@ -103,6 +103,16 @@ def test_small_groups_and_questions_without_one_are_all_others(labelled: RecordF
     assert getattr(abstaining[ALL_OTHERS].outcome, "reason", None) is InfeasibleReason.UNKNOWN_GROUP
 
 
+def test_a_group_named_as_the_rest_is_part_of_the_rest(labelled: RecordFile) -> None:
+    """Its questions would get the certificate of the rest, which was fitted without them."""
+    names = {"trees": ALL_OTHERS, "shrubs": None}
+    records = [
+        record.model_copy(update={"group": names.get(str(record.group), record.group)}) for record in labelled.records
+    ]
+    artifacts = fitted(RecordFile(labelled.path, labelled.header, tuple(records))).artifacts
+    assert {name: len(part.calibration.error) for name, part in artifacts.items()} == {"herbs": 80, ALL_OTHERS: 160}
+
+
 def test_a_group_is_fitted_as_its_records_alone_would_be(labelled: RecordFile, router: RouterArtifact) -> None:
     trees = [record for record in labelled.records if record.group == "trees"]
     alone = fit_artifact(few_of_one(labelled), score=KEY, alpha=0.3, delta=0.1 / 3, part=trees)
