@@ -183,6 +183,9 @@ def test_an_agent_with_tools_its_own_model_and_people(
         (item,) = names["ask"]("Refund it all 98", unclear)
         store.decide(store.claim("ann", item=item.id), Decision(action="answer", text="Which amount?"))
         assert names["go_on"]()["unclear"]["messages"][-1].text == "Which amount?"
+        (item,) = names["ask"]("Refund it all 97", unclear)
+        store.decide(store.claim("ann", item=item.id), Decision(action="answer", text="And which now?"))
+        assert names["go_on"]()["unclear"]["messages"][-1].text == "And which now?", "of two decisions in a thread"
         assert len(paid) == 61
         store.close()
     finally:
