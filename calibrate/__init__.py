@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     )
     from .correctness import label_records, make_rule
     from .data.collect import collect_records
+    from .data.formats import ImportSettings, ScoreColumn
     from .data.questions import Question, read_questions
     from .data.records import Record, RecordFile, RecordHeader, read_records, write_records
     from .data.split import split
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ByGroup",
     "FitSettings",
+    "ImportSettings",
     "Plan",
     "Question",
     "Record",
@@ -61,6 +63,7 @@ __all__ = [
     "RecordHeader",
     "Records",
     "Rule",
+    "ScoreColumn",
     "Step",
     "audit",
     "collect_records",
@@ -90,6 +93,7 @@ __all__ = [
 _MODULES = {
     "ByGroup": "router",
     "FitSettings": "pipeline",
+    "ImportSettings": "data.formats",
     "Plan": "evaluation.planning",
     "Question": "data.questions",
     "Record": "data.records",
@@ -97,6 +101,7 @@ _MODULES = {
     "RecordHeader": "data.records",
     "Records": "dataframe",
     "Rule": "rules",
+    "ScoreColumn": "data.formats",
     "Step": "agent_steps",
     "audit": "evaluation.audit",
     "collect_records": "data.collect",

@@ -459,6 +459,7 @@ def from_frame(
     options: str | None = None,
     score: str | ScoreColumn | Sequence[str | ScoreColumn] = (),
     confidence: str | Sequence[str] = (),
+    certainty: str | Sequence[str] = (),
     settings: ImportSettings | None = None,
     items: bool = False,
 ) -> Records:
@@ -487,6 +488,8 @@ def from_frame(
             No guard can compute a score of a column, so none can use an artifact that is fitted on it: for a guard,
             write the score as a `guardrail.scorer` and call `Records.score` with it.
         confidence: Columns with a confidence of your own in [0, 1] (higher is more certain); otherwise as ``score``.
+        certainty: Columns with any number that is higher for more certain answers (a logit, a log-probability);
+            otherwise as ``score``.
         settings: How the answers were drawn and the questions asked; its columns are not read.
         items: Whether references, samples and answer are JSON documents (objects, or their texts).
 
@@ -518,7 +521,7 @@ def from_frame(
         if column is not None
     }
     _read_lists(rows, columns.get("samples", ("samples",)))
-    mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, _scores(score, confidence)))
+    mapped = replace(settings or ImportSettings(), columns=ColumnMap(columns, _scores(score, confidence, certainty)))
     return _imported(rows, mapped, own_model, items=items)
 
 
@@ -530,13 +533,17 @@ def _read_lists(rows: Sequence[dict[str, Any]], columns: Sequence[str]) -> None:
 
 
 def _scores(
-    score: str | ScoreColumn | Sequence[str | ScoreColumn], confidence: str | Sequence[str]
+    score: str | ScoreColumn | Sequence[str | ScoreColumn],
+    confidence: str | Sequence[str],
+    certainty: str | Sequence[str],
 ) -> tuple[ScoreColumn, ...]:
     scores = [score] if isinstance(score, str | ScoreColumn) else score
     confidences = [confidence] if isinstance(confidence, str) else confidence
+    certainties = [certainty] if isinstance(certainty, str) else certainty
     return (
         *(ScoreColumn(name=each, column=each) if isinstance(each, str) else each for each in scores),
         *(ScoreColumn(name=each, column=each, confidence=True) for each in confidences),
+        *(ScoreColumn(name=each, column=each, certain=True) for each in certainties),
     )
 
 
@@ -603,13 +610,13 @@ def _argument(option: re.Match[str]) -> str:
     if name == "map":
         return _mapped(*text.split("=", 1)) if "=" in text else f"the arguments {value}".rstrip()
     if name == "skip-bad":
-        return "settings=ImportSettings(skip_bad=True)"
+        return "settings=calibrate.ImportSettings(skip_bad=True)"
     if name == "set":
         name, _, text = text.partition("=")
     elif name not in _SETTINGS:
         return option[0]
     number = text.replace(".", "", 1).isdecimal()
-    return f"settings=ImportSettings({name.replace('-', '_')}={text if number else json.dumps(text)})"
+    return f"settings=calibrate.ImportSettings({name.replace('-', '_')}={text if number else json.dumps(text)})"
 
 
 def _mapped(field: str, column: str) -> str:
@@ -618,9 +625,9 @@ def _mapped(field: str, column: str) -> str:
     if column == "-":
         return f"drop the column {field}"
     if field == "certainty":
-        return f'score=ScoreColumn("{name or own}", "{own}", certain=True)'
+        return f'score=calibrate.ScoreColumn("{name}", "{own}", certain=True)' if name else f'certainty="{own}"'
     if field == "score" and name:
-        return f'score=ScoreColumn("{name}", "{own}")'
+        return f'score=calibrate.ScoreColumn("{name}", "{own}")'
     return f"{field}={json.dumps(own.split(',') if ',' in own else own)}"
 
 

@@ -302,9 +302,15 @@ def together(router: RouterArtifact) -> str:
         return "No group has a threshold, so nothing is answered."
     if len(failing) == 1:
         return f"The one threshold holds with {percent(1 - failing[0])} confidence."
+    each = percent(1 - max(failing))
+    if sum(failing) >= 1:
+        return (
+            f"Each of the {len(failing)} thresholds holds with {each} confidence. Nothing is promised about all of "
+            "them at once, nor about a mix of the groups."
+        )
     return (
         f"All {len(failing)} thresholds hold at once, and so for any mix of the groups, with "
-        f"{percent(max(0.0, 1 - sum(failing)))} confidence."
+        f"{percent(1 - sum(failing))} confidence; each by itself with {each}."
     )
 
 

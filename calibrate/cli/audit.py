@@ -6,6 +6,7 @@ import json
 import shlex
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -21,6 +22,7 @@ from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
 from guardrail.monitor.drift import Reference
 
+from ..data.formats import ImportSettings, is_table
 from ..data.records import RecordFile, RecordReader, read_records
 from ..data.table import RecordTable
 from ..evaluation.audit import CascadeAudit, PromiseTest, audit_cascade, audit_router, prepared
@@ -31,6 +33,7 @@ from ..spec_syntax import estimator_flags, written
 from .frame.app import command
 from .frame.files import open_pool, warn_undecided
 from .frame.next_commands import fresh_command, listed
+from .frame.options import CutOption, MapOption, RightOption, table_flags, table_settings
 from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_audits, print_paths
 
@@ -50,7 +53,7 @@ def audit(
         typer.Option(
             "--records",
             "-r",
-            help="Fresh record file: collected like the calibration records. May be repeated; a cascade: one a stage.",
+            help="Fresh record file or table, made like that of the fit. May be repeated; a cascade: one a stage.",
         ),
     ],
     artifact: Annotated[Path, typer.Option("--artifact", help="Artifact to test.")] = Path("artifact.json"),
@@ -78,6 +81,9 @@ def audit(
         ),
     ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The result as JSON, for programs.")] = False,
+    map: MapOption = None,
+    right: RightOption = None,
+    cut: CutOption = None,
 ) -> None:
     """Test the promise on new labelled questions; exit with 1 when they refute it.
 
@@ -90,21 +96,37 @@ def audit(
     """
     with _two_for_failures():
         loaded = load_artifact(artifact)
+        fresh = _Fresh(records, table_settings(map, right, cut), table_flags(map, right, cut))
         if unlabelled:
-            refuted = _compare_scores(records, artifact, loaded, delta=level, estimator=estimator, as_json=as_json)
+            refuted = _compare_scores(fresh, artifact, loaded, delta=level, estimator=estimator, as_json=as_json)
         elif isinstance(loaded, CascadeArtifact):
             files = [read_records(each) for each in records]
             tested = audit_cascade(loaded, files, level=level, target=at_most, anytime=anytime)
             refuted = _say_cascade(tested, loaded, artifact, records, as_json=as_json)
         else:
             asks = {"level": level, "target": at_most, "anytime": anytime}
-            refuted = _test_labels(records, artifact, loaded, estimator, asks, as_json=as_json)
+            refuted = _test_labels(fresh, artifact, loaded, estimator, asks, as_json=as_json)
     if refuted:
         raise typer.Exit(1)
 
 
+@dataclass(frozen=True, slots=True)
+class _Fresh:
+    """The files of the fresh questions.
+
+    Attributes:
+        paths: Record files, or tables with scores and labels.
+        table: What is not recognised of tables.
+        columns: The same as typed.
+    """
+
+    paths: Sequence[Path]
+    table: ImportSettings
+    columns: str
+
+
 def _test_labels(
-    records: Sequence[Path],
+    fresh: _Fresh,
     path: Path,
     artifact: CalibrationArtifact | RouterArtifact,
     estimator: str | None,
@@ -114,7 +136,7 @@ def _test_labels(
 ) -> bool:
     """Test the promise of a gate, or of each group of a router, on labels; whether one is refuted."""
     gate = next(iter(artifact.artifacts.values())) if isinstance(artifact, RouterArtifact) else artifact
-    file, nouns = open_pool(records), nouns_of(artifact)
+    file, nouns = open_pool(fresh.paths, fresh.table), nouns_of(artifact)
     asked = len(file.records)
     file, key = prepared(file, gate, _key(file, estimator))
     if left_out := asked - len(file.records):
@@ -138,8 +160,8 @@ def _test_labels(
     if result.verdict != "refuted":
         finish([], f"calibrate report {listed([path])}")
         return False
-    finish([], *sentences.advice(result, fresh_command(artifact, key, records, path)))
-    for each in records:
+    finish([], *sentences.advice(result, fresh_command(artifact, key, fresh.paths, path, fresh.columns)))
+    for each in fresh.paths:
         for missing in _unwritten(each, artifact, key):
             print_line(f"Before that, as it was done in memory only: {missing}")
     return True
@@ -178,12 +200,12 @@ def _print_verdict(result: PromiseTest, nouns: Nouns) -> None:
 
 
 def _compare_scores(
-    records: Sequence[Path], path: Path, artifact: Artifact, *, delta: float, estimator: str | None, as_json: bool
+    fresh: _Fresh, path: Path, artifact: Artifact, *, delta: float, estimator: str | None, as_json: bool
 ) -> bool:
     """Compare the scores of new questions, in their order, with those at calibration; whether they have drifted."""
     if not isinstance(artifact, CalibrationArtifact):
         raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
-    file = open_pool(records)
+    file = open_pool(fresh.paths, fresh.table)
     file, key = prepared(file, artifact, _key(file, estimator), labels=False)
     test, measured = Drift(artifact, delta=delta), _compared(artifact, file.records, key)
     if not measured:
@@ -195,8 +217,8 @@ def _compare_scores(
         _print_json({"artifact": artifact.digest, **report})
     else:
         _print_drift(alarm, state.n, left_out, nouns_of(artifact))
-        flags = " ".join(f"--records {shlex.quote(str(each))}" for each in records)
-        finish([], f"calibrate audit {flags} --artifact {listed([path])} (needs labels)")
+        flags = " ".join(f"--records {shlex.quote(str(each))}" for each in fresh.paths)
+        finish([], f"calibrate audit {flags}{fresh.columns} --artifact {listed([path])} (needs labels)")
     return alarm is not None
 
 
@@ -232,7 +254,9 @@ def _two_for_failures() -> Iterator[None]:
 
 
 def _unwritten(path: Path, artifact: CalibrationArtifact, key: str) -> list[str]:
-    """The commands that give a record file the scores and labels it lacks."""
+    """The commands that give a record file the scores and labels it lacks; a table has them."""
+    if is_table(path):
+        return []
     with path.open("rb") as stream:
         header = RecordReader(path, stream).header
     name = shlex.quote(str(path))

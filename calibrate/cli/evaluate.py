@@ -163,7 +163,7 @@ def _print_table(grid: EvaluationGrid, subject: str, *, names: bool, figures: Se
     figures = [name for name in figures if name != "complete" or _has_room()]  # as wide as three others
     heads, rows, texts = grid.printed(figures, errors=wide, rule=rule_with_name if names else lambda row: row.name)
     evaluation = first.evaluation
-    of = "" if "n" in heads else f", fitted on {evaluation.n_calibration} of {evaluation.n}"
+    of = "" if "n" in heads else f", fitted on {evaluation.n_calibration} of {evaluation.n} questions"
     title = f"{subject}: {evaluation.splits} splits{of}, %" + (" ± se" if wide else "")
     console.print(table(title, heads, rows, texts=texts))
     area = "" if "AUROC" in heads or evaluation.auroc is None else f"{first.estimator}: AUROC {evaluation.auroc:.3f}. "

@@ -51,6 +51,7 @@ from .frame.options import (
     WithoutFailedOption,
     chosen_estimator,
     share_or_smallest,
+    table_flags,
     table_settings,
 )
 from .frame.terminal import finish, print_line
@@ -82,6 +83,7 @@ class _Job:
     test_fraction: float
     test: Sequence[Path]
     table: ImportSettings
+    columns: str
     settings: FitSettings
     few: bool
     trust_labels: bool
@@ -376,6 +378,7 @@ def fit(
         test_fraction=test_fraction,
         test=test or (),
         table=table_settings(map, right, cut),
+        columns=table_flags(map, right, cut),
         settings=FitSettings(options, "all" if count_repeats else "once", without_failed),
         few=few,
         trust_labels=trust_labels or human_labels is not None,
@@ -425,12 +428,12 @@ def _present(fitted: _Fitted, files: Sequence[RecordFile], file: RecordFile, job
     warn_unlike(files, key)
     audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
     tests, out = job.test if test is None or fitted.beside is None else [test.path], job.out
-    report = f"calibrate report {listed(fitted.sources)} --artifact {listed([out])}"
+    report = f"calibrate report {listed(fitted.sources)}{job.columns} --artifact {listed([out])}"
     interval = auroc_of(artifact)
     reversed_score = interval is not None and interval.verdict == "reversed"
     # Of a reversed score every label looks suspicious.
     doubtful = None if reversed_score else _doubtful(fitted, report)
-    alone = fresh_command(artifact, key, tests, out)
+    alone = fresh_command(artifact, key, tests, out, job.columns if job.test else "")
     found = Found.of(file, key, fitted.part, records=listed(fitted.sources), doubtful=doubtful)
     text = print_fitted(artifact, fitted.part, audited, alone, found)
     if artifact.calibration.group is not None:

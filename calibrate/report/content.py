@@ -108,8 +108,8 @@ def _headline(counts: GateCounts, nouns: Nouns) -> Iterator[tuple[str, str]]:
         yield "-", "nothing is accepted"
     else:
         rate, low, high = counts.error_rate
-        note = f"{counts.n_errors:,} of {counts.n_accepted:,}; 95 % interval {percent(low)} to {percent(high)}"
-        yield percent(rate), note
+        note = f"{counts.n_errors:,} of {counts.n_accepted:,} {nouns.many}"
+        yield percent(rate), f"{note}; 95 % interval {percent(low)} to {percent(high)}"
     wrong = counts.n - counts.n_correct
     yield percent(wrong / counts.n), f"{wrong:,} of {counts.n:,} {nouns.asked}"
 

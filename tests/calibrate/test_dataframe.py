@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -344,6 +345,19 @@ def test_a_confidence_taken_for_an_uncertainty_is_named() -> None:
     assert from_frame(graded, score=as_column).fit(alpha=0.3, rule="acrc").threshold == upright.threshold
     assert reversed_score(upright) is None
     assert "Check the score" not in describe(upright)
+
+
+def test_labels_in_other_words_are_read_as_the_error_says() -> None:
+    graded = [{"question": f"{i}", "sicher": 3.0 * i, "correct": "ja" if i % 3 else "nein"} for i in range(60)]
+    with pytest.raises(UsageError) as caught:
+        from_frame(graded, certainty="sicher")
+    (first, *_) = re.findall(r"settings=(calibrate\.ImportSettings\(right=\"ja\"\))", str(caught.value))
+    settings = eval(first, {"calibrate": calibrate})
+    records = from_frame(graded, certainty="sicher", settings=settings).file.records
+    assert [record.correct for record in records] == [i % 3 > 0 for i in range(60)]
+    assert records[7].scores["imported:sicher"].value == -21.0  # higher is more certain, so the negative is stored
+    with pytest.raises(RecordError, match='certainty="sicher"'):
+        from_frame(graded, confidence="sicher", settings=settings)
 
 
 def test_a_file_read_with_the_wrong_separator_is_named() -> None:

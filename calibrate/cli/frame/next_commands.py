@@ -52,14 +52,14 @@ def next_step(header: RecordHeader, path: Path, estimator: str | None = None) ->
     return f"calibrate fit {name} {flags} --alpha 0.1"
 
 
-def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path], out: Path) -> str:
-    """The command that calibrates on fresh record files alone.
+def fresh_command(artifact: CalibrationArtifact, key: str, fresh: Sequence[Path], out: Path, columns: str = "") -> str:
+    """The command that calibrates on fresh files alone; ``columns`` are the options that read those that are tables.
 
     Questions that refuted an artifact are of another population than those it was fitted on: a threshold for both
     together keeps its promise for neither.
     """
     target = shlex.quote(str(out.with_name(f"{out.stem}-new.json")))
-    return f"calibrate fit {listed(fresh)} {fit_flags(artifact, key)} --out {target}"
+    return f"calibrate fit {listed(fresh)}{columns} {fit_flags(artifact, key)} --out {target}"
 
 
 def fit_flags(artifact: CalibrationArtifact, key: str) -> str:

@@ -584,10 +584,11 @@ def _stored(row: RawRow, score: ScoreColumn, value: object) -> float | None:
         value, percent = written.removesuffix("%").strip(), 100
     number = get_number(row, score.column, value) / percent
     if not 0 <= number <= 1:
+        named = score.name if score.name == score.column else f"{score.name}:{score.column}"
         raise row.fail(
             score.column,
             value,
-            "a confidence must be in [0, 1], or have the sign %. Numbers of another scale are mapped by "
-            f"--map {shlex.quote(f'certainty={score.name}:{score.column}')}",
+            "a confidence must be in [0, 1], or have the sign %. Map the column that holds one; if this one holds "
+            f"numbers that are higher for certain answers, --map {shlex.quote(f'certainty={named}')}",
         )
     return 1 - number

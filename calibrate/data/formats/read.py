@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from guardrail.errors import RecordError, UsageError, did_you_mean
 from guardrail.files import atomic_write
-from guardrail.plain_json import canonical_json
+from guardrail.plain_json import canonical_json, has_visible
 from guardrail.prompting import PromptWrapping
 from guardrail.specs import IMPORTED, CorrectnessSpec, ModelIdentity
 from guardrail.types import MAX_TOKENS, Bindings, SamplingPlan
@@ -23,7 +23,7 @@ from ..records import Record, RecordFile, RecordHeader
 from ..rows import KINDS, Found, RawRow, get_name, open_rows, with_paths
 from .build import Builder, OptionScale, Primary, check_references
 from .exports import EXPORTS, export_like
-from .field_map import FIELDS, ColumnMap, overlooked, parse_map, usual_field
+from .field_map import FIELDS, LABELS, ColumnMap, overlooked, parse_map, usual_field
 from .truth import Labels, OtherLabels
 
 UNNAMED = "unnamed"
@@ -43,7 +43,7 @@ class ImportSettings:
         primary: Which sample is the answer, where no column holds one.
         answer: Column with the answer.
         option_scale: What option scores are; None: the file says so.
-        right: Labels that say right, where they are not usual words such as "yes", "pass" and 1.
+        right: Labels that say right (or one), where they are not usual words such as "yes", "pass" and 1.
         cut: Labels are grades, and right from this number on.
         other_labels: What a label is that says neither right nor wrong; None: the file is refused.
         system: Which system to read: a value of the column "model".
@@ -63,7 +63,7 @@ class ImportSettings:
     primary: Primary = "majority"
     answer: str | None = None
     option_scale: OptionScale | None = None
-    right: tuple[str, ...] = ()
+    right: str | Sequence[str] = ()
     cut: float | None = None
     other_labels: OtherLabels | None = None
     system: str | None = None
@@ -75,6 +75,11 @@ class ImportSettings:
     cut_off: Literal["abstain", "measure"] = "abstain"
     prompt: PromptWrapping = field(default_factory=PromptWrapping)
     skip_bad: bool = False
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words of ``right``."""
+        return (self.right,) if isinstance(self.right, str) else tuple(self.right)
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +180,7 @@ def import_found(
     columns = settings.columns
     if settings.answer is not None:
         columns = ColumnMap({**columns.columns, "answer": (settings.answer,)}, columns.scores)
-    labels = Labels(settings.right, settings.cut, settings.other_labels)
+    labels = Labels(settings.words, settings.cut, settings.other_labels)
     builder = Builder(
         columns,
         settings.primary,
@@ -192,15 +197,16 @@ def import_found(
             _refuse_unseen(path, ColumnMap(named, columns.scores), reader.seen)
         raise
     model = reader.model(path)
-    if not records:
+    if reader.seen and (not records or settings.format not in EXPORTS):
+        # An export may lack what nobody labelled, or what an older version wrote.
         _refuse_unseen(path, columns, reader.seen)
+    if not records:
         if not reader.bad:
             raise UsageError(f"{path} holds no row that can be read. Each row must be one question.")
         raise UsageError(f"none of {reader.n_rows} rows of {path} can be read. The first: {reader.bad[0].problem}")
-    labels.finish(next(iter(columns.of("correct") or columns.of("error")), "correct"))
+    labels.finish(next((name for field in LABELS for name in columns.of(field) if name in reader.seen), "correct"))
     header = _header(path, settings, model, builder, records, reader.seen)
-    if settings.format not in EXPORTS:  # which may lack what nobody labelled, or what an older version wrote
-        _refuse_unseen(path, columns, reader.seen)
+    _refuse_unanswered(path, records)
     found = [
         *notes,
         *reader.notes(),
@@ -399,6 +405,17 @@ def _refuse_unseen(path: Path, columns: ColumnMap, seen: set[str]) -> None:
         )
 
 
+def _refuse_unanswered(path: Path, records: Sequence[Record]) -> None:
+    """Refuse answers of which none is there: no later step could use the file."""
+    drawn = [record.drawn for record in records if record.drawn is not None]
+    answers = (answer for each in drawn for answer in (each.primary, *each.samples) if answer is not None)
+    if drawn and not any(answer.tool_calls or has_visible(answer.text) for answer in answers):
+        raise UsageError(
+            f"{path}: {len(drawn)} of {len(records)} rows have no answer, so nothing can be measured or judged. Name "
+            "the column that holds the answers: --map answer=COLUMN."
+        )
+
+
 def _header(
     path: Path,
     settings: ImportSettings,
@@ -472,7 +489,7 @@ def _correctness(settings: ImportSettings, columns: ColumnMap, records: Sequence
         return None
     names = [next(iter(columns.of(name)), "(none)") for name in ("correct", "error")]
     params: dict[str, Any] = {"columns": " or not ".join(names)}
-    for name, value in (("right", settings.right), ("cut", settings.cut), ("other_labels", settings.other_labels)):
+    for name, value in (("right", settings.words), ("cut", settings.cut), ("other_labels", settings.other_labels)):
         if value not in (None, ()):
             params[name] = list(value) if isinstance(value, tuple) else value
     return CorrectnessSpec(name="imported", version=1, params=params)

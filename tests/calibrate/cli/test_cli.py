@@ -364,7 +364,7 @@ def test_evaluate_in_the_form_of_the_paper(records_path: Path, tmp_path: Path) -
         *("evaluate", records_path, "-s", "semantic_entropy", "--splits", "2", "--table", "main", "--table", "sizes"),
         *("--figure", figure, "--csv", table, "--json", whole),
     )
-    assert "Main results: 2 splits, fitted on 120 of 240, %" in shown
+    assert "Main results: 2 splits, fitted on 120 of 240 questions, %" in shown
     assert "clopper_pearson (UCB-CLP) 0.15" in shown
     assert "A-CRC by calibration size" in shown
     assert "Ablation" not in shown

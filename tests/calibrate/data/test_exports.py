@@ -429,7 +429,7 @@ QA = {"question": "Highest peak of Africa?", "answer": "Kilimanjaro"}
             "--right C",
             "--other-labels unlabelled",
         ),
-        ([{**QA, "sure": 55}], "--map confidence=sure", "--map certainty=sure:sure"),
+        ([{**QA, "sure": 55}], "--map confidence=sure", "--map certainty=sure"),
         ([{**QA, "model": "a"}, {**QA, "model": "b"}], "", "--system NAME"),
         ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "", "--option-scale logit"),
         ([{"question": "a?", "option_scores": {"A": 3, "B": 2}}], "--option-scale logprob", "--option-scale logit"),

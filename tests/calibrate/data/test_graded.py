@@ -214,6 +214,39 @@ def test_numbered_rows_of_other_files_are_other_questions(tmp_path: Path, caplog
     assert "300 of 600 questions are left out: the artifact was fitted on them." in caplog.text
 
 
+def test_an_audit_of_a_table_reads_and_prints_its_columns(tmp_path: Path) -> None:
+    """A table of columns with other names can be audited, and the command after a refutation reads it as well."""
+
+    def graded(name: str, seed: int, *, reverse: bool = False) -> Path:
+        content = [
+            {
+                "frage": f"{name} {i}",
+                "sicher": row["confidence"],
+                "urteil": "ja" if row["correct"] != reverse else "nein",
+            }
+            for i, row in enumerate(rows(600, seed))
+        ]
+        return table(tmp_path / name, content)
+
+    out, columns = tmp_path / "a.json", "--map question=frage --map confidence=sicher --map correct=urteil --right ja"
+    run("fit", graded("a.csv", 5), *columns.split(), "--alpha", 0.2, "--out", out)
+    assert "labelled accepted answers were wrong" in run(
+        "audit", "-r", graded("b.csv", 9), *columns.split(), "--artifact", out
+    )
+    bad = graded("c.csv", 9, reverse=True)
+    shown = " ".join(run("audit", "-r", bad, *columns.split(), "--artifact", out, code=1).split())
+    command = re.search(f"calibrate (fit {re.escape(str(bad))} .*? --out [^ ]+)", shown)
+    assert command is not None, shown
+    assert f"{columns} --score" in command[1]
+    run(*command[1].split())
+    shown = " ".join(
+        run(
+            *("fit", tmp_path / "a.csv", *columns.split(), "--alpha", 0.2, "--test", bad, "--out", out, "--few"), code=1
+        ).split()
+    )
+    assert f"calibrate fit {bad} {columns} --score" in shown
+
+
 def test_evaluate_prints_the_main_table_of_the_paper(tmp_path: Path) -> None:
     path = table(tmp_path / "graded.csv", rows())
     shown = run("evaluate", path, "--splits", 5)

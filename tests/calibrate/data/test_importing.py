@@ -188,6 +188,34 @@ def test_rows_that_name_no_model_are_among_the_rows() -> None:
     assert (len(imported.file.records), len(imported.bad), imported.n_rows) == (4, 4, 8)
 
 
+@pytest.mark.parametrize(
+    ("label", "right", "problem"),
+    [
+        ("error=bad", (), "labels in 'bad' say neither right nor wrong: 'x' (1), 'z' (1)"),
+        ("correct=ba", (), "no row of g has a column 'ba'; there are bad, question, sure. Did you mean 'bad'?"),
+        ("correct=ba", "x", "no row of g has a column 'ba'; there are bad, question, sure. Did you mean 'bad'?"),
+    ],
+)
+def test_a_label_that_cannot_be_read_is_named_by_its_column(label: str, right: str, problem: str) -> None:
+    rows = [RawRow(f"g:{i}", {"question": f"q{i}", "sure": 0.5, "bad": word}) for i, word in enumerate("xz")]
+    settings = ImportSettings(columns=parse_map(["confidence=sure", label]), right=right)
+    with pytest.raises(UsageError, match=re.escape(problem)):
+        import_rows(rows, settings, name="g")
+
+
+@pytest.mark.parametrize("answer", [None, "", " "])
+def test_a_file_without_any_answer_is_refused(answer: str | None) -> None:
+    rows = [RawRow(f"g:{i}", {"question": f"q{i}", "answer": answer}) for i in range(3)]
+    with pytest.raises(UsageError, match=r"3 of 3 rows have no answer.*--map answer=COLUMN"):
+        import_rows(rows, name="g")
+    assert len(import_rows([*rows, RawRow("g:3", {"question": "q", "answer": "a"})], name="g").file.records) == 4
+
+
+def test_a_file_without_rows_says_so(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="holds no row that can be read"):
+        import_file(jsonl(tmp_path / "empty.jsonl", []), ImportSettings(columns=parse_map(["question=prompt"])))
+
+
 def test_skip_bad_counts_and_lists_every_row_it_leaves_out(tmp_path: Path) -> None:
     good = [{"id": f"r{i}", "question": "q?", "answer": "x"} for i in range(3)]
     bad = ['{"id": "torn', "[1]", {"id": "r1", "question": "again?", "answer": "x"}, {"id": "n", "question": "q?"}]

@@ -200,7 +200,7 @@ def test_calibration_and_test_are_never_pooled(labelled: RecordFile, tmp_path: P
         wrong, errors = sum(not r.correct for r in part), sum(not r.correct for r in accepted)
         for note in (
             f"{len(accepted)} of {len(part)} questions",
-            f"{errors} of {len(accepted)};",
+            f"{errors} of {len(accepted)} answers;",
             f"{wrong} of {len(part)} ",
         ):
             assert note in html, note

@@ -229,8 +229,16 @@ def test_all_groups_together_hold_with_one_minus_the_sum_of_what_they_spend() ->
         "b": hard.model_copy(update={"spent": Spent(fits=1, delta=0.03)}),
         "c": closed.model_copy(update={"spent": Spent(fits=1, delta=0.5)}),
     }
-    both = RouterArtifact(artifacts=parts)
-    assert together(both) == ("All 2 thresholds hold at once, and so for any mix of the groups, with 95 % confidence.")
+    assert together(RouterArtifact(artifacts=parts)) == (
+        "All 2 thresholds hold at once, and so for any mix of the groups, with 95 % confidence; each by itself with "
+        "97 %."
+    )
+    # Each at .6 (share=each): the bound for both together is empty, and says nothing as "0 %".
+    spent = {name: part.model_copy(update={"spent": Spent(fits=1, delta=0.6)}) for name, part in parts.items()}
+    assert together(RouterArtifact(artifacts=spent)) == (
+        "Each of the 2 thresholds holds with 40 % confidence. Nothing is promised about all of them at once, nor about "
+        "a mix of the groups."
+    )
 
 
 def test_the_example_of_the_page_runs(tmp_path: Path) -> None:
