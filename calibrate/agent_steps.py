@@ -198,6 +198,9 @@ def split_by_action(
 
     Returns:
         Files by tool name, and "answer".
+
+    Raises:
+        UsageError: A tool that is not exempt is named "answer".
     """
     path = Path(path)
     file = read_records(path)
@@ -207,6 +210,11 @@ def split_by_action(
         if primary is None:
             continue
         names = {call.name for call in primary.tool_calls} - set(exempt)
+        if ANSWER in names:
+            raise UsageError(
+                f"record {record.id} calls a tool named {ANSWER!r}, which is the part of the final answers. Give it "
+                "another name and collect again, or exempt it."
+            )
         for name in names if primary.tool_calls else {ANSWER}:
             parts.setdefault(name, []).append(record)
     paths = {}

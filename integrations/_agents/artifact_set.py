@@ -275,7 +275,7 @@ class ArtifactSet:
         return self.answer is None or bool(self.exempt)
 
     def check_tools(self, names: Sequence[str]) -> None:
-        """Refuse a tool that is neither gated nor exempt, and a name that is none of the agent's tools."""
+        """Refuse a tool that is neither gated nor exempt, one named "answer", and names of no tool of the agent."""
         if not names:  # an agent without tools lacks those of its artifacts, and is refused for that reason
             return
         for name in sorted(self.tools):
@@ -283,6 +283,11 @@ class ArtifactSet:
         for name in sorted(self.exempt):
             refuse_unknown(name, names, "the names in exempt=", "a tool of this agent")
         for name in names:
+            if name == ANSWER and name not in self.exempt:
+                raise UsageError(
+                    f"a tool named {name!r} cannot be gated: it would be taken for the final answers, whose artifact, "
+                    "decisions and labels have this name. Give the tool another name."
+                )
             if name not in self.tools and name not in self.exempt and ANY_TOOL not in self.tools:
                 raise UsageError(
                     f"tool {name!r} is neither gated nor exempt. Add it to tools={{{name!r}: artifact}}, gate every "

@@ -148,6 +148,21 @@ def test_steps_become_an_artifact_for_each_action(tmp_path: Path) -> None:
     assert (second.spent.fits, second.spent.delta) == (2, 0.0)  # rule acrc certifies nothing
 
 
+def test_calls_of_a_tool_named_answer_are_not_mixed_with_final_answers(tmp_path: Path) -> None:
+    """One threshold would be fitted on both, and promise for each what holds for the mixture."""
+    model = ScriptedChat(script={"say": [calling("answer", text="x")] * 2, "hello": ["Hi.", "Hi.", "Hello."]})
+    steps = [
+        *steps_of([HumanMessage("say"), calling("answer", text="x")], group="a"),
+        *steps_of([HumanMessage("hello"), AIMessage("Hi.")], group="b"),
+    ]
+    tool = {"type": "function", "function": {"name": "answer", "parameters": {}}}
+    plan = plan_for([make("self_consistency")], n=2, bindings=bindings_for([tool]))
+    collect_steps(steps, model, plan, tmp_path / "steps.jsonl", system=SYSTEM)
+    with pytest.raises(UsageError, match="calls a tool named 'answer'"):
+        split_by_action(tmp_path / "steps.jsonl")
+    assert list(split_by_action(tmp_path / "steps.jsonl", exempt=["answer"])) == ["answer"]
+
+
 def test_steps_of_one_conversation_are_not_taken_for_independent_ones(tmp_path: Path) -> None:
     """Unless the caller says otherwise, the fit sees one step of each conversation and the artifact names it."""
     right = {f"send bob {k}": calling("transfer", to="bob", amount=k) for k in range(12)}

@@ -818,6 +818,19 @@ def test_a_tool_nobody_decided_about_is_refused() -> None:
         agent.invoke({"messages": "pay bob"}, CONFIG)
 
 
+def test_a_tool_named_as_final_answers_are_is_not_gated() -> None:
+    """Beside a structured answer, its artifact would judge this answer in place of the answers' own."""
+
+    @tool("answer")
+    def say(text: str) -> str:
+        """Say it."""
+        return text
+
+    model = fresh(SURE)
+    with pytest.raises(UsageError, match="a tool named 'answer' cannot be gated"):
+        agent_of(model, gate(model), tools=[*TOOLS, say]).invoke({"messages": "pay bob"}, CONFIG)
+
+
 def test_misuse_is_refused_at_once() -> None:
     model = fresh(SURE)
     artifact = artifact_of(model)
