@@ -17,14 +17,14 @@ from guardrail.judges import Judge, default_judge, make_judge
 from guardrail.judges.cache import PairCache
 from guardrail.judges.chat import ChatJudge
 from guardrail.sampling.models import resolve_model
-from guardrail.types import SamplingPlan
+from guardrail.types import SamplingPlan, Unmeasured
 from guardrail.uncertainty import Estimator, Scorer, list_estimators
 from guardrail.uncertainty.scorer import load_scorer
 
 from ..data.progress import bar
-from ..data.records import RecordHeader
+from ..data.records import RecordHeader, RecordReader
 from ..ray_engine import PART_MIB, score_on_ray
-from ..scoring.names import named_entailment, named_similarity
+from ..scoring.names import named_entailment, named_similarity, stored_key
 from ..scoring.scores import (
     ScoreSummary,
     lacking,
@@ -39,7 +39,7 @@ from .frame.files import keep_inputs, one_file, pair_cache
 from .frame.items import ScoreItems, refuse_with_items, refuse_without_items, score_by_items
 from .frame.next_commands import listed, next_step
 from .frame.options import ItemsOption, RecordsArgument
-from .frame.terminal import console, finish, table
+from .frame.terminal import console, finish, print_line, table
 from .frame.verdicts import print_advice
 
 __all__ = ["score"]
@@ -142,7 +142,34 @@ def score(
         missing = sorted(choice.refused.items())
         console.print(table("Not computed", ("uncertainty", "what is missing"), missing, texts=2))
     named = None if everything else (names or [load_scorer(text).follow_up for text in scorer or ()])[0]
-    finish([target, *(cache.path for cache in choice.opened)], next_step(header, target, named))
+    finish([target, *(cache.path for cache in choice.opened)], _following(target, header, summary, named))
+
+
+_REMEDIES = {
+    Unmeasured.CUT_OFF: "collect again with a larger --max-tokens, or import with --set cut_off=measure",
+    Unmeasured.UNREADABLE: "import whole answers; where their end is not known, with --map finish_reason=-",
+    Unmeasured.NO_LOGPROBS: "take a score that reads samples, or collect with log-probabilities",
+    Unmeasured.SAMPLING_SHORTFALL: "collect again, or import all samples of each question",
+}
+"""What to do where a reason left nothing to measure; of others the cause has to go."""
+
+
+def _following(path: Path, header: RecordHeader, summary: ScoreSummary, named: str | None) -> str:
+    """The next command; where the score measured nothing, that is printed with the reason, and no fit on it follows."""
+    measured = [key for key in sorted(header.estimators) if summary.of(key)[0]]
+    key = None if named is None else stored_key(header.estimators, named, header.plan.bindings)
+    if key in measured or (key is None and measured) or not summary.n_records:
+        return next_step(header, path, named)
+    key = key or min(header.estimators)
+    with path.open("rb") as stream:
+        record = next(iter(RecordReader(path, stream)))
+    score = record.scores[key]
+    detail = score.detail or (record.drawn.problem_detail if record.drawn else "") or score.reason
+    print_line(f"{key} measured none of the {summary.n_records} answers; of {record.id!r}: {detail}.", "yellow")
+    if measured:
+        return next_step(header, path, measured[0])
+    remedy = None if score.reason is None else _REMEDIES.get(score.reason)
+    return remedy or "remove the cause, and collect or import again"
 
 
 @dataclass(slots=True)

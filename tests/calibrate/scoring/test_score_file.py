@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tracemalloc
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -121,6 +122,25 @@ def test_a_file_without_measurements_says_so_first(tmp_path: Path) -> None:
     assert shown.index("Most of the 3 answers could not be measured (3 degenerate_samples)") < shown.index("Scores (")
     well = CliRunner().invoke(app, ["score", str(observed(tmp_path / "well.jsonl"))]).output
     assert "Most of the" not in well
+
+
+def test_a_score_that_measured_nothing_is_not_the_next_fit(tmp_path: Path) -> None:
+    """Nothing can be fitted on it: the reason stands there, with what removes it."""
+    source, path = tmp_path / "a.jsonl", tmp_path / "r.jsonl"
+    row = {"answer": "a", "samples": ["a", "b"], "correct": True, "finish_reason": "length"}
+    source.write_text("".join(json.dumps({**row, "question": f"q{i}"}) + "\n" for i in range(3)))
+
+    def called(*words: object) -> str:
+        result = CliRunner().invoke(app, [str(word) for word in words], env={"COLUMNS": "300"})
+        assert result.exit_code == 0, result.output
+        return " ".join(result.output.split())
+
+    called("import", source, "--out", path)
+    shown = called("score", path, "--score", "graded_disagreement")
+    assert "graded_disagreement measured none of the 3 answers; of 'q-" in shown
+    assert "Next: collect again with a larger --max-tokens, or import with --set cut_off=measure" in shown
+    called("import", source, "--out", path, "--replace", "--set", "cut_off=measure")
+    assert f"Next: calibrate fit {path}" in called("score", path, "--score", "graded_disagreement")
 
 
 @pytest.mark.slow
