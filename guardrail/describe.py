@@ -64,7 +64,9 @@ REVERSED = 0.4
 """AUROC below which a score is called reversed."""
 USEFUL_AUROC = 0.6
 """Below this a score hardly tells right from wrong, and another score helps more than labels or another target."""
-FRESH_LABELS = "Fit another score on fresh labels: to choose a score by these labels breaks the promise."
+FRESH_LABELS = (
+    "Calibrate on fresh labels (these are spent) with --score auto, which sets some aside to choose a better score."
+)
 """What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
 
 
@@ -383,11 +385,12 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
     outcome, nouns = artifact.outcome, nouns_of(artifact)
     if isinstance(artifact, CascadeArtifact):
         labels = n = artifact.outcome.n
+        left_out = ""
         none = f"{nouns.nothing}: no threshold was found"
         condition = "the first stage answers whose condition holds" if outcome.n_accepted else none
         rest: tuple[str, ...] = () if outcome.n_accepted else (why_infeasible(artifact.outcome, nouns),)
     else:
-        labels = artifact.calibration.n
+        labels, left_out = artifact.calibration.n, _left_out(artifact)
         n = artifact.outcome.scope.n_asked or artifact.data.n_questions
         condition = answer_if(artifact)
         without = "of everything within the scope" if artifact.outcome.scope.leaves_out else "without the gate"
@@ -396,16 +399,35 @@ def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None 
             rest = (*_way_to_a_threshold(artifact.outcome, needed, nouns), *rest)
     if not outcome.n_accepted:
         target = percent(artifact.alpha)
-        refused = f"{target} wrong {nouns.many} cannot be promised on these {labels} labels by rule {outcome.rule}"
+        refused = (
+            f"{target} wrong {nouns.many} cannot be promised on these {labels} labels{left_out} by rule {outcome.rule}"
+        )
         return (condition, refused, *rest)
     terms, of = _terms(artifact), asked(artifact)
     share, wrong = f"{percent(terms.acceptance)} of all {n:,}", percent(outcome.n_errors / outcome.n_accepted)
-    few = f" (provisional: {labels} labels)" if labels < PROVISIONAL else ""
+    few = f" (provisional: {labels} labels{left_out})" if labels < PROVISIONAL else ""
     return (
         condition,
         _kept(artifact.alpha, labels, terms, of),
         f"{nouns.gives.format(share)}; {wrong} of these {nouns.many} {nouns.erred} here{few}",
         *rest,
+    )
+
+
+def _left_out(artifact: CalibrationArtifact) -> str:
+    """Why there are fewer labels than questions, as ", without 11 of 84 questions: 11 not measured (11 cut off)"."""
+    data = artifact.data
+    cut_off = data.n_cut_off if artifact.plan.cut_off == "abstain" else 0
+    unmeasured = f"{data.n_unmeasured} not measured" + (f" ({cut_off} cut off)" if cut_off else "")
+    reasons = [
+        *([unmeasured] if data.n_unmeasured else []),
+        *([f"{data.n_unlabelled} not labelled"] if data.n_unlabelled else []),
+    ]
+    left_out = data.n_unmeasured + data.n_unlabelled
+    return (
+        f", without {left_out} of {data.n_questions} {nouns_of(artifact).asked}: {', '.join(reasons)}"
+        if reasons
+        else ""
     )
 
 
@@ -671,7 +693,7 @@ def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
         shown = f"AUROC {auroc:.2f}, and 0.5 is guessing"
         if auroc < 0.5:
             return f"Check whether the score is upside down: higher must mean less certain ({shown})."
-        return f"Use another uncertainty score: this one hardly tells right from wrong ({shown}). {FRESH_LABELS}"
+        return f"This score hardly tells right from wrong ({shown}). {FRESH_LABELS}"
     accepted, wrong = _closest(outcome)
     if wrong <= outcome.alpha * accepted:
         return f"Label more {nouns.asked}: that rate is within the target, but the items are too few to show it."

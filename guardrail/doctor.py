@@ -94,6 +94,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Check, print, and return 1 when anything failed."""
     findings = []
+    if not arguments.json and any(not name.startswith("transformers:") for name in arguments.model or ()):
+        print("probing the endpoint, which takes about ten calls ...", flush=True)  # noqa: T201
     for finding in examine(
         arguments.artifact,
         arguments.model,

@@ -24,7 +24,7 @@ from .frame.files import keep_inputs, open_pool
 from .frame.next_commands import fit_flags, fresh_command, listed
 from .frame.options import CutOption, MapOption, RightOption, chosen_estimator, table_flags, table_settings
 from .frame.terminal import console, finish, print_line
-from .frame.verdicts import conclude, print_cascade, print_facts, print_router, print_verdict
+from .frame.verdicts import conclude, print_cascade, print_facts, print_more, print_router, print_verdict
 
 __all__ = ["report"]
 
@@ -121,6 +121,7 @@ def report(
     text = sentences.verdict_text(loaded, audited, alone, sentences.Found(files))
     if audited is not None:
         print_verdict(text)
+        print_more(text)
     conclude(written, text, f"open {out} in a browser")
 
 

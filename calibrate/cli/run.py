@@ -68,6 +68,7 @@ from .frame.verdicts import (
     conclude,
     print_choice,
     print_fitted,
+    print_more,
 )
 
 __all__ = ["asking", "judging", "run"]
@@ -151,6 +152,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
             alone=alone,
             progress=progress,
         )
+    print_more(text)
     record_files = [file.path for file in (records, test) if file is not None]
     usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
     conclude([*record_files, artifact_path, *pages], text, usual)

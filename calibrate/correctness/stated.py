@@ -225,9 +225,9 @@ def _beside(words: Sequence[_Word], start: int, end: int, reference: _Reference,
     after = words[end] if end < len(words) else _NOTHING
     gap = words[start].gap
     if taken_back := {text for text in beside if text in NEGATIONS | _TAKE_BACK or text.endswith("n't")}:
-        return f"{min(taken_back)!r} stands beside it"
+        return f"{min(taken_back)!r} stands beside the reference"
     if before.text in (_BEFORE_NUMBERS if words[start].is_number else _BEFORE):
-        return f"{before.text!r} stands before it"
+        return f"{before.text!r} stands before the reference"
     signs = set("$€£#") & set(gap) - set(reference.words[0].gap)
     if words[start].is_number and (signs or gap.endswith(("-", ".", "/"))):
         return "a sign stands before the number"
@@ -236,7 +236,11 @@ def _beside(words: Sequence[_Word], start: int, end: int, reference: _Reference,
     # "South Africa" is not Africa, but "Alexander Fleming" answers who Fleming is
     is_surname = len(reference.words) > 1 or not asked.isdisjoint(("who", "whose"))
     is_longer = (before.is_name and gap == " " and not is_surname) or (after.is_name and after.gap == " ")
-    return "another name stands beside it" if reference.kind == "name" and is_longer else ""
+    return (
+        "the reference is part of a longer name (as Africa of South Africa)"
+        if reference.kind == "name" and is_longer
+        else ""
+    )
 
 
 # -- Wrong: nothing in the answer can be the reference -----------------------------------------------------------------

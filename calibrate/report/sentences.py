@@ -231,8 +231,8 @@ def _of_the_numbers(artifact: CalibrationArtifact) -> Iterator[str]:
     weak = diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC
     if weak and ranking(artifact) is None and isinstance(outcome, Feasible):
         yield (
-            f"Use another score: an AUROC of {diagnostics.auroc:.2f} says that this score hardly tells right from "
-            f"wrong (0.5 is guessing). {FRESH_LABELS}"
+            f"This score hardly tells right from wrong (AUROC {diagnostics.auroc:.2f}, and 0.5 is guessing). "
+            f"{FRESH_LABELS}"
         )
     if diagnostics.base_error > 0.5:
         yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its {nouns.many} are wrong."
@@ -467,14 +467,14 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
             f"Check the score: {start}. Wrong {many} are more certain than right ones. Is the score upside down? "
             "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
             f"not, the labels may be reversed (does `correct` mark the right {many}?). If neither, this score "
-            f"misleads: use another score. {FRESH_LABELS}"
+            f"misleads. {FRESH_LABELS}"
         )
     few = InfeasibleReason.TOO_FEW_ITEMS
     if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is few:
         return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     return (
-        f"Use another score: {start}. On these {nouns_of(artifact).asked} {artifact.estimator.name} does not rank "
-        f"this model's errors: nothing shows that it tells right from wrong. {FRESH_LABELS}"
+        f"Nothing shows that {artifact.estimator.name} tells right from wrong on these {nouns_of(artifact).asked}: "
+        f"{start}. {FRESH_LABELS}"
     )
 
 

@@ -27,6 +27,8 @@ __all__ = ["EndpointProblem", "EndpointTrust"]
 
 UNFIT_FOR = 60.0
 """Seconds after which an endpoint that a probe refused is probed again."""
+SLOW_PROBE = 5.0
+"""Seconds beyond which a probe stands in the log: the questions of its time waited for it."""
 MOST_LOGGED = 20
 """Causes of a wrong configuration that count as logged already."""
 
@@ -100,11 +102,13 @@ class EndpointTrust:
         """`check` as steps of a larger computation."""
         if not self._enabled:
             return EndpointProblem()
-        again, report, cost = self._due(), None, Cost()
+        again, report, cost, began = self._due(), None, Cost(), self._clock()
         try:
             report, cost = yield from probe_steps(self._model, self._plan, again=again)
         finally:  # also when cancelled: the probe that was due must be made by the next caller
             self._note(report, again)
+        if cost.calls and (seconds := self._clock() - began) > SLOW_PROBE:
+            log.warning("guardrail: the probe of the endpoint took %.0f s, and questions waited for it", seconds)
         now = report.greedy if report is not None and cost.calls else None
         if self._fingerprint and now and (difference := unlike(self._fingerprint, now)):
             log.warning("guardrail: the endpoint may not have the calibrated weights: %s. %s", difference, DOCTOR)

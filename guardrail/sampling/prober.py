@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import secrets
 import threading
@@ -76,6 +77,7 @@ class _Known:
         self.asking: dict[tuple[int | None, bool], Future[ProbeReport | None]] = {}
 
 
+log = logging.getLogger("guardrail")
 _known: dict[int, tuple[weakref.ref[BaseChatModel], _Known]] = {}
 _table = threading.Lock()
 
@@ -202,6 +204,7 @@ def _result_of(asking: Future[ProbeReport | None]) -> Effect:
 
 def _asked(model: BaseChatModel, plan: SamplingPlan) -> Steps[ProbeReport]:
     """The calls of one probe, and the report that follows from them."""
+    log.info("guardrail: probing the endpoint before the first question")
     # A fresh seed each time: a cache would answer a repeated one from an earlier probe.
     calls: Sequence[ProbeCall] = probe_calls(plan, secrets.randbelow(LARGEST_SEED - SEEDS_OF_A_PROBE))
     before = Cost()

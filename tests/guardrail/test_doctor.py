@@ -606,6 +606,7 @@ def test_without_an_artifact_the_model_is_probed(tmp_path: Path, capsys: pytest.
     assert main(["doctor", "--model", SCRIPTED]) == 0
     shown = capsys.readouterr().out  # the identity that an import names
     assert "provider scripted, model scripted can be made; no artifact is named, so it is only probed" in shown
+    assert shown.startswith("probing the endpoint")  # before the wait for it, which may take a minute
     findings = list(examine(None, Stuck()))
     assert [(finding.check, finding.status) for finding in findings][:2] == [("model", "ok"), ("endpoint", "fail")]
     assert "equal" in findings[1].detail

@@ -30,6 +30,10 @@ __all__ = [
 ]
 
 
+_MEANING = {"stated": ", right if a sentence states a reference"}
+"""What the default rule for open questions says, for those who did not choose it."""
+
+
 def rule_from(
     file: RecordFile,
     name: str | None,
@@ -72,7 +76,7 @@ def print_labels(file: RecordFile) -> None:
     assert spec is not None
     labels = [record.correct for record in file.records]
     right, n_labelled = labels.count(True), len(labels) - labels.count(None)
-    rule = f"Rule {describe_spec(spec.name, spec.params)}"
+    rule = f"Rule {describe_spec(spec.name, spec.params)}{_MEANING.get(spec.name, '')}"
     if n_labelled:
         print_line(f"{rule}: {right} of {n_labelled} answers are right ({percent(right / n_labelled)}).")
     else:

@@ -36,6 +36,7 @@ __all__ = [
     "print_fits",
     "print_fitted",
     "print_lines",
+    "print_more",
     "print_paths",
     "print_router",
     "print_verdict",
@@ -63,8 +64,12 @@ def print_verdict(text: VerdictText, *, most: int | None = MOST_WARNINGS) -> Non
     for place, line in enumerate(text.warnings[:most]):
         grave = place == 0 and text.verdict.colour == "red" and text.verdict.status == "answers"
         print_line(f"Warning: {line}", "red" if grave else "yellow")
-    if most is not None and len(text.warnings) > most:
-        print_line(f"The report has {len(text.warnings) - most} more.")
+
+
+def print_more(text: VerdictText) -> None:
+    """Print how many warnings stand in the report alone, once there is one."""
+    if (more := len(text.warnings) - MOST_WARNINGS) > 0:
+        print_line(f"The report has {more} more warning{'s' * (more > 1)}.")
 
 
 def print_fitted(

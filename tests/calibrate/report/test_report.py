@@ -147,7 +147,7 @@ def test_a_score_without_signal_warns(labelled: RecordFile, tmp_path: Path) -> N
     artifact = fit_artifact(labelled, score="perplexity", alpha=0.15, rule="acrc")
     (path, *_) = write_report(tmp_path / "r.html", artifact, labelled.records, estimator="perplexity")
     page = Page(path.read_text(encoding="utf-8"))
-    assert "perplexity does not rank this model's errors" in page.text
+    assert "Nothing shows that perplexity tells right from wrong" in page.text
     assert ("p", {"class": "warn"}) in page.tags
     assert "Labels worth a second look" not in page.text  # a constant score contradicts no label
 

@@ -18,6 +18,7 @@ from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import caveats, summary, unguardable, why_infeasible
 from guardrail.notebook import percent
 from guardrail.outcome import Feasible, Infeasible
+from guardrail.types import Uncertainty, Unmeasured
 
 KEY = "discrete_semantic_entropy"
 
@@ -69,15 +70,30 @@ def test_a_score_without_signal_is_called_out(labelled: RecordFile) -> None:
         labelled, score="perplexity", alpha=0.15, rule="acrc"
     )  # the fakes give every word probability .5
     text = ranking(artifact) or ""
-    assert "Use another score" in text
-    assert "on fresh labels" in text
-    assert "--score auto" not in text  # not on the same labels
+    assert text.startswith("Nothing shows that perplexity tells right from wrong on these questions: AUROC 0.50")
+    assert "Calibrate on fresh labels (these are spent) with --score auto" in text
 
 
 def test_left_out_questions_are_told(labelled: RecordFile) -> None:
     cut = [record.model_copy(update={"correct": None}) for record in labelled.records[:30]]
     file = RecordFile(labelled.path, labelled.header, (*cut, *labelled.records[30:]))
-    assert "30 not labelled, of 240" in dict(facts(fit_artifact(file, score=KEY, alpha=0.15, rule="acrc")))["left out"]
+    artifact = fit_artifact(file, score=KEY, alpha=0.15, rule="acrc")
+    assert "30 not labelled, of 240" in dict(facts(artifact))["left out"]
+
+
+@pytest.mark.parametrize("alpha", [0.3, 0.001])
+def test_fewer_labels_than_questions_are_explained_beside_their_number(labelled: RecordFile, alpha: float) -> None:
+    """84 answers on file and "73 labels" without a reason look like lost questions."""
+    lost = Uncertainty(value=None, unit="nats", estimator=KEY, reason=Unmeasured.CUT_OFF)
+    cut = [record.model_copy(update={"scores": {KEY: lost}}) for record in labelled.records[:60]]
+    bare = [record.model_copy(update={"correct": None}) for record in labelled.records[60:70]]
+    file = RecordFile(labelled.path, labelled.header, (*cut, *bare, *labelled.records[70:]))
+    artifact = fit_artifact(file, score=KEY, alpha=alpha, rule="acrc")
+    assert artifact.calibration.n == 170
+    shown = " ".join(summary(artifact))
+    assert "170 labels, without 70 of 240 questions: 60 not measured, 10 not labelled" in shown
+    data = artifact.data.model_copy(update={"n_cut_off": 11})
+    assert "60 not measured (11 cut off)" in " ".join(summary(artifact.model_copy(update={"data": data})))
 
 
 def audited_at(artifact: CalibrationArtifact, labelled: RecordFile, wrong: float) -> Audit:

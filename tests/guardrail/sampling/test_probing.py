@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import copy
 import gc
+import logging
 import math
 import os
 import subprocess
@@ -12,6 +13,8 @@ import sys
 import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
+from itertools import chain, repeat
 from typing import Any
 
 import pytest
@@ -544,6 +547,25 @@ def test_an_unfit_endpoint_is_probed_again_after_a_while_and_recovers(asynchrono
     now[0] = 9 * UNFIT_FOR
     check()
     assert len(model._seen) == 2 * calls_before + 5  # nothing more: it is fit
+
+
+def test_a_slow_probe_stands_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    """The first question waits for it: without a line an operator looks for the fault elsewhere."""
+    caplog.set_level(logging.INFO, "guardrail")
+    for seconds, expected in (
+        (4.0, []),
+        (6.0, ["guardrail: the probe of the endpoint took 6 s, and questions waited"]),
+    ):
+        caplog.clear()
+        ticks = chain([0.0, 0.0], repeat(seconds))
+        model = Remote(script=SCRIPT, replies=["a", "b", "c", "g", "d"])
+        trust = EndpointTrust(model, PLAN, enabled=True, clock=partial(next, ticks))
+        trust.check()
+        first, *others = [record.getMessage() for record in caplog.records]
+        assert first == "guardrail: probing the endpoint before the first question"
+        assert [line.partition(" for it")[0] for line in others] == expected
+        assert trust.check().cost.calls == 0
+        assert len(caplog.records) == 1 + len(expected)  # nothing is asked again
 
 
 def test_a_second_probe_that_fails_or_is_cancelled_is_made_again_by_the_next_question() -> None:
