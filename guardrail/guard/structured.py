@@ -224,16 +224,16 @@ def structured(
         except (OutputParserException, ValidationError) as error:
             return {"raw": raw, "parsed": None, "parsing_error": error}
 
-    def ask(prompt: Any, config: RunnableConfig) -> dict[str, Any]:
+    def ask(prompt: Any, config: RunnableConfig, **settings: Any) -> dict[str, Any]:
         try:
-            raw = asking.invoke(prompt, config)
+            raw = asking.invoke(prompt, config, **settings)
         except AbstainedError as error:
             return _held_back(error)
         return outcome(raw, lambda: parser.invoke(raw, config))
 
-    async def aask(prompt: Any, config: RunnableConfig) -> dict[str, Any]:
+    async def aask(prompt: Any, config: RunnableConfig, **settings: Any) -> dict[str, Any]:
         try:
-            raw = await asking.ainvoke(prompt, config)
+            raw = await asking.ainvoke(prompt, config, **settings)
         except AbstainedError as error:
             return _held_back(error)
         return outcome(raw, lambda: parser.invoke(raw, config))

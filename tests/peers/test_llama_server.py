@@ -124,7 +124,7 @@ async def test_streaming_gives_the_same_answer_in_pieces(llama: Peer) -> None:
 
 def test_a_prompt_that_does_not_fit_abstains(llama: Peer) -> None:
     (drawn,) = llama.chat().draw_samples([[HumanMessage("word " * 900)]], VARIED, seeds=[1])
-    assert drawn.problem is Unmeasured.MODEL_FAILED
+    assert drawn.problem is Unmeasured.REJECTED
     assert "exceed" in drawn.problem_detail
 
 
@@ -170,7 +170,7 @@ def test_a_server_that_dies_abstains(llama: Peer, tmp_path: Path) -> None:
     assert binary is not None
     with servers.running_llama(binary, tmp_path) as peer:
         chat = peer.chat(max_retries=0)
-        guard = Guardrail(model=chat, artifact=make_artifact(chat, threshold=99.0))
+        guard = Guardrail(model=chat, artifact=make_artifact(chat, threshold=99.0), remember=0)
         assert guard.assess(QUESTION).accepted
     verdict = guard.assess(QUESTION)
     assert not verdict.accepted
@@ -181,7 +181,7 @@ def test_a_server_that_dies_abstains(llama: Peer, tmp_path: Path) -> None:
 def test_langchains_own_class_works_through_the_generic_sampler(llama: Peer, name: str) -> None:
     chat_openai: Any = pytest.importorskip("langchain_openai").ChatOpenAI
     model = chat_openai(model=llama.model, base_url=llama.url, api_key="none")
-    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=name, threshold=99.0))
+    guard = Guardrail(model=model, artifact=make_artifact(model, estimator=name, threshold=99.0), remember=0)
     first, second = guard.assess(QUESTION), guard.assess(QUESTION)
     assert first.accepted
     assert len(first.samples) == 10

@@ -66,7 +66,7 @@ class TestGuard(_OnLlama):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         model = OpenAICompatibleChat(model=self.peer.model, base_url=self.peer.url)
-        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2)}
+        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2), "turns": "mark"}
 
     @pytest.mark.xfail(
         raises=ArtifactMismatchError,

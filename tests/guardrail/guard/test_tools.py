@@ -228,6 +228,10 @@ def test_structured_output_with_raw(model: BaseChatModel, bindings: Bindings, me
         assert isinstance(abstained["parsing_error"], AbstainedError)
         assert abstained["raw"].response_metadata["guardrail"]["accepted"] is False
         assert not any(secret in str(abstained["raw"]) for secret in ("Kleist", "Heine", "Goethe", "born"))
+    with pytest.raises(
+        ArtifactMismatchError, match="seed"
+    ):  # settings of a call reach the guard, which refuses this one
+        chain.invoke(SURE, seed=1)
 
 
 def test_an_object_cannot_say_that_its_turns_were_not_calibrated() -> None:
