@@ -163,12 +163,13 @@ def _following(path: Path, header: RecordHeader, summary: ScoreSummary, named: s
     key = key or min(header.estimators)
     with path.open("rb") as stream:
         record = next(iter(RecordReader(path, stream)))
-    score = record.scores[key]
-    detail = score.detail or (record.drawn.problem_detail if record.drawn else "") or score.reason
+    score = record.scores.get(key)  # none where a question was never drawn, as in a table of scores
+    problem = record.drawn.problem_detail if record.drawn else "the file has no answer to it"
+    detail = (score.detail if score else "") or problem or (score.reason if score else "nothing to measure is on file")
     print_line(f"{key} measured none of the {summary.n_records} answers; of {record.id!r}: {detail}.", "yellow")
     if measured:
         return next_step(header, path, measured[0])
-    remedy = None if score.reason is None else _REMEDIES.get(score.reason)
+    remedy = _REMEDIES.get(score.reason) if score and score.reason else None
     return remedy or "remove the cause, and collect or import again"
 
 
