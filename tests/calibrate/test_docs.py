@@ -71,7 +71,7 @@ def test_the_page_of_items_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.chdir(tmp_path)
     outputs = run_page("items.md")
     fitted = next(shown for line, shown in outputs.items() if " fit " in line)
-    assert "at most 5 % of the items kept are wrong, with 90 % confidence." in fitted
+    assert "at most 5 % of the items kept are wrong, with 90 % confidence" in fitted
     assert CalibrationArtifact.load("artifact.json").threshold is not None
     assert Path("report.html").is_file()
     for language, title, text in BLOCK.findall((ROOT / "docs" / "items.md").read_text(encoding="utf-8")):
