@@ -174,7 +174,7 @@ def test_a_server_that_dies_abstains(llama: Peer, tmp_path: Path) -> None:
         assert guard.assess(QUESTION).accepted
     verdict = guard.assess(QUESTION)
     assert not verdict.accepted
-    assert verdict.uncertainty.reason is Unmeasured.MODEL_FAILED
+    assert verdict.uncertainty.reason is Unmeasured.MISCONFIGURED
 
 
 @pytest.mark.parametrize("name", ["discrete_semantic_entropy", "semantic_entropy"])
