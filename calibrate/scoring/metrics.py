@@ -21,21 +21,8 @@ from guardrail.types import Frozen
 
 from ..rules.counts import Counts, check_share, counts, items
 
-__all__ = [
-    "AurocInterval",
-    "RiskCoverage",
-    "acceptance",
-    "aurc",
-    "auroc",
-    "auroc_interval",
-    "excess_aurc",
-    "fisher_exact",
-    "ks_two_sample",
-    "power",
-    "ranking_of",
-    "risk_coverage_curve",
-    "scer",
-]
+__all__ = ["AurocInterval", "RiskCoverage", "auroc", "auroc_interval", "fisher_exact", "ks_two_sample", "ranking_of"]
+__all__ += ["risk_coverage_curve"]
 
 
 class AurocInterval(Frozen):

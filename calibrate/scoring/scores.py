@@ -38,32 +38,10 @@ from .asking import ask_scorers, plan_with, scorers_of
 from .items import ScoredItems
 from .names import estimator_key, parse_estimator, stored_key
 
-__all__ = [
-    "ScoreSummary",
-    "Scored",
-    "Scoring",
-    "Units",
-    "arrays",
-    "default_estimator",
-    "estimator_key",
-    "key_of",
-    "labels_of",
-    "lacking",
-    "parse_estimator",
-    "refuse_failed",
-    "score_file",
-    "score_records",
-    "scored_by",
-    "supported",
-    "taken",
-    "units_of",
-    "unmeasured_among",
-    "uses_models",
-    "usual_estimators",
-    "usual_key",
-    "values_of",
-    "with_cache",
-]
+__all__ = ["ScoreSummary", "Scored", "Scoring", "Units", "arrays", "default_estimator", "estimator_key", "key_of"]
+__all__ += ["labels_of", "lacking", "parse_estimator", "refuse_failed", "score_file", "score_records", "scored_by"]
+__all__ += ["supported", "taken", "units_of", "unmeasured_among", "uses_models", "usual_estimators", "usual_key"]
+__all__ += ["values_of", "with_cache"]
 
 
 _MOST_REASONS = 10_000

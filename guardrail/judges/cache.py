@@ -24,7 +24,7 @@ from ..plain_json import canonical_json
 from .base import Entailment, EntailmentScores, Item, Judge
 from .similarity import Similarity
 
-__all__ = ["CachedEntailment", "CachedJudge", "CachedSimilarity", "PairCache", "cached"]
+__all__ = ["PairCache", "cached"]
 
 Value = TypeVar("Value")
 Model = TypeVar("Model", bound=Judge | Similarity | Entailment)

@@ -25,7 +25,7 @@ from ..specs import JudgeSpec, identify
 from ..types import SampleSet, SamplingPlan
 from .base import Item, Judge
 
-__all__ = ["PROMPT_VERSION", "ChatJudge", "judge_messages", "read_verdict"]
+__all__ = ["ChatJudge", "read_verdict"]
 
 PROMPT_VERSION = 1
 """Raised by any change of the prompt or of how replies are read; part of the spec."""

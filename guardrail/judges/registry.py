@@ -26,8 +26,8 @@ from .similarity import GuardedJaccard, Jaccard, JudgeSimilarity, RougeL, Simila
 from .text import ExactJudge, TextJudge
 from .tool_call import ToolCallJudge
 
-__all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_judges", "list_similarities"]
-__all__ += ["make_entailment", "make_judge", "make_similarity"]
+__all__ = ["JUDGES", "SIMILARITIES", "default_judge", "list_judges", "list_similarities", "make_entailment"]
+__all__ += ["make_judge", "make_similarity"]
 
 Kind = Literal["judge", "similarity", "entailment model"]
 JUDGES: dict[str, Callable[..., Judge]] = {

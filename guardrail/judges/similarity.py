@@ -9,7 +9,7 @@ from ..specs import JudgeSpec
 from .base import Comparer, Item, Judge, by_question
 from .words import agree, normalise, own_words, read
 
-__all__ = ["GuardedJaccard", "Jaccard", "JudgeSimilarity", "RougeL", "Similarity", "from_judge", "jaccard", "rouge_l"]
+__all__ = ["GuardedJaccard", "Jaccard", "JudgeSimilarity", "RougeL", "Similarity", "from_judge"]
 
 
 class Similarity(Comparer):

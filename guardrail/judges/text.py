@@ -10,7 +10,7 @@ from ..errors import UsageError
 from ..specs import JudgeSpec
 from ..types import Sample, SampleSet
 from .base import Judge
-from .words import CHANGING, has_digit, normalise, own_words, read
+from .words import CHANGING, asked_words, has_digit, normalise, own_words, read
 
 __all__ = ["ExactJudge", "TextJudge", "distinct_answers", "majority", "with_majority"]
 
@@ -48,7 +48,8 @@ class TextJudge(Judge):
     * they have the same numbers, single letters ("option A") and words that change what others say (`CHANGING`: "not",
       "or", "million"), in the same order; numbers may be missing from one of the answers, as a detail;
     * and of the other words, A the fewer and B the more of them: |A and B| / |A| >= ``threshold``. Without any in A,
-      a number must be what they share, or B must have none either.
+      a number must be what they share, or B must have none either;
+    * and not each of them names a number of the question that the other does not: which one is the answer then.
 
     A text with signs that are not prose (formulas, code, lists in brackets), and a text without own words, equals only
     its own normal form (`normalise`).
@@ -94,12 +95,14 @@ class _OwnWords:
         self.normal = normalise(text)
         self.numbers = [word for word in own if has_digit(word)]
         self.changing = [word for word in own if word.casefold() in CHANGING or (len(word) == 1 and word.isalpha())]
+        self.asked_numbers = frozenset(filter(has_digit, read(text).words)) & asked_words(question)
         self.names = frozenset(own).difference(self.numbers, self.changing)
 
     def is_like(self, other: _OwnWords, threshold: float) -> bool:
         if self.normal == other.normal:
             return True
-        if self.changing != other.changing:
+        chosen, others = sorted((self.asked_numbers, other.asked_numbers), key=len)
+        if self.changing != other.changing or not chosen <= others:
             return False
         fewest = min(len(self.names), len(other.names))
         if not fewest:

@@ -13,24 +13,8 @@ from typing import NamedTuple
 
 from ..plain_json import BLANK, INVISIBLE_CLASS
 
-__all__ = [
-    "CHANGING",
-    "FUNCTION_WORDS",
-    "NEGATIONS",
-    "SCALES",
-    "Reading",
-    "agree",
-    "asked_words",
-    "fold",
-    "has_digit",
-    "is_refusal",
-    "normalise",
-    "own_words",
-    "read",
-    "unspaced",
-    "word_set",
-    "written",
-]
+__all__ = ["CHANGING", "FUNCTION_WORDS", "NEGATIONS", "SCALES", "agree", "asked_words", "fold", "has_digit"]
+__all__ += ["is_refusal", "normalise", "own_words", "read", "unspaced", "word_set", "written"]
 
 
 def word_set(text: str) -> frozenset[str]:
@@ -73,6 +57,8 @@ _PROSE = re.compile(rf'(?=.*aa)["(]*{_CORE}[.,:!)"]*|\(?{_CORE}\)?[.,:]?\)?')
 _QUOTED = re.compile(r"^'((?:[^\W\d_]+[ -])+[^\W\d_]+)'$")
 """Several words in single quotes: a title. One word in quotes may be a literal of code."""
 _ELLIPSIS = re.compile(r"^\.{2,}(?=[^\W\d_]{2})")
+_ATTRIBUTE = re.compile(r"[a-z](?:\.[a-z])+")
+"""Code, where capitals would be initials."""
 _AND = re.compile(r"\b([A-Z][^\W\d_]+) & (?=[A-Z][^\W\d_])")
 """Between two words that begin with capitals, as in a name; elsewhere "&" may be an operator."""
 _JOINT = re.compile(r"(?<=.)[-']|(?<=^[^\W\d_])\.|(?<=\.[^\W\d_])\.")
@@ -123,7 +109,7 @@ def read(text: str) -> Reading:
     marks: list[str] = []
     for chunk in plain.split():
         match = _PROSE.fullmatch(_shape(chunk))
-        if match is None:
+        if match is None or _ATTRIBUTE.fullmatch(chunk):
             words.append(chunk)
             marks.append(chunk)
         else:  # a shape has one letter for each of its text, so that places found in it cut the text

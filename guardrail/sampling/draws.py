@@ -22,7 +22,7 @@ from ..types import Cost, SampleSet
 from .effects import Steps, computation
 from .limits import new_lock
 
-__all__ = ["MOST_BYTES", "NOTHING", "REMEMBERED", "Draw", "Draws", "SharedKeys"]
+__all__ = ["NOTHING", "REMEMBERED", "Draw", "Draws"]
 
 REMEMBERED = 300.0
 """Seconds for which a draw and its verdict are remembered."""

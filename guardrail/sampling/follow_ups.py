@@ -27,19 +27,8 @@ from .draws import NOTHING, Draw
 from .effects import Steps
 from .limits import DEFAULT_CONCURRENCY
 
-__all__ = [
-    "FOLLOW_UPS",
-    "NO_SCORERS",
-    "SCORE",
-    "AnswerScorer",
-    "FollowUp",
-    "Scoring",
-    "ask_follow_ups",
-    "follow_up",
-    "list_follow_ups",
-    "register",
-    "scorer_of",
-]
+__all__ = ["NO_SCORERS", "SCORE", "AnswerScorer", "FollowUp", "Scoring", "ask_follow_ups", "list_follow_ups"]
+__all__ += ["register", "scorer_of"]
 
 Messages = Sequence[BaseMessage]
 _REPLY_TOKENS = 16

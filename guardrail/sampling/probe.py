@@ -16,22 +16,8 @@ from pydantic import Field
 
 from ..types import Cost, Fingerprint, Frozen, SamplingPlan, Unmeasured
 
-__all__ = [
-    "Basis",
-    "ProbeCall",
-    "ProbeReply",
-    "ProbeReport",
-    "Probeable",
-    "conclude",
-    "inconsistent",
-    "later_call",
-    "longer_calls",
-    "probe_calls",
-    "repeats",
-    "unlike",
-    "wants_alone",
-    "wants_probe",
-]
+__all__ = ["ProbeCall", "ProbeReply", "ProbeReport", "Probeable", "conclude", "inconsistent", "later_call"]
+__all__ += ["longer_calls", "probe_calls", "repeats", "unlike", "wants_alone", "wants_probe"]
 
 PROMPT = (
     "Write sixteen random English words, separated by commas, in no order and without any connection. "

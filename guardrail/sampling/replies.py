@@ -22,27 +22,9 @@ from ..errors import READING, BrokenOffReplyError, PromptTooLongError, Unreadabl
 from ..plain_json import json_fault, spelled, text_fault
 from ..types import Bindings, Missing, Sample, SampleSet, SamplingPlan, ToolCall, Unmeasured, is_logprob
 
-__all__ = [
-    "cause_of",
-    "end_of",
-    "failed_calls",
-    "is_cut",
-    "is_refusal",
-    "is_whole",
-    "only_ended",
-    "only_offered",
-    "only_readable",
-    "only_storable",
-    "part_of_an_answer",
-    "read_reply",
-    "refuse_unreadable",
-    "refuse_unstorable",
-    "refused_samples",
-    "stated",
-    "text_tokens",
-    "transport_cause",
-    "without_thought",
-]
+__all__ = ["cause_of", "end_of", "failed_calls", "is_cut", "is_refusal", "is_whole", "only_ended", "only_offered"]
+__all__ += ["only_readable", "only_storable", "part_of_an_answer", "read_reply", "refuse_unstorable"]
+__all__ += ["refused_samples", "stated", "transport_cause"]
 
 
 _PASSING = frozenset({401, 402, 403, 404, 407, 408, 409, 425, 429})

@@ -14,7 +14,7 @@ from ..specs import Clustering, EstimatorSpec
 from ..types import Basis, Missing, SampleSet, Uncertainty, Unit, Unmeasured
 from .clustering import Clusters
 
-__all__ = ["Estimator", "Evidence", "Formula", "Level", "Needs", "Piece"]
+__all__ = ["Estimator", "Evidence", "Level", "Needs", "Piece"]
 
 Level = Literal["word", "token"]
 """Size of the pieces that are taken out of an answer to see how much each matters."""

@@ -10,7 +10,7 @@ from ..judges.base import Comparer
 from ..specs import Clustering
 from ..types import Frozen
 
-__all__ = ["Clusters", "Folded", "Steps", "cluster", "clustering", "drive", "fold", "unordered_pairs"]
+__all__ = ["Clusters", "Steps", "cluster", "clustering", "fold", "unordered_pairs"]
 
 Pair = tuple[str, str]
 Value = TypeVar("Value")

@@ -24,25 +24,8 @@ from ..types import Frozen, Missing, SampleSet, SamplingPlan, Uncertainty, Unit,
 from .base import Estimator, Evidence, Needs
 from .training import Training
 
-__all__ = [
-    "COMBINATIONS",
-    "FEWEST",
-    "Parts",
-    "Ranks",
-    "combined",
-    "expanded",
-    "first_stage",
-    "from_combination_spec",
-    "needs_ranks",
-    "rank_mean",
-    "ranked_parts",
-    "then",
-    "then_order",
-    "tie_order",
-    "ties",
-    "union_of_needs",
-    "with_ranks",
-]
+__all__ = ["COMBINATIONS", "FEWEST", "Parts", "Ranks", "combined", "expanded", "first_stage", "from_combination_spec"]
+__all__ += ["needs_ranks", "rank_mean", "ranked_parts", "then", "tie_order", "ties", "union_of_needs", "with_ranks"]
 
 FEWEST = 300
 """Fewest questions that ranks come from: with 300, `then` draws samples for at most a share w + .156 (95 %)."""

@@ -12,15 +12,7 @@ from .base import Estimator, Evidence, Needs
 from .clustering import Clusters
 from .likelihood import mean_logprob
 
-__all__ = [
-    "ESTIMATORS",
-    "discrete_semantic_entropy",
-    "graded_disagreement",
-    "num_sets",
-    "primary_disagreement",
-    "self_consistency",
-    "semantic_entropy",
-]
+__all__ = ["ESTIMATORS"]
 
 
 def _entropy(weights: Sequence[float]) -> float:

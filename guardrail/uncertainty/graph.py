@@ -18,17 +18,7 @@ from ..types import Missing, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .clustering import Steps, fold, unordered_pairs
 
-__all__ = [
-    "ESTIMATORS",
-    "checked",
-    "degree",
-    "eccentricity",
-    "eigenvalue",
-    "graph",
-    "kernel_language_entropy",
-    "lexical_similarity",
-    "likeness",
-]
+__all__ = ["ESTIMATORS", "checked", "graph", "likeness"]
 
 Matrix = tuple[tuple[float, ...], ...]
 ECCENTRICITY_CUT = 0.9

@@ -8,17 +8,7 @@ from ..judges.json_value import is_structured
 from ..types import Bindings, Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
 
-__all__ = [
-    "ESTIMATORS",
-    "impossible_logprobs",
-    "length_normalised_entropy",
-    "max_softmax",
-    "mean_logprob",
-    "nll_of",
-    "perplexity",
-    "predictive_entropy",
-    "sequence_nll",
-]
+__all__ = ["ESTIMATORS", "impossible_logprobs", "mean_logprob", "nll_of"]
 
 
 _CERTAIN = -1e-6

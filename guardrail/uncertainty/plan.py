@@ -11,7 +11,7 @@ from ..types import MAX_TOKENS, Bindings, SamplingPlan
 from .base import Estimator
 from .combine import expanded
 
-__all__ = ["CALLS", "TWO_STAGES", "check_arguments", "plan_for", "samples_for", "samples_of", "unmet_needs"]
+__all__ = ["TWO_STAGES", "check_arguments", "plan_for", "samples_of", "unmet_needs"]
 
 TWO_STAGES = 1.4
 """Calls of a question in two stages: one, and two more where the first does not decide; 1.4 on average."""

@@ -21,22 +21,7 @@ from .base import Estimator, Evidence, Level, Needs, Piece
 from .clustering import Steps
 from .likelihood import nll_of
 
-__all__ = [
-    "ESTIMATORS",
-    "Span",
-    "all_pieces",
-    "answer_word_nll",
-    "characters",
-    "pieces",
-    "relevance_of",
-    "sar",
-    "sentence_sar",
-    "spans",
-    "token_sar",
-    "weighted_nll",
-    "word_sequence_entropy",
-    "words",
-]
+__all__ = ["ESTIMATORS", "all_pieces", "relevance_of"]
 
 TEMPERATURE = 0.001
 """t of the sentence level: the share that similar samples add is divided by it."""

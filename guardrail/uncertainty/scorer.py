@@ -40,7 +40,7 @@ from ..types import Cost, Missing, Sample, SampleSet, Unit, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .training import Training
 
-__all__ = ["GROUP", "READS", "TIMEOUT", "Scorer", "load_scorer", "scorer"]
+__all__ = ["Scorer", "load_scorer", "scorer"]
 
 Direction = Literal["certain", "uncertain"]
 Result = TypeVar("Result")

@@ -22,20 +22,7 @@ from ..types import Missing, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
 from .clustering import Steps
 
-__all__ = [
-    "AS_DATA",
-    "ESTIMATORS",
-    "MAX_QUESTIONS",
-    "contradictions",
-    "p_true",
-    "selfcheck_ngram",
-    "selfcheck_nli",
-    "selfcheck_prompt",
-    "sentences",
-    "stated_confidence",
-    "support_question",
-    "verbalised",
-]
+__all__ = ["ESTIMATORS", "contradictions", "sentences"]
 
 MAX_QUESTIONS = 200
 """Most questions of `selfcheck_prompt` for one answer; a longer answer is unmeasured."""

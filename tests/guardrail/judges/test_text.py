@@ -38,7 +38,8 @@ x² | x2 ;; 2*3 | 2**3 ;; rm -rf . | rm -rf / ;; rm a*b | rm a * b ;; git reset 
 a == b | a = b ;; ab? | ab ;; "5" | 5 ;; 'a' | a ;; AB' | AB ;; cd .. | cd . ;; C++ | C# ;; Na+ | Cl- ;; F♯ | F♭
 A^T | a^t ;; 5 mW | 5 MW ;; 3-4 | 34 ;; A, C | C ;; A B | B ;; A and B | B ;; A1 | 1 ;; option A | option B
 a, b | b ;; 10:30 | 1030 ;; 1,5 | 15 ;; 1.234 | 1,234
-a & b | a and b ;; flags & mask | flags and mask ;; A & B | A and B ;; ../src | src ;; .env | env ;; 'abc' | abc"""
+a & b | a and b ;; flags & mask | flags and mask ;; A & B | A and B ;; ../src | src ;; .env | env ;; 'abc' | abc
+a.b | a b"""
 SAME = """Paris | paris. ;; The Beatles | Beatles ;; **Paris** | Paris ;; `Paris` | "Paris" ;; a dog | dog
 A dog | The dog ;; well-known | well known ;; it isn't so | It is not so. ;; can't | cannot ;; 1,000 ships | 1000 ships
 Yes! | yes ;; P.T. Barnum | P. T. Barnum ;; Kevlar® | Kevlar ;; Rome, Italy | Rome Italy
@@ -171,6 +172,8 @@ ECHO = "The capital of Eritrea is Eritrea."
         ("", "My best guess is Paris.", "My best guess is Rome.", False),
         ("", "It is.", "That is it.", False),  # no word of either counts
         ("Which is larger?", "x = 5", "x = 6", False),
+        ("Which is prime, 197 or 918?", "The number 197", "The number 918", False),  # own words: {number} of both
+        ("Which is prime, 197 or 918?", "The number 197", "197, a prime number", True),
     ],
 )
 def test_own_words_by_hand(question: str, a: str, b: str, same: bool) -> None:
