@@ -11,7 +11,7 @@ from functools import partial, reduce
 from operator import add
 from typing import Any, NamedTuple
 
-from langchain_core.messages import AIMessage, BaseMessage, message_chunk_to_message
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages, message_chunk_to_message
 
 from guardrail import Guardrail
 from guardrail.errors import GuardrailError, UsageError
@@ -20,12 +20,12 @@ from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observers import chosen
 from guardrail.guard.record_lines import RecordLines
 from guardrail.plain_json import sha256_hex
-from guardrail.prompting import ONE_QUESTION, role_of, turns_of
+from guardrail.prompting import role_of, turns_of
 from guardrail.sampling.effects import run
 from guardrail.sampling.replies import end_of, read_reply
 from guardrail.sampling.sampler import Sampler, refuse_majority
 from guardrail.specs import identify
-from guardrail.types import Sample, SampleSet, SamplingPlan, Unmeasured
+from guardrail.types import Bindings, Sample, SampleSet, SamplingPlan, Unmeasured
 
 from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
@@ -191,7 +191,8 @@ class Observing:
             question = drawn.question.removeprefix(before).removesuffix(after)
             mark = {"model_changed": alias.last_change} if alias.changes > changes else {}
             try:
-                self._records.append(passed.number, question, drawn, {**_talk(messages, question), **mark})
+                said = _talk(messages, question, plan.bindings)
+                self._records.append(passed.number, question, drawn, {**said, **mark})
             except OSError as error:
                 text = f"records cannot be written to {records.path} ({error.strerror}), so answers are lost for it"
                 self._health.warn(alias.name, "unwritten", text)
@@ -209,7 +210,7 @@ class Observing:
             return "unmeasured", [Unmeasured.MODEL_CHANGED], None
         if alias.artifact is None:
             self._prompt.check(messages, plan.options)
-            if turns_of(messages, plan.bindings) != ONE_QUESTION and not _is_talk(messages):
+            if not _is_talk(messages, plan.bindings):
                 raise UsageError("records hold one question, or a conversation of texts that ends with one")
             drawn = self._collected(messages, answer, passed.credential, plan)
             return ("collected", [], drawn) if drawn.problem is None else ("unmeasured", [drawn.problem], drawn)
@@ -264,26 +265,25 @@ class Observing:
         )
 
 
-def _is_talk(messages: Sequence[BaseMessage]) -> bool:
-    """Whether only a person and the model speak, in texts, the person last."""
-    speakers = turns_of(messages).split(",")
+def _is_talk(messages: Sequence[BaseMessage], bindings: Bindings | None) -> bool:
+    """Whether only a person and the model speak, in texts, the person last; steps of the plan's tools do not count."""
+    speakers = turns_of(messages, bindings).split(",")
     return set(speakers) <= {"human", "ai"} and speakers[-1] == "human"
 
 
-def _talk(messages: Sequence[BaseMessage], question: str) -> dict[str, Any]:
+def _talk(messages: Sequence[BaseMessage], question: str, bindings: Bindings | None) -> dict[str, Any]:
     """The fields of a record that say in which conversation its question was asked.
 
     Its turns depend on each other. Every request repeats how it began, so that names the group.
     """
     spoken = [message for message in messages if role_of(message) != "system"]
-    fields: dict[str, Any] = {"turns": turns_of(messages), "group": sha256_hex(str(spoken[0].text), 16)}
-    if len(spoken) > 1 and _is_talk(messages):
-        before = [{"role": _ROLES[role_of(message)], "content": str(message.text)} for message in spoken[:-1]]
-        fields["messages"] = [*before, {"role": "user", "content": question}]
+    fields: dict[str, Any] = {"turns": turns_of(messages, bindings), "group": sha256_hex(str(spoken[0].text), 16)}
+    if len(spoken) > 1 and _is_talk(messages, bindings):
+        said: Any = convert_to_openai_messages(spoken)
+        if role_of(spoken[-1]) == "human":
+            said[-1] = {"role": "user", "content": question}
+        fields["messages"] = said
     return fields
-
-
-_ROLES = {"human": "user", "ai": "assistant"}
 
 
 async def _message(content: bytes, request: Mapping[str, Any], dialect: Dialect) -> AIMessage:

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import re
+from dataclasses import replace
 from importlib import import_module
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.cli.frame.terminal import VisibleConsole, console, table
-from calibrate.cli.frame.verdicts import print_verdict
+from calibrate.cli.frame.verdicts import print_more, print_verdict
 from calibrate.correctness import make_rule
 from calibrate.data.records import RecordFile, read_records, write_records
 from calibrate.evaluation.grid import EvaluationGrid, evaluate_grid, sources
@@ -128,6 +129,22 @@ def test_the_warning_is_red_on_a_terminal(records_path: Path, monkeypatch: pytes
     print_verdict(verdict_text(artifact))
     assert isinstance(terminal.file, io.StringIO)
     assert "\x1b[31mWarning: This gate stops nothing: its threshold accepts each of the" in terminal.file.getvalue()
+
+
+@pytest.mark.parametrize(
+    ("warnings", "said"),
+    [(2, ""), (3, "The report has 1 more warning.\n"), (5, "The report has 3 more warnings.\n")],
+)
+def test_warnings_that_only_the_report_has_are_counted(
+    records_path: Path, monkeypatch: pytest.MonkeyPatch, warnings: int, said: str
+) -> None:
+    """Two are printed; who is told of no others does not open the report."""
+    text = verdict_text(fit_artifact(records_path, score="semantic_entropy", alpha=0.9, rule="acrc"))
+    terminal = VisibleConsole(file=io.StringIO(), width=100)
+    monkeypatch.setattr("calibrate.cli.frame.terminal.console", terminal)
+    print_more(replace(text, warnings=tuple(f"warning {number}" for number in range(warnings))))
+    assert isinstance(terminal.file, io.StringIO)
+    assert terminal.file.getvalue() == said
 
 
 def test_without_a_certificate_the_labels_that_would_do_are_named(records_path: Path, tmp_path: Path) -> None:

@@ -217,6 +217,20 @@ def test_a_refused_probe_is_a_503_with_a_log_line_and_not_ready(
     assert served.http.get("/readyz").status_code == 200
 
 
+def test_questions_that_waited_for_a_slow_probe_have_a_line_in_the_log(
+    serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise an operator looks for the seconds of the first question in the gateway."""
+    took = "guardrail: the probe of the endpoint took 0 s, and questions waited for it"
+    assert serve({"probe": "auto"}).ask(SURE).status_code == 200
+    assert warnings_in(caplog) == []  # the control: it was fast
+    monkeypatch.setattr("guardrail.guard.endpoint_trust.SLOW_PROBE", 0.0)
+    served = serve({"probe": "auto"})
+    assert [served.ask(question).status_code for question in (SURE, UNSURE)] == [200, 200]
+    assert warnings_in(caplog)[0] == took
+    assert warnings_in(caplog).count(took) == 1  # no later question waits for it
+
+
 def test_an_upstream_without_json_is_a_503_and_not_ready(
     serve: Serve, endpoint: Held, caplog: pytest.LogCaptureFixture
 ) -> None:

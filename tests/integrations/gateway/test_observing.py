@@ -12,11 +12,14 @@ from typing import Any
 import httpx
 import openai
 import pytest
+from langchain_core.messages import convert_to_openai_messages
 
 from calibrate.data.records import read_records, write_records
 from calibrate.scoring.scores import score_records
+from guardrail.bindings import bindings_for
 from guardrail.errors import ArtifactError, UsageError
 from guardrail.judges import normalise
+from guardrail.prompting import PromptWrapping
 from guardrail.review.hooks import chosen
 from guardrail.testing import make_artifact
 from guardrail.types import Unmeasured
@@ -27,6 +30,7 @@ from integrations._gateway.observing import Passed
 from integrations.gateway import Gateway
 from integrations.watcher import Observed
 from tests.integrations.gateway.conftest import ANSWERS, MODEL, SURE, UNSURE, Held, Serve, Served, cascade
+from tests.integrations.gateway.test_gateway import ADD
 
 GREEDY: dict[str, Any] = {"model": "m", "temperature": 0}
 RECORDED = Path(__file__).parents[3] / "examples" / "recorded" / "triviaqa-500.jsonl"
@@ -224,6 +228,28 @@ def test_second_turns_are_collected_with_what_was_said_before(serve: Serve, endp
     assert (later.question, first.group) == (UNSURE, later.group)
     said = [("user", f"Q: {SURE}"), ("assistant", "Paris"), ("user", UNSURE)]  # the form of a question file
     assert [(each["role"], each["content"]) for each in later.to_question().messages or ()] == said
+
+
+def test_steps_of_tools_are_no_turns_of_a_recorded_question(serve: Serve, endpoint: Held, tmp_path: Path) -> None:
+    """A guard counts none: an artifact that did would refuse every answer that needs another number of steps."""
+    path = tmp_path / "observed.jsonl"
+    plan = {**COLLECT, "bindings": bindings_for([ADD]).model_dump(mode="json")}
+    served = observing(serve, endpoint, artifact=False, plan=plan, records={"path": path})
+    call = {"id": "c1", "type": "function", "function": {"name": "add", "arguments": '{"a": 1}'}}
+    steps = [
+        {"role": "user", "content": SURE},
+        {"role": "assistant", "content": "", "tool_calls": [call]},
+        {"role": "tool", "tool_call_id": "c1", "content": "3"},
+    ]
+    later = [*steps, {"role": "assistant", "content": "Paris"}, {"role": "user", "content": UNSURE}]
+    for messages in (steps, later):
+        served.http.post("/v1/chat/completions", json={"model": "m", "messages": messages, "tools": [ADD]})
+        assert counts(served).not_comparable == 0
+    first, second = read_records(path).records
+    assert (first.turns, first.question, second.turns, second.question) == ("human", SURE, "human,ai,human", UNSURE)
+    for record, sent in ((first, steps), (second, later)):  # whoever labels it reads what the model read
+        assert convert_to_openai_messages(record.messages_in(PromptWrapping())) == sent
+        assert record.group == first.group
 
 
 def test_collecting_believes_no_endpoint_before_a_probe(serve: Serve, endpoint: Held, tmp_path: Path) -> None:

@@ -76,7 +76,7 @@ def drawn_by(way: str, model: OpenAICompatibleChat, plan: SamplingPlan) -> Sampl
 @pytest.mark.parametrize("mode", ["stall", *TRICKLES])
 def test_the_deadline_holds_whatever_trickles(endpoint: Endpoint, mode: str, way: Any) -> None:
     endpoint.mode = mode
-    with pytest.raises(DeadlineError):
+    with pytest.raises(DeadlineError, match=r"^no complete reply within the time-out of 0\.3 s$"):
         way(chat(endpoint, timeout=0.3))
     assert eventually(lambda: endpoint.open == 0)  # the connection is closed with it
 
