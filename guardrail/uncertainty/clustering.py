@@ -2,25 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Collection, Sequence
+from typing import Any, NamedTuple
 
 from ..judges import Judge, is_canonical_call, is_refusal
 from ..judges.base import Comparer
 from ..specs import Clustering
 from ..types import Frozen
 
-__all__ = ["Clusters", "Steps", "cluster", "clustering", "fold", "unordered_pairs"]
+__all__ = ["Asking", "Clusters", "Pair", "cluster", "clustering", "fold"]
 
 Pair = tuple[str, str]
-Value = TypeVar("Value")
-Result = TypeVar("Result")
-Steps = Generator[list[Pair], Sequence[Value | None], Result | None]
-"""A measurement as a generator: it yields the pairs it needs next, is sent one value for each, and returns its result,
-or None if a pair it needed has no value. Its driver may ask about many questions at once."""
-
-
 _REFUSAL = "\x00refusal"
+
+
+class Asking(NamedTuple):
+    """A measurement: the pairs of texts that a judge, a similarity or an entailment model must rate, and its result."""
+
+    pairs: Sequence[Pair]
+    """The pairs."""
+    read: Callable[[Sequence[Any]], Any]
+    """The result, from one value for each pair, in order."""
 
 
 class Clusters(Frozen):
@@ -44,6 +46,15 @@ class Folded(Frozen):
     """The text that stands for a key: the smallest one, so that sample order cannot choose what is judged."""
     judged: tuple[str, ...]
     """Keys that must be judged, in order of first appearance; refusals and tool calls equal no other key."""
+
+    def pairs(self, *, ordered: bool = True) -> list[Pair]:
+        """Every two of the judged keys, once; ordered, so that the order of the answers does not count."""
+        keys = sorted(self.judged) if ordered else self.judged
+        return [(a, b) for i, a in enumerate(keys) for b in keys[i + 1 :]]
+
+    def texts(self, pairs: Sequence[Pair]) -> list[Pair]:
+        """The texts of pairs of keys."""
+        return [(self.text_of[a], self.text_of[b]) for a, b in pairs]
 
 
 def fold(answers: Sequence[str], judge: Comparer) -> Folded:
@@ -73,11 +84,6 @@ def fold(answers: Sequence[str], judge: Comparer) -> Folded:
     return Folded(keys=tuple(key_of[answer] for answer in answers), text_of=text_of, judged=tuple(judged))
 
 
-def unordered_pairs(keys: Sequence[str]) -> list[Pair]:
-    """Every two of the keys, once."""
-    return [(a, b) for i, a in enumerate(keys) for b in keys[i + 1 :]]
-
-
 def cluster(question: str, answers: Sequence[str], judge: Judge, method: Clustering = "components") -> Clusters | None:
     """Group answers that mean the same.
 
@@ -87,85 +93,55 @@ def cluster(question: str, answers: Sequence[str], judge: Judge, method: Cluster
     Args:
         question: The question they answer, for judges that read it.
         answers: One text for each sample.
-        judge: Decides pairs. For u distinct strings it sees at most u (u - 1) / 2 unordered pairs: in one batch
-            ("components"), or in one batch for each cluster ("greedy").
-        method: How pairwise verdicts become clusters.
+        judge: Decides pairs: of u distinct strings u (u - 1) / 2, unordered, in one batch.
+        method: How pairwise verdicts become clusters: connected components, or "greedy" (each answer joins the first
+            cluster, in the order of the samples, whose first answer it equals).
 
     Returns:
-        A partition, or None if the judge gave no verdict on a pair that was needed.
+        A partition, or None if the judge gave no verdict on a pair.
     """
-    return drive(clustering(answers, judge, method), lambda pairs: judge.equivalent(question, pairs))
+    pairs, partition = clustering(answers, judge, method)
+    verdicts = judge.equivalent(question, pairs) if pairs else []
+    clusters: Clusters | None = None if None in verdicts else partition(verdicts)
+    return clusters
 
 
-def drive(steps: Steps[Value, Result], ask: Callable[[list[Pair]], Sequence[Value | None]]) -> Result | None:
-    """Run one measurement to its end, one call of ``ask`` for each round."""
-    try:
-        pairs = next(steps)
-        while True:
-            pairs = steps.send(ask(pairs) if pairs else [])
-    except StopIteration as done:
-        result: Result | None = done.value
-        return result
-
-
-def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Steps[bool, Clusters]:
-    """The steps of `cluster`: what must be judged next, given the verdicts so far."""
+def clustering(answers: Sequence[str], judge: Judge, method: Clustering) -> Asking:
+    """The pairs that `cluster` asks about, and the partition that follows from the verdicts."""
     folded = fold(answers, judge)
-    if method == "components":
-        # Sorted, so that the judge gets the same pairs in the same order for any order of the samples.
-        root_of = yield from _components(sorted(folded.judged), folded.text_of)
-    else:
-        # Not sorted: greedy clustering is defined by the order of the samples.
-        root_of = yield from _greedy(folded.judged, folded.text_of)
-    if root_of is None:
-        return None
-    # Refusals and calls that nobody judged are not in the dict: each is a cluster with its key.
-    roots = [root_of.get(key, key) for key in folded.keys]
-    number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
-    return Clusters(assignment=tuple(number[root] for root in roots))
+    pairs = folded.pairs(ordered=method == "components")
+
+    def partition(verdicts: Sequence[bool]) -> Clusters:
+        same = [pair for pair, verdict in zip(pairs, verdicts, strict=True) if verdict]
+        root_of = _components(same) if method == "components" else _first_match(folded.judged, frozenset(same))
+        roots = [root_of.get(key, key) for key in folded.keys]
+        number = {root: i for i, root in enumerate(dict.fromkeys(roots))}
+        return Clusters(assignment=tuple(number[root] for root in roots))
+
+    return Asking(folded.texts(pairs), partition)
 
 
-def _components(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, dict[str, str]]:
-    pairs = unordered_pairs(keys)
-    verdicts = yield _texts(pairs, text_of)
-    root_of = {key: key for key in keys}
+def _components(same: Sequence[Pair]) -> dict[str, str]:
+    """One key of its component for each key of the pairs."""
+    root_of = {key: key for pair in same for key in pair}
 
     def find(key: str) -> str:
         while root_of[key] != key:
             key = root_of[key]
         return key
 
-    for (a, b), same in zip(pairs, verdicts, strict=True):
-        if same is None:
-            return None
-        if same:
-            root_of[find(b)] = find(a)
-    return {key: find(key) for key in keys}
+    for a, b in same:
+        root_of[find(b)] = find(a)
+    return {key: find(key) for key in root_of}
 
 
-def _greedy(keys: Sequence[str], text_of: dict[str, str]) -> Steps[bool, dict[str, str]]:
-    """One round for each cluster: the first answer without one founds it and is compared with the other such answers.
+def _first_match(keys: Sequence[str], same: Collection[Pair]) -> dict[str, str]:
+    """The founder of each key's cluster: the first founder before it that it equals, or itself.
 
-    So every answer is compared with the founders in order, up to the first match, in as few judgements as possible. The
-    Nature code compares a founder with *all* later answers, and lets it take over those that already have a cluster.
+    The Nature code lets a founder take over later answers that already have a cluster.
     """
-    root_of: dict[str, str] = {}
-    left = list(keys)
-    while left:
-        head, *others = left
-        pairs = [(head, other) for other in others]
-        verdicts = yield _texts(pairs, text_of)
-        root_of[head] = head
-        left = []
-        for other, same in zip(others, verdicts, strict=True):
-            if same is None:
-                return None
-            if same:
-                root_of[other] = head
-            else:
-                left.append(other)
-    return root_of
-
-
-def _texts(pairs: Iterable[Pair], text_of: dict[str, str]) -> list[Pair]:
-    return [(text_of[a], text_of[b]) for a, b in pairs]
+    founder_of: dict[str, str] = {}
+    for key in keys:
+        founders = (founder for founder, own in founder_of.items() if founder == own)
+        founder_of[key] = next((founder for founder in founders if (founder, key) in same), key)
+    return founder_of

@@ -16,7 +16,7 @@ from typing import Any
 from ..judges import GuardedJaccard, RougeL, Similarity
 from ..types import Missing, Unmeasured
 from .base import Estimator, Evidence, Needs
-from .clustering import Steps, fold, unordered_pairs
+from .clustering import Asking, fold
 
 __all__ = ["ESTIMATORS", "checked", "graph", "likeness"]
 
@@ -28,35 +28,30 @@ HEAT_TIME = 0.3
 _DECIMALS = 10
 
 
-def graph(answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[Matrix, tuple[int, ...]]]:
+def graph(answers: Sequence[str], similarity: Similarity) -> Asking:
     """Similarity of every two answers, shape (n, n), symmetric, unit diagonal, and the row of each answer in it.
 
     Rows are sorted by (folded) string. Equal strings have similarity 1 and are asked once; refusals are alike to each
     other and to nothing else; tool calls are alike only if their canonical JSON is equal (see `clustering.fold`). For u
     distinct strings the similarity sees at most u (u - 1) / 2 pairs, in one batch.
-
-    Raises:
-        ValueError: A rating is outside [0, 1].
     """
     folded = fold(answers, similarity)
-    # Sorted, so that a similarity gets the same pairs, the same way round, for any order of the samples.
-    pairs = unordered_pairs(sorted(folded.judged))
-    rated = yield [(folded.text_of[a], folded.text_of[b]) for a, b in pairs]
-    between = dict[tuple[str, str], float]()
-    for (a, b), value in zip(pairs, rated, strict=True):
-        if value is None:
-            return None
-        between[a, b] = between[b, a] = checked(value)
-    # Stable, so that equal answers keep their order and every sample has one row.
-    order = sorted(range(len(folded.keys)), key=folded.keys.__getitem__)
-    keys = [folded.keys[i] for i in order]
-    # 0 between different keys is the answer for those that are not judged: refusals and calls are like nothing else.
-    matrix = tuple(tuple(1.0 if a == b else between.get((a, b), 0.0) for b in keys) for a in keys)
-    return matrix, tuple(sorted(range(len(order)), key=order.__getitem__))
+    pairs = folded.pairs()
+
+    def matrix(rated: Sequence[float]) -> tuple[Matrix, tuple[int, ...]]:
+        between = {frozenset(pair): value for pair, value in zip(pairs, rated, strict=True)}
+        # Stable, so that equal answers keep their order and every sample has one row.
+        order = sorted(range(len(folded.keys)), key=folded.keys.__getitem__)
+        keys = [folded.keys[i] for i in order]
+        # 0 between different keys is right for those that are not judged: refusals and calls are like nothing else.
+        rows = tuple(tuple(1.0 if a == b else between.get(frozenset((a, b)), 0.0) for b in keys) for a in keys)
+        return rows, tuple(sorted(range(len(order)), key=order.__getitem__))
+
+    return Asking(folded.texts(pairs), matrix)
 
 
-def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> Steps[float, tuple[float, ...]]:
-    """The steps of: similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
+def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> Asking:
+    """Similarity of the primary answer to each answer, in order. For u strings that differ, u pairs.
 
     The rules of `graph` decide which texts are equal or unlike without being rated.
     """
@@ -64,13 +59,12 @@ def likeness(primary: str, answers: Sequence[str], similarity: Similarity) -> St
     own, *keys = folded.keys
     # A refusal or a call as the primary answer is like equal texts only, so nothing has to be rated.
     others = [key for key in sorted(folded.judged) if key != own] if own in folded.judged else []
-    rated = yield [(folded.text_of[own], folded.text_of[other]) for other in others]
-    likeness_of = {own: 1.0}
-    for other, value in zip(others, rated, strict=True):
-        if value is None:
-            return None
-        likeness_of[other] = checked(value)
-    return tuple(likeness_of.get(key, 0.0) for key in keys)
+
+    def rated(values: Sequence[float]) -> tuple[float, ...]:
+        likeness_of = {own: 1.0, **dict(zip(others, values, strict=True))}
+        return tuple(likeness_of.get(key, 0.0) for key in keys)
+
+    return Asking(folded.texts([(own, other) for other in others]), rated)
 
 
 def checked(value: float) -> float:

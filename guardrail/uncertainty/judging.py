@@ -1,21 +1,19 @@
-"""One judging pass for many measurements: each judge is asked once per round for all of them.
+"""One judging pass for many measurements: each judge is asked once for all of them.
 
-A measurement is a generator (`clustering.Steps`): it yields the pairs it needs next and ends in a result. The pass
-collects the pairs of all open measurements, drops those that were asked before (by another estimator, or for the same
-question again), and gives each judge the rest in one batch. Connected components, similarity matrices, relevance and
-contradictions need one round; greedy clustering needs as many as the question with the most clusters.
+The pass collects the pairs of all measurements, drops those that were asked before (by another estimator, or for the
+same question again), and gives each judge the rest in one batch.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from ..errors import describe_error
 from ..judges import Entailment, EntailmentScores, Item, Judge, Similarity
 from ..types import Missing, Unmeasured
-from .clustering import Pair, Steps
+from .clustering import Asking, Pair
 from .graph import checked
 
 __all__ = ["JudgingPass", "Rater", "entailment_rater", "judge_rater", "similarity_rater"]
@@ -94,135 +92,93 @@ class _Failed:
     raised: bool = False
 
 
-class _Pool:
-    """The items that one rater has answered, and those of its next call."""
-
-    def __init__(self, rater: Rater) -> None:
-        self.rater = rater
-        self.known: dict[Item, Any] = {}
-        self.wanted: dict[Item, None] = {}
-        self.together: list[list[Item]] = []  # items of each measurement
-
-    def item(self, question: str, pair: Pair) -> Item:
-        a, b = pair
-        # One orientation for both, so that a symmetric question is asked once and gets one answer.
-        return (question, b, a) if b < a and not self.rater.directed else (question, a, b)
-
-    def want(self, items: Iterable[Item]) -> None:
-        # An item that raised may have failed for a neighbour in its batch, so it gets another chance.
-        new = [item for item in items if item not in self.known or self._raised(item)]
-        self.wanted.update(dict.fromkeys(new))
-        self.together.append(new)
-
-    def ask(self) -> None:
-        # Emptied before asking: measurements that go on add the items of the next round.
-        pending, self.wanted = list(self.wanted), {}
-        together, self.together = self.together, []
-        self._put(pending)
-        # The failed items of each measurement on their own: a bad pair fails only the measurements that need it.
-        tried = {frozenset(pending)}
-        for group in together:
-            rest = [item for item in group if self._raised(item)]
-            if rest and frozenset(rest) not in tried:
-                tried.add(frozenset(rest))
-                self._put(rest)
-
-    def _put(self, items: Sequence[Item]) -> None:
-        for start in range(0, len(items), BATCH):
-            part = items[start : start + BATCH]
-            for item, answer in zip(part, self._answers(part), strict=True):
-                self.known[item] = self._checked(answer)
-
-    def _raised(self, item: Item) -> bool:
-        answer = self.known[item]
-        return isinstance(answer, _Failed) and answer.raised
-
-    def _answers(self, items: Sequence[Item]) -> Sequence[Any]:
+def _asked(rater: Rater, items: Collection[Item]) -> dict[Item, Any]:
+    """The answer to each item, or `_Failed`."""
+    known: dict[Item, Any] = {}
+    pending = list(items)
+    for start in range(0, len(pending), BATCH):
+        part = pending[start : start + BATCH]
         try:
-            answers = self.rater.batch(list(items))  # the caller's code may change the list in place
+            answers = rater.batch(list(part))  # the caller's code may change the list in place
+            # With a wrong number of answers nobody knows which item each belongs to.
+            fault = f"{len(answers)} answers for {len(part)} pairs" if len(answers) != len(part) else ""
         except Exception as error:  # a judge is the caller's code: any exception is a missing measurement
-            return [_Failed(f"it raised {describe_error(error)}", raised=True)] * len(items)
-        # With a wrong number of answers nobody knows which item each belongs to.
-        if len(answers) != len(items):
-            return [_Failed(f"{len(answers)} answers for {len(items)} pairs", raised=True)] * len(items)
-        return answers
-
-    def _checked(self, answer: Any) -> Any:
-        if answer is None:
-            return _Failed("no answer for a pair")
-        if isinstance(answer, _Failed):
-            return answer
-        try:
-            return self.rater.read(answer)
-        except (AttributeError, TypeError, ValueError) as error:
-            return _Failed(f"{type(error).__name__}: {error}")
+            fault = f"it raised {describe_error(error)}"
+        if fault:
+            known.update(dict.fromkeys(part, _Failed(fault, raised=True)))
+        else:
+            known.update((item, _checked(rater, answer)) for item, answer in zip(part, answers, strict=True))
+    return known
 
 
-@dataclass(slots=True)
+def _checked(rater: Rater, answer: Any) -> Any:
+    if answer is None:
+        return _Failed("no answer for a pair")
+    try:
+        return rater.read(answer)
+    except (AttributeError, TypeError, ValueError) as error:
+        return _Failed(f"{type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True, slots=True)
 class _Task:
-    """An open measurement."""
+    """A measurement, with its pairs as items of its rater."""
 
-    pool: _Pool
-    question: str
-    steps: Steps[Any, Any]
+    rater: Rater
     items: list[Item]
-    result: Any = None
-    done: bool = False
+    read: Callable[[Sequence[Any]], Any]
 
 
 class JudgingPass:
     """Measurements that are run together."""
 
     def __init__(self) -> None:
-        self._pools: dict[str, _Pool] = {}
+        self._wanted: dict[str, dict[Item, None]] = {}
         self._tasks: list[_Task] = []
 
     @property
     def waiting(self) -> int:
-        """Number of items that would be asked next."""
-        return sum(len(pool.wanted) for pool in self._pools.values())
+        """Number of items that will be asked."""
+        return sum(map(len, self._wanted.values()))
 
-    def add(self, rater: Rater, question: str, steps: Steps[Any, Any]) -> int:
-        """Begin a measurement; returns its number."""
-        task = _Task(self._pools.setdefault(rater.key, _Pool(rater)), question, steps, [])
-        self._advance(task, None)
-        self._tasks.append(task)
+    def add(self, rater: Rater, question: str, asking: Asking) -> int:
+        """Add a measurement; returns its number."""
+        items = [_item(rater, question, pair) for pair in asking.pairs]
+        self._wanted.setdefault(rater.key, {}).update(dict.fromkeys(items))
+        self._tasks.append(_Task(rater, items, asking.read))
         return len(self._tasks) - 1
 
     def run(self) -> list[Any]:
-        """Run all measurements to their ends.
+        """Ask about all items.
 
         Returns:
-            For each, in order: its result, or `Missing` if a pair that it needed has no answer.
+            The result of each measurement, in order, or `Missing` if a pair that it needs has no answer.
         """
-        open_tasks = [task for task in self._tasks if not task.done]
-        while open_tasks:
-            for pool in self._pools.values():
-                pool.ask()
-            for task in open_tasks:
-                self._answer(task)
-            open_tasks = [task for task in open_tasks if not task.done]
-        return [task.result for task in self._tasks]
+        known: dict[str, dict[Item, Any]] = {}
+        tried: set[tuple[str, frozenset[Item]]] = set()
+        for task in self._tasks:
+            if task.rater.key not in known:
+                wanted = self._wanted[task.rater.key]
+                known[task.rater.key] = _asked(task.rater, wanted)
+                tried.add((task.rater.key, frozenset(wanted)))
+        # The failed items of each measurement on their own: a bad pair fails only the measurements that need it.
+        for task in self._tasks:
+            own = known[task.rater.key]
+            failed = frozenset(item for item in task.items if isinstance(own[item], _Failed) and own[item].raised)
+            if failed and (task.rater.key, failed) not in tried:
+                tried.add((task.rater.key, failed))
+                own.update(_asked(task.rater, [item for item in dict.fromkeys(task.items) if item in failed]))
+        return [_result(task, [known[task.rater.key][item] for item in task.items]) for task in self._tasks]
 
-    def _answer(self, task: _Task) -> None:
-        answers = [task.pool.known[item] for item in task.items]
-        failed = next((answer for answer in answers if isinstance(answer, _Failed)), None)
-        if failed is None:
-            self._advance(task, answers)
-            return
-        # Frees what the generator holds; it will never be sent an answer.
-        task.steps.close()
-        task.done, task.result = True, Missing(Unmeasured.JUDGE_FAILED, f"{task.pool.rater.who}: {failed.detail}")
 
-    def _advance(self, task: _Task, answers: Sequence[Any] | None) -> None:
-        """Continue to the next pairs that must be asked, or to the end."""
-        try:
-            pairs = next(task.steps) if answers is None else task.steps.send(answers)
-            # A step without pairs needs no judge, so it must not wait for a round.
-            while not pairs:
-                pairs = task.steps.send([])
-        except StopIteration as end:
-            task.done, task.result = True, end.value
-            return
-        task.items = [task.pool.item(task.question, pair) for pair in pairs]
-        task.pool.want(task.items)
+def _item(rater: Rater, question: str, pair: Pair) -> Item:
+    a, b = pair
+    # One orientation for both, so that a symmetric question is asked once and gets one answer.
+    return (question, b, a) if b < a and not rater.directed else (question, a, b)
+
+
+def _result(task: _Task, answers: Sequence[Any]) -> Any:
+    failed = next((answer for answer in answers if isinstance(answer, _Failed)), None)
+    if failed is None:
+        return task.read(answers)
+    return Missing(Unmeasured.JUDGE_FAILED, f"{task.rater.who}: {failed.detail}")

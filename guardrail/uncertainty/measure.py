@@ -10,7 +10,7 @@ from ..judges import Judge, Similarity
 from ..sampling.replies import part_of_an_answer
 from ..types import Missing, SampleSet, SamplingPlan, Uncertainty, Unmeasured
 from .base import Estimator, Evidence, Level
-from .clustering import Steps, clustering
+from .clustering import Asking, Clusters, clustering
 from .combine import combined, first_stage
 from .graph import graph, likeness
 from .judging import JudgingPass, Rater, entailment_rater, judge_rater, similarity_rater
@@ -52,7 +52,7 @@ def measure_stream(
     Fails closed: if a set lacks something that the plan asks for, the estimators that need it are unmeasured, with the
     reason. If a judge raises, or gives no verdict on a pair, only the sets that need that pair are unmeasured.
 
-    Each judge, similarity and entailment model is asked once per round for many sets and all estimators together, and
+    Each judge, similarity and entailment model is asked once for many sets and all estimators together, and
     only once about equal pairs of equal questions. At most 64 sets are read ahead (fewer if they need many pairs), so
     memory does not grow with the number of sets. Nothing is asked before the first result is requested.
 
@@ -75,11 +75,9 @@ def measure_stream(
 
 # -- What the evidence of an estimator comes from ----------------------------------------------------------------------
 
-_Fields: TypeAlias = dict[str, Any]
-"""Fields of `Evidence` that a measurement gives."""
-_Reading: TypeAlias = tuple[Rater, Hashable, Callable[[SampleSet], Steps[Any, _Fields | Missing]]]
+_Reading: TypeAlias = tuple[Rater, Hashable, Callable[[SampleSet], Asking]]
 """The judge, similarity or entailment model that is asked; what is equal for equal measurements by it, which estimators
-share; and the measurement of a set."""
+share; and the measurement of a set, whose result is fields of `Evidence`. It raises `Missing` if there is none."""
 
 
 def _readings(estimator: Estimator) -> list[_Reading]:
@@ -110,36 +108,40 @@ def _primary(drawn: SampleSet) -> str:
     return drawn.primary.comparable
 
 
-def _clusters(estimator: Estimator, judge: Judge, drawn: SampleSet) -> Steps[bool, _Fields]:
-    answers = [*_answers(drawn), _primary(drawn)] if estimator.needs.primary else _answers(drawn)
-    clusters = yield from clustering(answers, judge, estimator.clustering)
-    if clusters is None or not estimator.needs.primary:
-        return {"clusters": clusters}
-    *assignment, label = clusters.assignment
-    samples = clusters.model_copy(update={"assignment": tuple(assignment)})
-    # -1 is no cluster's number, so an answer that no sample shares counts no votes.
-    return {"clusters": samples, "primary_cluster": label if label in assignment else -1}
+def _clusters(estimator: Estimator, judge: Judge, drawn: SampleSet) -> Asking:
+    if not estimator.needs.primary:
+        pairs, partition = clustering(_answers(drawn), judge, estimator.clustering)
+        return Asking(pairs, lambda verdicts: {"clusters": partition(verdicts)})
+    pairs, partition = clustering([*_answers(drawn), _primary(drawn)], judge, estimator.clustering)
+
+    def split(verdicts: Sequence[bool]) -> dict[str, Any]:
+        *assignment, label = partition(verdicts).assignment
+        # -1 is no cluster's number, so an answer that no sample shares counts no votes.
+        primary_cluster = label if label in assignment else -1
+        return {"clusters": Clusters(assignment=tuple(assignment)), "primary_cluster": primary_cluster}
+
+    return Asking(pairs, split)
 
 
-def _matrix(similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields]:
-    rated = yield from graph(_answers(drawn), similarity)
-    return None if rated is None else {"matrix": rated[0], "rows": rated[1]}
+def _matrix(similarity: Similarity, drawn: SampleSet) -> Asking:
+    pairs, matrix = graph(_answers(drawn), similarity)
+    return Asking(pairs, lambda values: dict(zip(("matrix", "rows"), matrix(values), strict=True)))
 
 
-def _likeness(similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields]:
-    return {"likeness": (yield from likeness(_primary(drawn), _answers(drawn), similarity))}
+def _likeness(similarity: Similarity, drawn: SampleSet) -> Asking:
+    pairs, rated = likeness(_primary(drawn), _answers(drawn), similarity)
+    return Asking(pairs, lambda values: {"likeness": rated(values)})
 
 
-def _relevance(level: Level, similarity: Similarity, drawn: SampleSet) -> Steps[float, _Fields | Missing]:
-    try:
-        pieces = all_pieces(drawn, level)
-    except Missing as missing:
-        return missing
-    return {"pieces": pieces, "relevance": (yield from relevance_of(_answers(drawn), pieces, similarity))}
+def _relevance(level: Level, similarity: Similarity, drawn: SampleSet) -> Asking:
+    pieces = all_pieces(drawn, level)
+    pairs, rated = relevance_of(_answers(drawn), pieces, similarity)
+    return Asking(pairs, lambda values: {"pieces": pieces, "relevance": rated(values)})
 
 
-def _contradictions(drawn: SampleSet) -> Steps[float, _Fields]:
-    return {"contradiction": (yield from contradictions(sentences(_primary(drawn)), _answers(drawn)))}
+def _contradictions(drawn: SampleSet) -> Asking:
+    pairs, rated = contradictions(sentences(_primary(drawn)), _answers(drawn))
+    return Asking(pairs, lambda values: {"contradiction": rated(values)})
 
 
 # -- One pass ----------------------------------------------------------------------------------------------------------
@@ -182,11 +184,15 @@ def _begin(
     if gap is not None:
         return _Begun(estimator, drawn, gap)
     tasks = []
-    for rater, kind, steps in readings:
+    for rater, kind, measurement in readings:
         place = (rater.key, kind, n, first)
         if place not in shared:
             # Premise and hypothesis are whole sentences: without a question, equal pairs of any two are asked once.
-            shared[place] = judging.add(rater, "" if rater.directed else drawn.question, steps(drawn))
+            try:
+                asking = measurement(drawn)
+            except Missing as missing:
+                return _Begun(estimator, drawn, missing)
+            shared[place] = judging.add(rater, "" if rater.directed else drawn.question, asking)
         tasks.append(shared[place])
     return _Begun(estimator, drawn, tasks)
 

@@ -12,13 +12,13 @@ import math
 import re
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from itertools import takewhile
+from itertools import chain, takewhile
 
 from ..judges import GuardedJaccard, Similarity
 from ..judges.words import FUNCTION_WORDS, NEGATIONS, asked_words, fold, read
 from ..types import Missing, Sample, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Level, Needs, Piece
-from .clustering import Steps
+from .clustering import Asking, Pair
 from .likelihood import nll_of
 
 __all__ = ["ESTIMATORS", "all_pieces", "relevance_of"]
@@ -65,36 +65,26 @@ def all_pieces(drawn: SampleSet, level: Level) -> tuple[tuple[Piece, ...], ...]:
     return tuple(by_sample)
 
 
-def relevance_of(
-    answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: Similarity
-) -> Steps[float, tuple[tuple[float, ...], ...]]:
+def relevance_of(answers: Sequence[str], own: Sequence[Sequence[Piece]], similarity: Similarity) -> Asking:
     """Similarity of each answer to itself without each of its pieces.
 
     It is 0 if nothing is left, and 1 if the rest is the same string to the similarity (`clustering.fold`); the
     similarity is not asked about either.
     """
-    identity = similarity.identity
-    ratings: dict[tuple[str, str], float] = {}
-    unrated: dict[tuple[str, str], None] = {}
-    for answer, parts in zip(answers, own, strict=True):
-        itself = identity(answer)
-        for piece in parts:
-            pair = (answer, piece.without)
-            if not piece.without.strip():
-                ratings[pair] = 0.0
-            elif identity(piece.without) == itself:
-                ratings[pair] = 1.0
-            else:
-                # A dict, so that a pair that occurs often is asked once and answers stay in order.
-                unrated[pair] = None
-    rated = yield list(unrated)
-    for pair, value in zip(unrated, rated, strict=True):
-        if value is None:
-            return None
-        ratings[pair] = value
-    return tuple(
-        tuple(ratings[answer, piece.without] for piece in parts) for answer, parts in zip(answers, own, strict=True)
-    )
+    by_answer = [[(answer, piece.without) for piece in parts] for answer, parts in zip(answers, own, strict=True)]
+    known: dict[Pair, float] = {}
+    for answer, without in dict.fromkeys(chain(*by_answer)):
+        if not without.strip():
+            known[answer, without] = 0.0
+        elif similarity.identity(without) == similarity.identity(answer):
+            known[answer, without] = 1.0
+    unrated = [pair for pair in dict.fromkeys(chain(*by_answer)) if pair not in known]
+
+    def rated(values: Sequence[float]) -> tuple[tuple[float, ...], ...]:
+        rating_of = {**known, **dict(zip(unrated, values, strict=True))}
+        return tuple(tuple(rating_of[pair] for pair in pairs) for pairs in by_answer)
+
+    return Asking(unrated, rated)
 
 
 def weighted_nll(parts: Sequence[Piece], likeness: Sequence[float]) -> float:

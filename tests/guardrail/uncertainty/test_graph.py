@@ -16,7 +16,6 @@ from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Missing, Sample, SampleSet, SamplingPlan, ToolCall, Uncertainty, Unmeasured
 from guardrail.uncertainty import EstimatorSpec, from_spec, make_estimator, measure, measure_stream
 from guardrail.uncertainty.base import Evidence
-from guardrail.uncertainty.clustering import drive
 from guardrail.uncertainty.graph import eccentricity, eigenvalue, graph, kernel_language_entropy
 
 GRAPH = ("degree", "eccentricity", "eigenvalue", "kernel_language_entropy", "lexical_similarity")
@@ -125,7 +124,8 @@ def test_no_matrix_is_no_score(formula: object) -> None:
 def test_the_matrix_by_hand() -> None:
     # sorted: "Red." < "not red" < "red fox" (a refusal sorts first, by its key)
     texts = ["red fox", "Red.", "unknown", "not red", "I don't know"]
-    rated = drive(graph(texts, Jaccard()), lambda pairs: Jaccard().similarity("q", pairs))
+    pairs, read = graph(texts, Jaccard())
+    rated = read(Jaccard().similarity("q", pairs))
     assert rated is not None
     W, _ = rated
     third, half = 1 / 3, 1 / 2

@@ -124,25 +124,16 @@ def test_an_answer_is_claimed_once() -> None:
     assert components.assignment == (0, 0, 0)
 
 
-def test_greedy_asks_no_more_than_the_nature_code_and_stops_at_the_first_match() -> None:
+def test_a_greedy_cluster_is_founded_by_its_first_answer() -> None:
     texts = ["a1", "b1", "a2", "c1", "b2", "a3"]
-    same = {frozenset(pair) for pair in [("a1", "a2"), ("a1", "a3"), ("a2", "a3"), ("b1", "b2")]}
-    judge = Table(same)
-    clusters = cluster("q", texts, judge, "greedy")
+    clusters = cluster("q", texts, Table(pairs_of(("a1", "a2"), ("a1", "a3"), ("b1", "b2"))), "greedy")
     assert clusters is not None
     assert clusters.assignment == (0, 1, 0, 2, 1, 0)
-    # a1 with 5 others; b1 with c1, b2; c1 with none left.
-    assert len(judge.asked) == 7
-    assert [len(batch) for batch in judge.batches] == [5, 2]
-    # The Nature code compares every founder with all later strings: a1 with 5, b1 with 4, c1 with 2.
-    assert len(judge.asked) < 5 + 4 + 2
-
-
-def test_greedy_rounds_are_batched_across_questions() -> None:
-    judge = Table()
-    drawns = [answers(f"q{i}", "a1", "b1", "c1") for i in range(4)]
-    list(measure_stream(drawns, [make_estimator("num_sets", judge=judge, clustering="greedy")], PLAN))
-    assert [len(batch) for batch in judge.batches] == [4 * 2, 4 * 1]
+    # a2 and b2 are the same, and yet two meanings: neither is compared with an answer that founds no cluster.
+    same = pairs_of(("a1", "a2"), ("b1", "b2"), ("a2", "b2"))
+    clusters = cluster("q", texts, Table(same), "greedy")
+    assert clusters is not None
+    assert clusters.assignment == (0, 1, 0, 2, 1, 3)
 
 
 class Plain(Judge):
