@@ -15,7 +15,6 @@ from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterat
 from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import replace
 from itertools import chain
-from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 from langchain_core.callbacks import AsyncCallbackManagerForLLMRun, CallbackManagerForLLMRun
@@ -27,49 +26,36 @@ from pydantic import ConfigDict, Field, PrivateAttr, SecretStr
 
 from guardrail.errors import UsageError, log
 from guardrail.guard.structured import Method, parser_of, structured, tracing_of, wanted_bindings
-from guardrail.sampling.batches import BatchReply, BatchState
 from guardrail.sampling.call_settings import SettingRole, setting_names
 from guardrail.sampling.limits import adopt_limits, ain_flight, limits_for_threads
-from guardrail.sampling.native import NativeChat, check_one_answer, check_seeds
+from guardrail.sampling.native import check_one_answer, check_seeds
 from guardrail.sampling.probe import ProbeCall, ProbeReply
 from guardrail.sampling.prober import known_report
 from guardrail.specs import ModelIdentity
 from guardrail.types import SampleSet, SamplingPlan
 
+from ._openai.batches import BatchChat
 from ._openai.clients import EndpointState, endpoint_loop
 from ._openai.endpoint import Attempted, DeadlineError, Endpoint, EndpointError
 from ._openai.pins import MOST_VALUES, Change, ModelChangedError, Pin
 from ._openai.replies import chat_result
 from ._openai.requests import CHAT_COMPLETIONS, body_of, normal_tool_choice, one_limit, openai_tools
-from ._openai.sampling import (
-    N_REFUSED,
-    SAMPLES,
-    Ask,
-    AskOutcome,
-    Deadlines,
-    after,
-    asks_for,
-    named,
-    outcome_of,
-    probe_ask,
-    probe_reply,
-    sample_sets,
-)
+from ._openai.sampling import N_REFUSED, Ask, AskOutcome, asks_for, outcome_of, probe_ask, probe_reply, sample_set
 
 __all__ = ["DeadlineError", "EndpointError", "OpenAICompatibleChat", "Pin", "from_text"]
 
 T = TypeVar("T")
+Request = tuple[Ask, dict[str, Any]]
+"""A request of a sample set, and its body."""
 MOST_OF_A_DRAW = 64
 """Requests of one ``draw_samples`` call in flight at once."""
-RECENT = 100
-"""Most batches that are looked through for a label."""
 SET_ELSEWHERE = {"model", "messages", "stream", "stream_options"} | setting_names(
     SettingRole.PLAN, SettingRole.BINDING, allowed_in=CHAT_COMPLETIONS
 )
 """Fields of a request that a plan, a field of the class or a call sets; ``extra_body`` must not set them."""
 
 
-class OpenAICompatibleChat(NativeChat):
+class OpenAICompatibleChat(BatchChat):
     """A model behind an OpenAI-compatible endpoint.
 
     ```python
@@ -174,7 +160,6 @@ class OpenAICompatibleChat(NativeChat):
         plan: SamplingPlan,
         *,
         seeds: Sequence[int | None],
-        tools: Sequence[Any] | None = None,
         primary: bool = True,
         **settings: Any,
     ) -> list[SampleSet]:
@@ -184,9 +169,9 @@ class OpenAICompatibleChat(NativeChat):
             prompts: One message list for each request.
             plan: The plan of the samples.
             seeds: One seed for each sample set, from which the seeds of its requests derive; None for a fresh seed.
-            tools: Tools the model may call, in any form ``bind_tools`` takes.
             primary: Whether to draw the greedy answer; False for further samples of a set that has it.
-            **settings: Further settings of the requests, e.g. ``tool_choice`` or ``response_format``.
+            **settings: Further settings of the requests: ``tools`` in any form that ``bind_tools`` takes,
+                ``tool_choice``, ``response_format`` and others.
 
         Returns:
             One `SampleSet` for each prompt. Failures, shortfalls and unreadable options are its ``problem``.
@@ -195,11 +180,11 @@ class OpenAICompatibleChat(NativeChat):
         Raises:
             UsageError: A setting is unknown, or the numbers of seeds and prompts differ.
         """
-        asks, limits = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary), limits_for_threads()
+        requests, limits = self._requests(prompts, plan, seeds, settings, primary), limits_for_threads()
 
         async def drawn() -> list[SampleSet]:
             adopt_limits(limits)
-            return await self._draw(prompts, plan, asks)
+            return await self._draw(prompts, plan, requests)
 
         return endpoint_loop.run(drawn())
 
@@ -209,132 +194,68 @@ class OpenAICompatibleChat(NativeChat):
         plan: SamplingPlan,
         *,
         seeds: Sequence[int | None],
-        tools: Sequence[Any] | None = None,
         primary: bool = True,
         **settings: Any,
     ) -> list[SampleSet]:
         """`draw_samples` on the event loop. Cancellation closes the connections of all requests in flight."""
-        asks = self._asks(prompts, plan, seeds, {**settings, "tools": tools}, primary)
-        return await self._draw(prompts, plan, asks)
+        return await self._draw(prompts, plan, self._requests(prompts, plan, seeds, settings, primary))
+
+    def _requests(
+        self,
+        prompts: Sequence[Sequence[BaseMessage]],
+        plan: SamplingPlan,
+        seeds: Sequence[int | None],
+        settings: Mapping[str, Any],
+        primary: bool,
+    ) -> list[list[Request]]:
+        """The requests of each prompt, before the first is sent: wrong settings raise here."""
+        check_seeds(prompts, seeds)
+        return [
+            [(ask, self._body(messages, ask.settings, plan.stop)) for ask in self._asks(plan, seed, settings, primary)]
+            for messages, seed in zip(prompts, seeds, strict=True)
+        ]
 
     async def _draw(
-        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, asks: Sequence[Ask]
+        self, prompts: Sequence[Sequence[BaseMessage]], plan: SamplingPlan, requests: Sequence[Sequence[Request]]
     ) -> list[SampleSet]:
-        bodies = [self._body(prompts[ask.prompt], ask.settings, plan.stop) for ask in asks]
-        endpoint, deadlines, slots = self._endpoint(), Deadlines(self.timeout), asyncio.Semaphore(MOST_OF_A_DRAW)
+        slots = asyncio.Semaphore(MOST_OF_A_DRAW)
+        return await _all(self._drawn(*each, plan, slots) for each in zip(prompts, requests, strict=True))
+
+    async def _drawn(
+        self,
+        messages: Sequence[BaseMessage],
+        requests: Sequence[Request],
+        plan: SamplingPlan,
+        slots: asyncio.Semaphore,
+    ) -> SampleSet:
+        endpoint, began = self._endpoint(), list[float]()
 
         async def send(ask: Ask, body: dict[str, Any]) -> AskOutcome:
             asked = time.monotonic()
             async with slots, ain_flight(), self._slot():
-                started = time.perf_counter()
-                return self._outcome(ask, await endpoint.asend(body, deadlines.of(ask.prompt, asked)), started)
-
-        async def alone(ask: Ask) -> AskOutcome:
-            return await send(ask, self._body(prompts[ask.prompt], ask.settings, plan.stop))
+                now, started = time.monotonic(), time.perf_counter()
+                began.append(now)
+                # The time of a set begins with its first request. A request's wait for its turn is not part of it.
+                deadline = began[0] + self.timeout + (now - max(asked, began[0]))
+                return self._outcome(ask, await endpoint.asend(body, deadline), started)
 
         async def answered(ask: Ask, body: dict[str, Any]) -> list[tuple[Ask, AskOutcome]]:
             outcome = await send(ask, body)
-            if ask.apart is None or outcome.status not in N_REFUSED:
+            if not ask.alone or outcome.status not in N_REFUSED:
                 return [(ask, outcome)]
-            first, *others = ask.apart()
-            tried = after(outcome, await alone(first))
+            alone = [(single, self._body(messages, single.settings, plan.stop)) for single in ask.alone]
+            tried = await send(*alone[0])
+            tried = replace(tried, cost=outcome.cost + tried.cost, started=outcome.started)
             if tried.error:  # the server refused the request for another reason than n
                 return [(ask, replace(outcome, cost=tried.cost))]
             self._state.refused_n = min(self._state.refused_n, ask.count)
-            return [(first, tried), *zip(others, await _all(map(alone, others)), strict=True)]
+            outcomes = [tried, *await _all(send(*each) for each in alone[1:])]
+            return [(single, outcome) for (single, _), outcome in zip(alone, outcomes, strict=True)]
 
-        pairs = await _all(answered(ask, body) for ask, body in zip(asks, bodies, strict=True))
-        return sample_sets(prompts, plan, list(chain.from_iterable(pairs)))
+        pairs = await _all(answered(*each) for each in requests)
+        return sample_set(messages, plan, list(chain.from_iterable(pairs)))
 
-    # --- batches ------------------------------------------------------------------------------------------------------
-
-    def batch_requests(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        tools: Sequence[Any] | None = None,
-        **settings: Any,
-    ) -> list[dict[str, dict[str, Any]]]:
-        """The bodies of the requests that `draw_samples` would send, for each prompt by name."""
-        asks = named(self._asks(prompts, plan, seeds, {**settings, "tools": tools}, True), len(prompts))
-        return [
-            {name: self._body(messages, ask.settings, plan.stop) for name, ask in of_prompt.items()}
-            for messages, of_prompt in zip(prompts, asks, strict=True)
-        ]
-
-    def batch_sample_sets(
-        self,
-        prompts: Sequence[Sequence[BaseMessage]],
-        plan: SamplingPlan,
-        *,
-        seeds: Sequence[int | None],
-        replies: Sequence[Mapping[str, BatchReply]],
-        tools: Sequence[Any] | None = None,
-        **settings: Any,
-    ) -> list[SampleSet]:
-        """One `SampleSet` for each prompt out of the replies to its requests. Failures are its ``problem``."""
-        drawn = []
-        for messages, seed, by_name in zip(prompts, seeds, replies, strict=True):
-            extra = {**settings, "tools": tools}
-            asks = named(self._asks([messages], plan, [seed], extra, True, together=SAMPLES in by_name), 1)[0]
-            started = time.perf_counter()
-            pairs = [(ask, self._outcome(ask, _attempted(by_name[name]), started)) for name, ask in asks.items()]
-            drawn += sample_sets([messages], plan, pairs)
-        return drawn
-
-    def submit_batch(self, path: Path, label: str, *, again: bool) -> str:
-        """Submit a request file to the endpoint's batch service; returns the batch's id.
-
-        Args:
-            path: The file, in OpenAI's form.
-            label: Stored with the batch.
-            again: Whether an earlier submission may have succeeded: a batch with this label is then used.
-
-        Raises:
-            EndpointError: The endpoint has no batch service, or the service refused the file.
-        """
-
-        def submitted(client: Any) -> str:
-            for there in client.batches.list(limit=RECENT).data if again else ():
-                if (there.metadata or {}).get("guardrail") == label and there.status not in {"failed", "cancelled"}:
-                    return str(there.id)
-            uploaded = client.files.create(file=path, purpose="batch")
-            begun = client.batches.create(
-                input_file_id=uploaded.id,
-                endpoint="/v1/chat/completions",
-                completion_window="24h",
-                metadata={"guardrail": label},
-            )
-            return str(begun.id)
-
-        return self._endpoint().batch(submitted)
-
-    def batch_state(self, batch: str) -> BatchState:
-        """The progress of a batch.
-
-        Raises:
-            EndpointError: The service does not know it, or cannot be reached.
-        """
-        found = self._endpoint().batch(lambda client: client.batches.retrieve(batch))
-        counts, errors = found.request_counts, found.errors.data if found.errors is not None else None
-        return BatchState(
-            status=found.status,
-            done=found.status in {"completed", "failed", "expired", "cancelled"},
-            answered=0 if counts is None else counts.completed + counts.failed,
-            total=0 if counts is None else counts.total,
-            files=tuple(file for file in (found.output_file_id, found.error_file_id) if file),
-            error="; ".join(str(error.message) for error in (errors or [])[:3]),
-        )
-
-    def batch_file(self, file: str) -> bytes:
-        """The content of a file with replies.
-
-        Raises:
-            EndpointError: The service does not have it, or cannot be reached.
-        """
-        return self._endpoint().batch(lambda client: bytes(client.files.content(file).content))
+    # --- the endpoint -------------------------------------------------------------------------------------------------
 
     def answer_probe(self, call: ProbeCall) -> ProbeReply:
         """Make one call of a probe."""
@@ -358,24 +279,19 @@ class OpenAICompatibleChat(NativeChat):
 
     def _asks(
         self,
-        prompts: Sequence[Any],
         plan: SamplingPlan,
-        seeds: Sequence[int | None],
-        extra: dict[str, Any],
-        primary: bool,
+        seed: int | None,
+        settings: Mapping[str, Any],
+        primary: bool = True,
+        *,
         together: bool | None = None,
     ) -> list[Ask]:
-        check_seeds(prompts, seeds)
-        together = self.several_per_call if together is None else together
         if together is None:
             report = known_report(self)
-            together = report is not None and report.n is True
-        together = together and plan.n < self._state.refused_n
-        return [
-            ask
-            for place, seed in enumerate(seeds)
-            for ask in asks_for(place, plan, seed, together=together, extra=extra, primary=primary)
-        ]
+            honoured = report is not None and report.n is True
+            several = honoured if self.several_per_call is None else self.several_per_call
+            together = several and plan.n < self._state.refused_n
+        return asks_for(plan, seed, settings, together=together, primary=primary)
 
     def _body(self, messages: Any, settings: Any, stop: Sequence[str] | None = None) -> dict[str, Any]:
         _check_extra(self.extra_body)  # again: a copy is not validated, and the dict may have been changed
@@ -556,13 +472,6 @@ def _check_extra(extra: Mapping[str, Any]) -> None:
             "asks for. Leave it out: a guard takes it from the plan (calibrate with another plan), a plain call from "
             "fields such as OpenAICompatibleChat(temperature=..., token_limit=...) or from its own arguments."
         )
-
-
-def _attempted(reply: BatchReply) -> Attempted:
-    """A batch's reply in the form of a live request's result."""
-    if reply.status == 200:
-        return Attempted(reply.content, None, 1)
-    return Attempted(None, EndpointError(reply.error, reply.status or None), 1)
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:

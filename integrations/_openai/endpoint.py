@@ -198,27 +198,6 @@ class Endpoint:
         if failed is not None:  # outside the handler: otherwise its context would be the error that may hold keys
             raise failed
 
-    def batch(self, work: Callable[[Any], T]) -> T:
-        """Talk to the batch service with the SDK's client, its retries, and ten minutes for each request.
-
-        Raises:
-            EndpointError: It failed.
-        """
-        openai, failed = require("openai", extra="openai"), None
-        try:
-            with openai.OpenAI(
-                api_key=self.key or NO_KEY,
-                base_url=self.url,
-                default_headers=self.headers,
-                max_retries=self.retries,
-                timeout=600.0,
-                http_client=openai.DefaultHttpxClient(follow_redirects=False),  # as in `_reply`
-            ) as client:
-                return work(client)
-        except Exception as error:
-            failed = self.failure(error)
-        raise failed  # outside the handler, as above
-
     def failure(self, error: Exception | None) -> EndpointError:
         """An error that is safe to show: it describes the original error and does not refer to it."""
         if isinstance(error, DeadlineError):

@@ -21,7 +21,7 @@ from guardrail.testing import make_artifact
 from guardrail.types import SamplingPlan
 from integrations._openai.endpoint import Attempted
 from integrations._openai.endpoint import Endpoint as Address
-from integrations._openai.sampling import SAMPLES, Ask, outcome_of, sample_sets
+from integrations._openai.sampling import SAMPLES, Ask, outcome_of, sample_set
 from integrations.openai_chat import OpenAICompatibleChat
 from tests.integrations.openai.faulty_endpoint import Endpoint, serving
 
@@ -180,9 +180,9 @@ def test_one_answer_that_cannot_be_read_does_not_hide_the_others_of_its_request(
         {"index": i, "message": {"role": "assistant", "content": "a"}, "finish_reason": end}
         for i, end in enumerate(endings)
     ]
-    ask = Ask(0, SAMPLES, {"n": 4, "max_tokens": 16})
+    ask = Ask(SAMPLES, {"n": 4, "max_tokens": 16})
     attempted = Attempted(json.dumps({"model": "m", "choices": choices}).encode(), None, 1)
     outcome = outcome_of(ask, attempted, 0.0, describe_error=str)
-    (drawn,) = sample_sets([[HumanMessage("q")]], SamplingPlan(n=4), [(ask, outcome)])
+    drawn = sample_set([HumanMessage("q")], SamplingPlan(n=4), [(ask, outcome)])
     assert [sample.text for sample in drawn.samples] == ["a", "a", "a"]
     assert drawn.problem is Unmeasured.UNREADABLE
