@@ -249,13 +249,15 @@ class GuardedModel(WrapperModel):
         bindings = request_bindings(model_request_parameters, model_settings, self.wrapped.profile)
         token = _request.set(_Request(model_request_parameters, settings, bindings))
         conversation = from_messages(messages, model_request_parameters)
-        results, earlier = last_results(messages)
+        results, earlier, prompted = last_results(messages)
         parsed = bindings.response_format is not None or bindings.tool_choice is not None
         # A text of a format is pydantic-ai's to check; that it asks again is refused.
         fits = bindings.tool_choice is None
         try:
             before = from_messages(earlier, model_request_parameters) if results else ()
-            given = await self._gate.released(results, before, parsed=parsed, fits=lambda text: fits)
+            given = await self._gate.released(
+                results, before, prompted=prompted, parsed=parsed, fits=lambda text: fits
+            )
             answer = given or await self._gate.ask(
                 conversation,
                 bindings,

@@ -37,7 +37,6 @@ from .calls import ANSWER_TOOL, answer_key, conversation_digest, is_of_call
 from .collecting import RECORDS
 from .decisions import (
     ALL_DECISIONS,
-    ANSWERED,
     REFUSED,
     DecisionType,
     check_decision_types,
@@ -50,7 +49,7 @@ from .gates import AgentGate, AgentStep, GateSettings, Judgement
 from .held import Conversation, HeldMessage, MessageNote, Ordered, ToolCallOrder
 from .verdicts import VerdictStore
 
-__all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "Decided", "FrameworkGuard", "Ruling"]
+__all__ = ["APPROVED", "NOT_RUN", "Answer", "CallReviews", "FrameworkGuard", "Ruling"]
 
 NOT_RUN = "This call was not run: it is not certain enough that it is right. Ask the user, or try another way."
 APPROVED = "A person let this answer go out."
@@ -108,6 +107,8 @@ class CallReviews:
         if same and order.decision != "held":
             return "run"
         if approved:
+            if _ends_turn(note):  # the user has got a person's text in place of the call
+                return "refuse"
             edited = proposed is not None and is_of_call(order.digest, name, proposed)
             return "run" if same else "run_edited" if edited else "refuse"
         return "ask" if same else "refuse"
@@ -161,31 +162,32 @@ class CallReviews:
         for call_id, order in orders.items():
             decision = decisions[call_id]
             if requests[call_id]["kind"] == "answer" or order.decision in ("answer", "edit"):
-                await self._noted(call_id, decision)
+                await asyncio.to_thread(self.verdicts.decide, call_id, decision)
             elif order.decision == "approve":  # a rejection does not undo the edit of another copy of the run
-                await self._noted(call_id)
+                await asyncio.to_thread(self.verdicts.decide, call_id, None)
         return orders
-
-    async def _noted(self, call_id: str, *decisions: Mapping[str, Any]) -> None:
-        await asyncio.to_thread(self.verdicts.decide, call_id, *decisions)
 
     async def edit(self, call_id: str) -> dict[str, Any] | None:
         """The arguments with which a person lets a call run; None for its own."""
         note = await asyncio.to_thread(self.verdicts.find, call_id)
-        decision = {} if note is None else next(iter(note.decisions), {})
-        return dict(decision["edited_action"]["args"]) if decision.get("type") == "edit" else None
+        decision = None if note is None else note.decision
+        edited = decision is not None and decision["type"] == "edit"
+        return dict(decision["edited_action"]["args"]) if decision is not None and edited else None
 
     async def give(self, call_id: str, arguments: Mapping[str, Any]) -> str:
-        """Result of an approved call of `ANSWER_TOOL`: not the answer, which `FrameworkGuard.released` gives out."""
+        """Result of an approved call of `ANSWER_TOOL`: not the answer, which `FrameworkGuard.released` gives out next.
+
+        The store notes that the call has run: a result with the same words, from elsewhere, gives nothing out.
+        """
         note = await self._held(call_id, ANSWER_TOOL, arguments)
-        decision = APPROVE if note is None else next(iter(note.decisions), APPROVE)
+        decision = APPROVE if note is None else note.decision or APPROVE
         # A rejection stands although the framework says that the call is approved: of two people who decided at once
         # one may have edited the answer and the other rejected it, and neither approved the answer unchanged.
         if note is None or note.held is None or decision["type"] in REFUSED:
             return NOT_RUN
         if note.held.empty and decision == APPROVE:
             return NOT_RUN
-        await self._noted(call_id, decision)
+        await asyncio.to_thread(partial(self.verdicts.decide, call_id, decision, given=True))
         return APPROVED
 
 
@@ -218,15 +220,6 @@ class Answer:
     def abstained(self) -> bool:
         """Whether the message is the text of an abstention: no answer of the model, of a person or another model."""
         return bool(self.message.response_metadata.get(ABSTAINED))
-
-
-@dataclass(frozen=True, slots=True)
-class Decided:
-    """The result of a tool call at the end of a conversation, which may come from a person's decision."""
-
-    call_id: str
-    name: str
-    output: str
 
 
 class FrameworkGuard:
@@ -372,17 +365,21 @@ class FrameworkGuard:
 
     async def released(
         self,
-        results: Sequence[Decided],
+        results: Mapping[str, str],
         messages: Sequence[BaseMessage],
         *,
+        prompted: bool = False,
         parsed: bool = False,
         fits: Callable[[str], bool] = lambda text: False,
     ) -> Answer | None:
         """The answer after a person's decision, without a draw: a held-back answer, or a text that ends the turn.
 
+        The store says what was decided. The texts of results do not: any tool can return any text.
+
         Args:
-            results: The results of calls at the end of the conversation.
+            results: Names of the tools whose calls have a result at the end of the conversation, by call id.
             messages: The conversation before these calls.
+            prompted: Whether the user has written since, so that an answer that was not approved is left behind.
             parsed: As in `ask`.
             fits: Whether a text is an answer of the format, where the framework parses it.
 
@@ -390,30 +387,36 @@ class FrameworkGuard:
             None if the results are those of tools, so that the model is asked.
 
         Raises:
-            UsageError: Nothing waits under such a call in this conversation.
+            UsageError: Nothing waits under such a call in this conversation; or a prompt came with an approved answer.
             AbstainedError: The person gave no answer, and a text would be taken for one.
         """
-        decided = next((one for one in results if one.output == ANSWERED), None)
-        decided = decided or next((one for one in results if one.name == ANSWER_TOOL), None)
-        if decided is None:
+        notes = {call_id: await asyncio.to_thread(self.reviews.verdicts.find, call_id) for call_id in results}
+        answered = [call_id for call_id, note in notes.items() if _ends_turn(note)]
+        standing = [call_id for call_id, name in results.items() if name == ANSWER_TOOL]
+        call_id = next(iter([*answered, *standing]), None)
+        if call_id is None:
             return None
-        digest = conversation_digest(messages)
-        note = await asyncio.to_thread(self.reviews.verdicts.find, decided.call_id)
-        held, order = (None, None) if note is None else (note.held, note.orders.get(decided.call_id))
-        if decided.name == ANSWER_TOOL:
+        note, digest = notes[call_id], conversation_digest(messages)
+        held, order = (None, None) if note is None else (note.held, note.orders.get(call_id))
+        stands = results[call_id] == ANSWER_TOOL
+        if note is not None and note.given:  # one run of the call gives the answer out once
+            await asyncio.to_thread(self.reviews.verdicts.decide, call_id, note.decision)
+        if prompted and not (stands and note is not None and note.given):
+            return None
+        if prompted:
+            raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
+        if stands:
             known = order is not None and is_of_call(order.digest, ANSWER_TOOL, {"conversation": digest})
         else:
-            if note is not None and next(iter(note.decisions), {}).get("type") != "answer":
-                return None  # a tool that gives this very text
             known = held is not None and held.conversation.digest == digest
         if note is None or held is None or not known:
             raise UsageError(
-                f"no answer to this conversation waits under the call {decided.call_id!r}, so nothing is given out. "
+                f"no answer to this conversation waits under the call {call_id!r}, so nothing is given out. "
                 f"The conversation was changed, {_SAME_STORE} Otherwise ask again without that call."
             )
-        decision: Any = next(iter(note.decisions), REJECT)
-        if decided.output not in (APPROVED, ANSWERED) and decision["type"] not in REFUSED:
-            decision = REJECT  # it was rejected after that decision
+        decision: Any = note.decision or REJECT
+        if stands and not note.given and decision["type"] not in REFUSED:
+            decision = REJECT  # the framework rejected it after that decision
         frozen, _ = decided_message(held, [decision], partial(worded, self.gate.settings.abstain_message))
         message = frozen.to_message()
         answer = Answer(message, held.verdict, 0)
@@ -439,6 +442,11 @@ class FrameworkGuard:
         answer = self.reviews.verdicts.find(answer_key(asked, content, abstention=False))
         note = abstention or answer
         return answer is not None and abstention is None, None if note is None else note.verdict
+
+
+def _ends_turn(note: MessageNote | None) -> bool:
+    """Whether a person decided that the user gets a text in place of this call."""
+    return note is not None and note.decision is not None and note.decision["type"] == "answer"
 
 
 def _held(

@@ -242,6 +242,13 @@ class MessageNote(Frozen):
     """In a store: the verdict on the call or answer."""
     ends: bool = True
     """In a store: whether a person's text can end the turn in place of the call."""
+    given: bool = False
+    """In a store: whether the call that stands for a held-back answer has run, so that the answer goes out next."""
+
+    @property
+    def decision(self) -> dict[str, Any] | None:
+        """In a store: a person's decision about the call or answer; None without one."""
+        return self.decisions[0] if self.decisions else None
 
 
 def _targets_of(

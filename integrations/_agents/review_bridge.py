@@ -193,7 +193,7 @@ class RunBridge(BaseBridge):
             decided = item.decision
             other = texts and decided is not None and decided.action != "reject" and decided.text != texts[0]
             answer, why = self._answer(item, request, TURN_ENDED if other else None)
-            if why == TOO_LATE:
+            if decided is None:
                 self.store.note_event("not_carried_out", {"reason": TOO_LATE}, item=item.id)
             decisions[request["call_id"]] = answer["decisions"][0]
             outcomes[item.id] = "carried_out" if why is None else "lapsed"

@@ -94,11 +94,18 @@ class VerdictStore:
                 "Upgrade acrc-guardrail to the version that wrote it, or ask again."
             ) from error
 
-    def decide(self, key: str, *decisions: Mapping[str, Any]) -> None:
-        """Note a person's decision about what is held under a key; the last one counts. It expires with the note."""
+    def decide(self, key: str, decision: Mapping[str, Any] | None, *, given: bool = False) -> None:
+        """Note a person's decision about what is held under a key; the last one counts. It expires with the note.
+
+        Args:
+            key: The key.
+            decision: The decision; None takes back an earlier one.
+            given: Whether the answer under this key goes out next, see `MessageNote.given`.
+        """
+        decisions = canonical_json([] if decision is None else [dict(decision)])
+        into = "UPDATE verdict SET note = json_set(note, '$.decisions', json(?), '$.given', json(?)) WHERE id = ?"
         with self._connected() as db, db:
-            into = "UPDATE verdict SET note = json_set(note, '$.decisions', json(?)) WHERE id = ?"
-            db.execute(into, (canonical_json([dict(decision) for decision in decisions]), key))
+            db.execute(into, (decisions, canonical_json(given), key))
 
     def delete(self, key: str) -> bool:
         """Delete one verdict, so that its call is held from now on; return whether one was stored."""

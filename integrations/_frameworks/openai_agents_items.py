@@ -33,7 +33,6 @@ from guardrail.errors import UsageError
 from guardrail.types import Bindings
 
 from .._agents.calls import ANSWER_TOOL, arguments_of
-from .._agents.framework_guard import Decided
 from .chat import content_of
 
 __all__ = [
@@ -89,17 +88,16 @@ def _stands_for_answer(item: Mapping[str, Any]) -> bool:
     return item.get("type") == "function_call" and item.get("name") == ANSWER_TOOL
 
 
-def last_results(items: str | Sequence[TResponseInputItem]) -> tuple[list[Decided], list[TResponseInputItem]]:
-    """The results of calls at the end of a request, and the items before these calls; no results in any other one."""
+def last_results(items: str | Sequence[TResponseInputItem]) -> tuple[dict[str, str], list[TResponseInputItem]]:
+    """The tools of calls with a result at the end of a request, by call id, and the items before these calls."""
     before: list[Any] = [] if isinstance(items, str) else list(items)
-    outputs, names = {}, {}
+    done, names = [], {}
     while before and before[-1].get("type") == "function_call_output":
-        item = before.pop()
-        outputs[item["call_id"]] = item["output"]
-    while outputs and before and before[-1].get("type") == "function_call":
+        done.append(before.pop()["call_id"])
+    while done and before and before[-1].get("type") == "function_call":
         item = before.pop()
         names[item["call_id"]] = item["name"]
-    return [Decided(call_id, names.get(call_id, ""), str(output)) for call_id, output in outputs.items()], before
+    return {call_id: names.get(call_id, "") for call_id in done}, before
 
 
 def _message(item: dict[str, Any], raw: list[Any]) -> BaseMessage:

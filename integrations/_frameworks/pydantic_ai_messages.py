@@ -27,7 +27,6 @@ from guardrail.sampling.replies import end_of, is_cut
 from guardrail.types import Bindings
 
 from .._agents.calls import ANSWER_TOOL, arguments_of
-from .._agents.framework_guard import APPROVED, Decided
 from .chat import content_of
 
 __all__ = [
@@ -81,24 +80,16 @@ def _stands(part: object) -> bool:
     return getattr(part, "tool_name", None) == ANSWER_TOOL
 
 
-def last_results(messages: Sequence[ModelMessage]) -> tuple[list[Decided], list[ModelMessage]]:
-    """The results of calls since the last response, and the messages before that; no results in any other request.
+def last_results(messages: Sequence[ModelMessage]) -> tuple[dict[str, str], list[ModelMessage], bool]:
+    """The tools of calls with a result since the last response, by call id; the messages before; whether a prompt came.
 
-    Raises:
-        UsageError: A prompt came with the approval of an answer.
+    The messages are those before the last response.
     """
     last = max((place for place, message in enumerate(messages) if isinstance(message, ModelResponse)), default=0)
     parts = [part for message in messages[last + 1 :] for part in message.parts]
-    results = [
-        Decided(_call_id(part), str(getattr(part, "tool_name", "")), str(getattr(part, "content", "")))
-        for part in parts
-        if getattr(part, "tool_call_id", None) is not None
-    ]
-    if any(isinstance(part, its.UserPromptPart) for part in parts):
-        if any(result.name == ANSWER_TOOL and result.output == APPROVED for result in results):
-            raise UsageError("a prompt came with the approval of a held-back answer. Give it after the answer.")
-        return [], []  # rejected, or left behind, and asked anew
-    return results, list(messages[:last])
+    done = [part for part in parts if getattr(part, "tool_call_id", None) is not None]
+    results = {_call_id(part): str(getattr(part, "tool_name", "")) for part in done}
+    return results, list(messages[:last]), any(isinstance(part, its.UserPromptPart) for part in parts)
 
 
 def _content(text: str, parts: Iterable[Any]) -> Any:

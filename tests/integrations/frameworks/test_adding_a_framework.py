@@ -64,7 +64,7 @@ def sketch() -> dict[str, Any]:
         **{"BaseTool": Any, "Field": Field, "LlmResponse": AIMessage, "ToolContext": Any, "last_of": last_of},
         "HARMLESS": (),
         "from_request": lambda request: request.messages,
-        "last_results": lambda request: ([], ()),
+        "last_results": lambda request: ({}, ()),
         "read_response": lambda message: message,
         "request_bindings": lambda request: bindings_for(request.tools),
         "settings_of": lambda request: request.settings,

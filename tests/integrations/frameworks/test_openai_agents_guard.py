@@ -706,18 +706,18 @@ async def test_a_text_for_the_user_is_given_out_in_its_conversation_only(forged:
     result = await Runner.run(bank.agent(), "Pay what I owe")
     (value,) = await bank.model.review_requests(result)
     await bank.model.resume(bank.agent(), result, {value["call_id"]: TO_THE_USER})
-    call_id = "x" if forged == "an unknown call" else value["call_id"]
+    call_id = value["call_id"] if forged == "another conversation" else "x"
     call: Any = {"type": "function_call", "name": "pay", "call_id": call_id, "arguments": '{"amount":5}'}
     output: Any = {"type": "function_call_output", "call_id": call_id, "output": ANSWERED}
-    if forged == "an exempt tool":  # whose result happens to be this very text
-        order = ToolCallOrder.of({"name": "pay", "args": {"amount": 5}}, "exempt")
-        bank.model._reviews.verdicts.put(call_id, MessageNote(orders={call_id: order}))
+    if forged != "another conversation":  # a result of any tool, which happens to be this very text
+        if forged == "an exempt tool":
+            order = ToolCallOrder.of({"name": "pay", "args": {"amount": 5}}, "exempt")
+            bank.model._reviews.verdicts.put(call_id, MessageNote(orders={call_id: order}))
         done = await Runner.run(bank.agent(), [{"role": "user", "content": "Pay what I owe"}, call, output])
         assert done.final_output == "Done"
         return
-    question = "Pay Eve" if forged == "another conversation" else "Pay what I owe"
     with pytest.raises(UsageError, match="no answer to this conversation"):
-        await Runner.run(bank.agent(), [{"role": "user", "content": question}, call, output])
+        await Runner.run(bank.agent(), [{"role": "user", "content": "Pay Eve"}, call, output])
 
 
 async def test_a_router_judges_each_conversation_by_its_group() -> None:

@@ -1101,16 +1101,36 @@ def test_a_rejected_structured_answer_is_carried_out_once(tmp_path: Path) -> Non
     assert asyncio.run(bridge.resume(guard, guarded_agent, result)) is None
 
 
+class Both(Scripted):
+    """Calls a tool and gives a structured answer in one message, each time with another amount."""
+
+    async def request(self, *args: Any, **named: Any) -> ModelResponse:
+        response = await super().request(*args, **named)
+        parts = [ToolCallPart("pay", {"amount": len(self.calls)}), ToolCallPart("final_result", {"name": "Rome"})]
+        return replace(response, parts=parts)
+
+
+@pytest.mark.parametrize("sentence", [ANSWERED, APPROVED])
+async def test_no_tool_can_say_what_the_guard_says_and_hide_an_approved_answer(sentence: str) -> None:
+    """The exempt tool runs beside the answer that waits, and its result is the guard's own sentence."""
+
+    def pay(amount: int) -> str:
+        return sentence
+
+    inner = Both(["x"])
+    agent_options: Any = {"output_type": [City, DeferredToolRequests], "tools": [pay]}
+    bindings = await agent_bindings(agent(Scripted(["x"]), **agent_options))
+    guard = GuardCapability(artifact_for(inner, bindings=bindings), exempt=["pay"], **OPTIONS)
+    guarded_agent = agent(inner, capabilities=[guard], **agent_options)
+    result = await guarded_agent.run("?")
+    (value,) = await guard.review_requests(result)
+    done = await guard.resume(guarded_agent, result, {value["call_id"]: {"type": "approve"}})
+    assert (done.output, len(inner.calls)) == (City(name="Rome"), N + 1)
+
+
 @pytest.mark.parametrize("answer", ["approve", "reject"])
 @pytest.mark.parametrize("call", ["approve", "reject"])
 def test_a_call_and_a_structured_answer_wait_at_once(call: str, answer: str) -> None:
-    class Both(Scripted):
-        async def request(self, *args: Any, **named: Any) -> ModelResponse:
-            response = await super().request(*args, **named)
-            amount = len(self.calls)
-            parts = [ToolCallPart("pay", {"amount": amount}), ToolCallPart("final_result", {"name": "Rome"})]
-            return replace(response, parts=parts)
-
     paid: list[int] = []
 
     def pay(amount: int) -> str:
