@@ -472,8 +472,8 @@ class Reason(StrEnum):
     """Some items are kept and others held back; see ``Verdict.items``. Accepted: the candidate has the kept items only.
     Abstained for a tool call, which must not run without an argument."""
     OTHER_TURNS = "other_turns"
-    """Given out, and not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns,
-    so that the promise does not cover the answer (``turns="mark"``)."""
+    """Not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns, so that the
+    promise does not cover the answer. An agent's gate holds it back; a guard with ``turns="mark"`` gives it out."""
 
 
 class Basis(StrEnum):

@@ -255,9 +255,7 @@ class GuardedModel(WrapperModel):
         fits = bindings.tool_choice is None
         try:
             before = from_messages(earlier, model_request_parameters) if results else ()
-            given = await self._gate.released(
-                results, before, prompted=prompted, parsed=parsed, fits=lambda text: fits
-            )
+            given = await self._gate.released(results, before, prompted=prompted, parsed=parsed, fits=lambda text: fits)
             answer = given or await self._gate.ask(
                 conversation,
                 bindings,

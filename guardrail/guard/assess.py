@@ -44,7 +44,14 @@ HELD = "held back"
 """Name of a remembered abstention."""
 LEFT_OUT = 64
 """Most characters in a slot that is left out of the memory, see `check_left_out`."""
-_ORDER = (Reason.INFEASIBLE, Reason.UNMEASURED, Reason.ABOVE_THRESHOLD, Reason.PARTLY_HELD_BACK, Reason.SUSPENDED)
+_ORDER = (
+    Reason.INFEASIBLE,
+    Reason.UNMEASURED,
+    Reason.ABOVE_THRESHOLD,
+    Reason.PARTLY_HELD_BACK,
+    Reason.OTHER_TURNS,
+    Reason.SUSPENDED,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +112,8 @@ class Assessor:
     Attributes:
         sampler: Draws; the plan is that of all gates.
         gates: The gates that judge a candidate, by name; several names may share one.
+        every_gate: What may judge some candidate, each as text; () for the artifacts that judge a missing one. A
+            remembered verdict is given again where these are the same.
         trust: Probes the endpoint.
         observers: See every verdict, and may hold an acceptance back.
         staged: Whether the first of two stages may decide, and save the samples.
@@ -121,6 +130,7 @@ class Assessor:
     gates: Callable[[Sample | None], Mapping[str, Gate]]
     trust: EndpointTrust
     observers: Observers
+    every_gate: tuple[str, ...] = ()
     staged: bool = False
     accept_only: bool = False
     primary_first: bool = False
@@ -135,7 +145,7 @@ class Assessor:
         callbacks: Callbacks,
         *,
         question: str | None = None,
-        turns: str | None = None,
+        turns: Mapping[str, str] | None = None,
     ) -> Steps[Assessment]:
         """The verdict on one prompt: probe, draw, decide, observe; or the verdict that is remembered.
 
@@ -145,7 +155,8 @@ class Assessor:
             messages: The prompt.
             callbacks: For the sampling calls.
             question: What judges read as the question; None for the last human message.
-            turns: The turns of the conversation, where they were not calibrated: the verdict says so.
+            turns: The turns of the conversation, by the digest of each artifact that was not calibrated on such: its
+                verdict says so.
         """
         memory = yield from self._memory(messages, question)
         text = question_text(messages) if question is None else question
@@ -168,7 +179,7 @@ class Assessor:
                 assessment = Remembered.from_stored(accepted).again(text)
             else:
                 sampler = replace(sampler, memory=memory)
-                assessment = yield from self._drawn(sampler, messages, problem, memory, name, turns)
+                assessment = yield from self._drawn(sampler, messages, problem, memory, name, turns or {})
             if assessment.verdict is None:
                 return assessment
             return log_abstention((yield from self._observed(assessment, messages)))
@@ -180,7 +191,7 @@ class Assessor:
         problem: EndpointProblem,
         memory: Draw,
         name: str,
-        turns: str | None,
+        turns: Mapping[str, str],
     ) -> Steps[Assessment]:
         """Draw and judge, and remember a verdict that nothing may draw again."""
         complete, settled = yield from self._draw(sampler, messages)
@@ -189,10 +200,8 @@ class Assessor:
         by_name = yield from self._decide(drawn, settled if drawn is complete else {})
         if not by_name:
             return Assessment(drawn)
+        by_name = {gate: unpromised(each, turns.get(each.artifact)) for gate, each in by_name.items()}
         verdict = self.trust.record(strictest(by_name.values()), problem)
-        if turns is not None:
-            verdict = unpromised(verdict, turns)
-            by_name = {gate: unpromised(each, turns) for gate, each in by_name.items()}
         assessment = Assessment(drawn, verdict, by_name)
         if not verdict.passes and not assessment.is_result:
             return assessment
@@ -292,7 +301,7 @@ class Assessor:
     @property
     def _gate_names(self) -> str:
         """The thresholds that may judge a candidate; others of the same procedure judge the same draw anew."""
-        return "+".join(sorted(_by_digest(self.gates(None))))
+        return "+".join(sorted(self.every_gate or _by_digest(self.gates(None))))
 
     def _memory(self, messages: Sequence[BaseMessage], question: str | None) -> Steps[Draw]:
         """The memory of a prompt: its question, counted slots and the procedure that measures it are the key.
@@ -431,12 +440,13 @@ def log_abstention(assessment: Assessment) -> Assessment:
     return assessment
 
 
-def unpromised(verdict: Verdict, turns: str) -> Verdict:
-    """The verdict on a conversation with turns that were not calibrated: nothing is accepted.
+def unpromised(verdict: Verdict, turns: str | None) -> Verdict:
+    """The verdict on a conversation with turns that were not calibrated, if there are such: nothing is accepted.
 
-    What the gate accepts as a whole passes all the same, since ``turns="mark"`` asks for it; a part of an answer does
-    not.
+    What the gate accepts as a whole passes a guard with ``turns="mark"`` all the same; a part of an answer does not.
     """
+    if turns is None:
+        return verdict
     marked = undivided(verdict).model_copy(update={"turns": turns})
     if not marked.accepted:
         return marked

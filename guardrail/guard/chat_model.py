@@ -204,7 +204,8 @@ class Guardrail(GuardedChatModel):
         if not hasattr(self.model, "guardrail_identity"):  # such a model may have to hash its weights
             artifact.check_model(identify(self.model))  # its name may have been set since the guard was made
         artifact.check_prompt(messages)
-        turns = self.unknown_turns(messages)
+        unknown = self.unknown_turns(messages)
+        turns = {} if unknown is None else {artifact.digest: unknown}
         question = artifact.prompt.question_of(messages)
         assessor = self._assessor
         transport = {name: value for name, value in (arguments or {}).items() if name in TRANSPORT}

@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 from langchain_core.messages import BaseMessage
 
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, RouterArtifact, kind_of, uncalibrated
-from guardrail.errors import ArtifactMismatchError, TurnsMismatchError, UsageError, did_you_mean, refuse_unknown
+from guardrail.errors import ArtifactMismatchError, UsageError, did_you_mean, refuse_unknown
 from guardrail.guard.router import check_key
 from guardrail.judges import ToolCallJudge
 from guardrail.outcome import Diagnostics, Infeasible, InfeasibleReason
@@ -253,8 +253,12 @@ class ArtifactSet:
     @property
     def artifacts(self) -> list[CalibrationArtifact]:
         """Each artifact once."""
-        artifacts = [*([] if self.answer is None else [self.answer]), *self.tools.values()]
-        return list({artifact.digest: artifact for artifact in artifacts}.values())
+        return list({artifact.digest: artifact for artifact in self.by_name.values()}.values())
+
+    @property
+    def by_name(self) -> dict[str, CalibrationArtifact]:
+        """Each artifact by what it judges: "answer", or a tool's name."""
+        return {**({} if self.answer is None else {ANSWER: self.answer}), **self.tools}
 
     def for_request(self, model: ModelIdentity, system: str | None, bindings: Bindings) -> ArtifactSet:
         """These artifacts; for an agent without any, what stands for them under the request's conditions."""
@@ -314,22 +318,11 @@ class ArtifactSet:
         """Whether some artifact was calibrated with another model; never for an agent without any."""
         return self.stand_ins is None and any(artifact.model.differences(model) for artifact in self.artifacts)
 
-    def unknown_turns(self, messages: Sequence[BaseMessage], *, refuse: bool) -> str | None:
-        """The turns of a conversation, for its verdict to name; None if some artifact was calibrated on such turns.
-
-        Raises:
-            TurnsMismatchError: No artifact was, and ``refuse`` is set.
-        """
+    def unknown_turns(self, messages: Sequence[BaseMessage]) -> dict[str, str]:
+        """The turns of a conversation, by the digest of each artifact that was not calibrated on such."""
         calibrated = [artifact for artifact in self.artifacts if not is_collecting(artifact)]
-        unknown = [artifact.unknown_turns(messages) for artifact in calibrated]
-        if not unknown or any(turns is None for turns in unknown):
-            return None
-        if refuse:
-            raise TurnsMismatchError(
-                f"none of the artifacts was calibrated on prompts with the turns {str(unknown[0])[:200]!r}. Calibrate "
-                'on such conversations, or give turns="mark" to answer without the promise.'
-            )
-        return unknown[0]
+        unknown = {artifact.digest: artifact.unknown_turns(messages) for artifact in calibrated}
+        return {digest: turns for digest, turns in unknown.items() if turns is not None}
 
     def judging(self, sample: Sample | None, answers: Collection[str] = ()) -> dict[str, CalibrationArtifact]:
         """The artifacts that judge a candidate, by name ("answer" or the tool's); empty if all of it passes.

@@ -259,8 +259,7 @@ class FrameworkGuard:
             key=key,
             calls_too=True,
             on_abstain=on_abstain,
-            # An agent's conversation grows with every tool it calls, so it is marked where a plain guard refuses it.
-            settings=GateSettings.of({"turns": "mark", **settings}),
+            settings=GateSettings.of(settings),
             records=records,
             plan=plan,
         )
@@ -344,7 +343,7 @@ class FrameworkGuard:
         """The note about a call of a judged message."""
         name, assessment, whole = call["name"], judgement.assessment, judgement.verdict
         verdict = None if name in self.artifacts.exempt else assessment.by_name.get(name, whole)
-        if not assessment.accepted and verdict is not None and verdict.passes:
+        if whole is not None and not whole.accepted and verdict is not None and verdict.accepted:
             verdict = whole  # the strictest gate holds all calls of the message
         if judgement.held is None or verdict is None:
             runs: Ordered = "exempt" if verdict is None else "accepted" if judgement.fallback is None else "given"

@@ -72,8 +72,6 @@ class GateSettings:
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)] = REMEMBERED
     remember_slots: Any = None
-    turns: Literal["refuse", "mark"] | None = None
-    """None does not look at turns."""
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> GateSettings:
@@ -325,7 +323,8 @@ class ModelGate:
         assessment = yield from self._assess(step, callbacks, storable=storable, whole=form == "format")
         if assessment.verdict is not None:
             note_verdict(run_manager, assessment.verdict.trace_fields())
-        if assessment.accepted and assessment.drawn.primary is not None:
+        accepted = assessment.verdict is None or assessment.verdict.accepted
+        if accepted and assessment.drawn.primary is not None:
             return Judgement(assessment)
         # A message that cannot wait takes the abstention path: not being holdable must not let it out.
         asks = self.agent.reviewed and (self.records is None or self.records.is_label(assessment.verdict))
@@ -338,9 +337,7 @@ class ModelGate:
 
     def _assess(self, step: AgentStep, callbacks: Any, *, storable: bool, whole: bool) -> Steps[Assessment]:
         self.artifacts.check_messages(step.messages)
-        turns = None
-        if self.agent.settings.turns is not None:
-            turns = self.artifacts.unknown_turns(step.messages, refuse=self.agent.settings.turns == "refuse")
+        turns = self.artifacts.unknown_turns(step.messages)
         question = self.artifacts.artifacts[0].prompt.question_of(step.messages)
         assessor = self.assessor(step, storable=storable)
         if whole:
@@ -376,6 +373,7 @@ class ModelGate:
             gates=concerned,
             trust=self.trust,
             observers=agent.observers,
+            every_gate=tuple(f"{name}={each.digest}" for name, each in artifacts.by_name.items()),
             staged=any(in_two_stages(plan, gate.estimator) for gate in self.gates.values()),
             accept_only=agent.reviewed,
             primary_first=passes and not is_native(step.model),

@@ -102,9 +102,14 @@ class Counter(AgentChat):
 
 
 def artifact_of(
-    model: AgentChat, *, threshold: float | None = 0.5, tools: Sequence[Callable[..., Any] | Any] = TOOLS, n: int = 4
+    model: AgentChat,
+    *,
+    threshold: float | None = 0.5,
+    tools: Sequence[Callable[..., Any] | Any] = TOOLS,
+    n: int = 4,
+    turns: Sequence[str] = ("human", "human,human", "human,ai,human", "human,human,human"),
 ) -> CalibrationArtifact:
     """An artifact of an agent with these tools; it accepts when nearly all samples agree."""
     prompt = PromptWrapping(system=SYSTEM)
     bindings = bindings_for(tools) if tools else None
-    return make_artifact(model, threshold=threshold, prompt=prompt, n=n, bindings=bindings)
+    return make_artifact(model, threshold=threshold, prompt=prompt, n=n, bindings=bindings, turns=turns)

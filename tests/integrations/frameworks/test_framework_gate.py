@@ -145,7 +145,7 @@ def test_a_forked_child_keeps_its_verdicts(tmp_path: Path, verdict: Verdict) -> 
     assert store.find("child") == store.find("parent") == note
 
 
-async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> None:
+async def test_a_text_beside_calls_is_withheld() -> None:
     spoken = paying(5).model_copy(update={"content": "Secretly, I pay."})
     model = ScriptedChat(script={"?": [spoken]})
     guard = FrameworkGuard(model, artifact(model), on_abstain="review")
@@ -153,14 +153,33 @@ async def test_a_text_beside_calls_is_withheld_and_a_second_turn_marked() -> Non
     assert (answer.message.content, len(answer.message.tool_calls)) == ("", 1)
     assert "Secretly" not in str(answer.message.model_dump())
     assert judged_of(answer).turns is None
-    again = await guard.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
-    assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
-    several = FrameworkGuard(model, artifact(model), tools={"pay": artifact(model)}, on_abstain="review")
-    again = await several.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
-    assert (judged_of(again).reason, judged_of(again).turns) == (Reason.OTHER_TURNS, "human,ai,human")
-    strict = FrameworkGuard(model, artifact(model), on_abstain="review", turns="refuse")
-    with pytest.raises(ArtifactMismatchError, match="human,ai,human"):
-        await strict.ask([*ASKED, AIMessage("Paid."), *ASKED], TOOLS)
+
+
+async def test_turns_of_no_calibration_are_held_by_each_gate_for_itself() -> None:
+    """A threshold of first turns let calls of later turns run, and one gate's calibration vouched for another's."""
+    model = ScriptedChat(script={"?": [paying(5)]})
+    second = [*ASKED, AIMessage("Paid."), *ASKED]
+    first, both = artifact(model), artifact(model, turns=("human", "human,ai,human"))
+    for gates, reason in (
+        ({"tools": {"pay": both}, "artifact": first}, Reason.WITHIN_THRESHOLD),
+        ({"tools": {"pay": first}, "artifact": both}, Reason.OTHER_TURNS),
+        ({"artifact": first}, Reason.OTHER_TURNS),
+    ):
+        guard = FrameworkGuard(model, on_abstain="review", **gates)
+        answer = await guard.ask(second, TOOLS, holdable={"pay"})
+        (call,) = answer.message.tool_calls
+        assert judged_of(answer).reason is reason
+        assert await may_run(guard, call["id"], "pay", {"amount": 5}) is (reason is Reason.WITHIN_THRESHOLD)
+        assert judged_of(await guard.ask(ASKED, TOOLS, holdable={"pay"})).accepted
+
+
+async def test_an_acceptance_by_one_agents_gate_is_not_remembered_for_another_agents() -> None:
+    """Both have the same artifact for answers, and share draws: what the lax gate accepted ran past the strict one."""
+    model = ScriptedChat(script={"?": [paying(amount) for amount in (5, 5, 5, 6, 7)]})
+    answers, lax, strict = artifact(model), artifact(model, threshold=2.0), artifact(model, threshold=0.1)
+    for tool, accepted in ((lax, True), (strict, False)):
+        guard = FrameworkGuard(model, answers, tools={"pay": tool}, on_abstain="review")
+        assert judged_of(await guard.ask(ASKED, TOOLS, holdable={"pay"})).accepted is accepted
 
 
 async def test_only_the_judged_call_may_run() -> None:
@@ -381,17 +400,6 @@ async def test_a_message_goes_out_only_if_the_artifact_of_every_gated_call_accep
     assert not answer.verdict.accepted
     assert await may_run(guard, quote["id"], "quote", quote["args"])  # it only reads
     assert not await may_run(guard, pay["id"], "pay", pay["args"])
-
-
-async def test_turns_that_no_artifact_knows_are_marked_or_refused() -> None:
-    messages = [*PromptWrapping().messages("sure"), AIMessage("Yes?"), *PromptWrapping().messages("unsure")]
-    bindings = several().artifacts.plan.bindings
-    assert bindings is not None
-    answer = await several().ask(messages, bindings)
-    assert judged_of(answer).turns is not None
-    assert judged_of(await ask_guard(several(), "sure")).turns is None
-    with pytest.raises(ArtifactMismatchError, match="turns"):
-        await several(turns="refuse").ask(messages, bindings)
 
 
 async def test_a_tool_that_is_neither_gated_nor_exempt_is_refused() -> None:

@@ -117,12 +117,15 @@ def place_of() -> int:
     return next(_places)
 
 
+TURNS = ("human", "human,ai,human", "human,ai,human,ai,human")
+
+
 def artifact(inner: Model, **options: Any) -> CalibrationArtifact:
-    return make_artifact(AgentsModelChat(model=inner), n=N, **options)
+    return make_artifact(AgentsModelChat(model=inner), n=N, **{"turns": TURNS, **options})
 
 
 def guarded(inner: Model, *, bindings: Bindings | None = None, system: str | None = "Be brief.", **options: Any) -> Any:
-    fitted = {name: options.pop(name) for name in ("estimator", "threshold") if name in options}
+    fitted = {name: options.pop(name) for name in ("estimator", "threshold", "turns") if name in options}
     calibrated = artifact(inner, bindings=bindings, prompt=PromptWrapping(system=system), **fitted)
     options = {"on_abstain": "message", **options}
     return GuardedModel(inner, calibrated, probe="off", **options)
@@ -789,7 +792,7 @@ async def test_the_reviewer_of_an_agent_that_was_handed_over_to_sees_tools_and_p
 async def test_another_picture_is_another_question() -> None:
     """The answer about the first picture was given out for the second."""
     inner = Scripted(["cat"])
-    guarded_agent = agent(guarded(inner, turns="mark"))
+    guarded_agent = agent(guarded(inner, turns=["human+input_image"]))
     answers = []
     for answer, data in (("cat", "AAAA"), ("dog", "BBBB"), ("cow", "BBBB")):
         inner.turns = ([answer],)

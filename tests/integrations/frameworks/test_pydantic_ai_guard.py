@@ -126,8 +126,11 @@ SURE_TEXT: list[Reply] = ["Paris", "Paris", "paris", "Paris.", "Paris"]
 UNSURE_TEXT: list[Reply] = ["Rome", "Oslo", "Bern", "Riga", "Kiev"]
 
 
+TURNS = ("human", "human,human", "human,ai,human", "human,ai,human,ai,human")
+
+
 def artifact_for(inner: Model, **options: Any) -> Any:
-    options = {"prompt": PromptWrapping(system="Be brief."), **options}
+    options = {"prompt": PromptWrapping(system="Be brief."), "turns": TURNS, **options}
     return make_artifact(PydanticAIChat(model=inner), n=N, **options)
 
 
@@ -822,7 +825,7 @@ async def test_the_reviewer_sees_results_of_tools_and_that_there_is_a_picture() 
 async def test_another_picture_is_another_question() -> None:
     """The answer about the first picture was given out for the second."""
     inner = Scripted(["cat"])
-    guarded_agent = agent(guarded(inner, turns="mark"))
+    guarded_agent = agent(guarded(inner, fitted={"turns": ["human+binary"]}))
     answers = []
     for answer, data in (("cat", b"A"), ("dog", b"B"), ("cow", b"B")):
         inner.turns = ([answer],)
