@@ -460,7 +460,7 @@ async def _leaving(attempts: Attempts, share: float, chance: random.Random) -> N
                     drawn = endpoint.requests - before
                     found = "" if reply.json().get("guardrail", {}).get("abstained") else f"answered {reply.text}"
                     found = "drawn again" if drawn > (N + 1) * (1 if mode == "finish" else 1 + tries) else found
-                    found = "still counted" if served._busy.total() or served._repeats.clients else found
+                    found = "still counted" if served.room.busy.total() or served._repeats.clients else found
                     if found:
                         attempts.findings.append(f"{found}: {question}, {drawn} requests after {tries} that left")
 

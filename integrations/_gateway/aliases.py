@@ -8,7 +8,6 @@ from collections.abc import Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
 from functools import partial
-from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -28,18 +27,22 @@ from guardrail.sampling.models import import_named
 from guardrail.types import SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.uncertainty.scorer import load_scorer
+from guardrail.verdict import Reason
 
 from .._openai.clients import EndpointState
 from .._openai.lru import LRU
 from .._openai.pins import Change
 from ..openai_chat import OpenAICompatibleChat
 from ..scorers import decision
+from .access import may_use
+from .answers import GuardReply, all_or_nothing, failure, is_settled
 from .canary import Canary
+from .chat_requests import ChatRequest
 from .config import Alias, Key, Upstream
+from .errors import ApiError
 from .forwarding import Forwarding, Mask
 from .health import Health
 from .metrics import Metrics
-from .protocol import ApiError, ChatRequest, GuardReply, all_or_nothing, failure, is_settled, passes
 
 __all__ = ["ALIAS", "CREDENTIALS", "Asking", "ServedAlias"]
 
@@ -67,18 +70,6 @@ class Asking:
     """Digest of request and client, equal when the client repeats it."""
     whole: bool
     """Whether the client takes no part of an answer: all of it or an abstention."""
-
-
-def _scorer_of(config: Alias) -> Scorer | None:
-    """The scorer of an alias. The operator's file names it, never a request: importing runs code."""
-    if config.decision is None:
-        return None if config.scorer is None else load_scorer(config.scorer)
-    own = config.decision
-    if not own.secret:
-        raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
-    # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
-    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=own.secret, timeout=2 * own.timeout)
-    return decision(client, own.model, own.question, timeout=own.timeout)
 
 
 class ServedAlias:
@@ -109,17 +100,12 @@ class ServedAlias:
         """The endpoint; the first one of a cascade."""
         self._endpoints = {upstream.url: EndpointState() for upstream in config.upstream}
         self.forwarding = Forwarding(name, self.upstream, self._endpoints[self.upstream.url], health)
-        self.artifact = None if config.artifact is None else self._loaded(config.artifact)
-        self._stages: Sequence[CalibrationArtifact | None] = (
-            self.artifact.stages
-            if isinstance(self.artifact, CascadeArtifact)
-            else tuple(self.artifact.artifacts.values())
-            if isinstance(self.artifact, RouterArtifact)
-            else (self.artifact,)
-        )
-        self.single = self._stages[0]
-        """The artifact; of a cascade or router the first one."""
-        self._check_slots()
+        self.artifact = _artifact_of(name, config)
+        self._stages = _stages_of(self.artifact)
+        self.single = self._stages[0] if self._stages else None
+        """The artifact; of a cascade or router the first one; None without one."""
+        if draws.seconds > 0:
+            _check_slots(name, config, self._stages)
         scorer = _scorer_of(config)
         self._using = {} if scorer is None else {"scorer": scorer}
         self._route = None if config.route is None else import_named(config.route, f"models.{name}.route")
@@ -130,58 +116,7 @@ class ServedAlias:
             assert isinstance(self.artifact, CalibrationArtifact), "checked in the configuration"
             self.canary = Canary(name, config.canary, self.artifact, self._unobserved, store, metrics)
 
-    def _check_slots(self) -> None:
-        """Refuse slots as the guard does, in words that name the alias: its own error is one of pydantic."""
-        try:
-            for artifact in filter(None, self._stages):
-                if self._draws.seconds > 0:
-                    check_slots(self.config.remember_slots, artifact.prompt.slots)
-        except UsageError as error:
-            raise UsageError(
-                f"models.{self.name}: {error} Give --remember-slots NAMES ('' for none), or in the file "
-                "`remember_slots: []` of this model."
-            ) from None
-
-    def _loaded(self, path: Path) -> Artifact:
-        """The artifact of this alias.
-
-        Raises:
-            UsageError: Its kind does not fit the alias.
-        """
-        config = self.config
-        if len(config.upstream) > 1:
-            return CascadeArtifact.load(path)
-        loaded = load_artifact(path)
-        if not isinstance(loaded, RouterArtifact):
-            return loaded if isinstance(loaded, CalibrationArtifact) else CalibrationArtifact.load(path)
-        if config.mode == "observe" or config.canary is not None:
-            what = "mode: observe measures" if config.mode == "observe" else "a canary asks"
-            raise UsageError(
-                f"models.{self.name}: {what} behind one artifact, and {path} is a router of {len(loaded.artifacts)}. "
-                "Give the artifact of one group."
-            )
-        return loaded
-
-    def check_routes(self, keys: Sequence[Key]) -> None:
-        """Refuse a router if nothing names the group of some client's questions.
-
-        Raises:
-            UsageError: Naming what is missing.
-        """
-        if self.config.route is not None or not isinstance(self.artifact, RouterArtifact):
-            return
-        nameless = [key.name for key in keys if key.route is None and (key.models is None or self.name in key.models)]
-        if nameless or not keys:
-            whose = f"the keys {', '.join(nameless)} name none" if nameless else "there are no keys that name one"
-            raise UsageError(
-                f"models.{self.name}: the artifact is a router with a threshold for each group, and {whose}. Give "
-                "every key a route, or the model `route: MODULE:NAME`, a function of the messages."
-            )
-
-    def _route_of(self, messages: Any) -> str | None:
-        """The group of a question: that of the client's key, or what the operator's function says."""
-        route = _asked.get()[2]
-        return route if route is not None or self._route is None else self._route(messages)
+    # -- what it serves ------------------------------------------------------------------------------------------------
 
     @property
     def guarded(self) -> bool:
@@ -206,10 +141,10 @@ class ServedAlias:
         return tuple(filter(None, (warning(self.artifact), *promises(self.artifact))))
 
     @property
-    def described(self) -> tuple[str, ...]:
+    def described(self) -> str:
         """The mode, the artifact and its promises, for a line in the log."""
         digest = () if self.artifact is None else (f"artifact {self.artifact.digest:.14}",)
-        return (self.config.mode, *digest, *self.promises)
+        return ", ".join((self.config.mode, *digest, *self.promises))
 
     def is_same(self, other: ServedAlias) -> bool:
         """Whether another alias would answer in the same way; never with a fallback, which may have changed."""
@@ -218,6 +153,24 @@ class ServedAlias:
             for alias in (self, other)
         )
         return mine == theirs and self.config.fallback is None
+
+    def check_routes(self, keys: Sequence[Key]) -> None:
+        """Refuse a router if nothing names the group of some client's questions.
+
+        Raises:
+            UsageError: Naming what is missing.
+        """
+        if self.config.route is not None or not isinstance(self.artifact, RouterArtifact):
+            return
+        nameless = [key.name for key in keys if key.route is None and may_use(key, self.name)]
+        if nameless or not keys:
+            whose = f"the keys {', '.join(nameless)} name none" if nameless else "there are no keys that name one"
+            raise UsageError(
+                f"models.{self.name}: the artifact is a router with a threshold for each group, and {whose}. Give "
+                "every key a route, or the model `route: MODULE:NAME`, a function of the messages."
+            )
+
+    # -- its upstreams -------------------------------------------------------------------------------------------------
 
     def mask(self, credential: str | None, status: int = 200) -> Mask:
         """Hides the key with which a request was sent upstream, should the reply quote it.
@@ -231,13 +184,14 @@ class ServedAlias:
 
     def chat(self, upstream: Upstream, credential: str | None) -> OpenAICompatibleChat:
         """An upstream as a chat model."""
-        calibrated = self._stages[self.config.upstream.index(upstream)]
-        bound = calibrated is not None and calibrated.model.provider == OpenAICompatibleChat.PROVIDER
+        place = self.config.upstream.index(upstream)
+        calibrated = self._stages[place].model if self._stages else None
+        bound = calibrated is not None and calibrated.provider == OpenAICompatibleChat.PROVIDER
         same = ("model", "timeout", "max_retries", "max_reply", "token_limit", "extra_body", "pin")
         chat = OpenAICompatibleChat(
             base_url=upstream.url,
             api_key=upstream.key if credential is None else SecretStr(credential),
-            system_fingerprint=calibrated.model.revision if calibrated is not None and bound else None,
+            system_fingerprint=calibrated.revision if calibrated is not None and bound else None,
             report_change=self._changed,
             **{name: getattr(upstream, name) for name in same},
         )
@@ -260,6 +214,8 @@ class ServedAlias:
             self._changed(change, True)
         return pin is not None and pin.on_change == "abstain" and bool(changes)
 
+    # -- its guards ----------------------------------------------------------------------------------------------------
+
     def guard(self, credential: str | None) -> Guardrail | Cascade | Router:
         """The guard that calls the upstream with this key; None for the key in the configuration."""
         return self._guards.get(credential, partial(self._new_guard, credential))
@@ -268,13 +224,10 @@ class ServedAlias:
         config, chats = self.config, [self.chat(upstream, credential) for upstream in self.config.upstream]
         # What one credential or upstream has drawn belongs to no other. The name of the alias does not count: under
         # another one of the same upstream and artifact, a question that was held back would be drawn again.
-        upstreams = [
-            (upstream.url, upstream.model, canonical_json(upstream.extra_body)) for upstream in config.upstream
-        ]
+        upstreams = [(each.url, each.model, canonical_json(each.extra_body)) for each in config.upstream]
         draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
-        own = {name: getattr(config, name) for name in ("probe", "remember_slots")}
-        own["remember"] = draws
-        common = {name: getattr(config, name) for name in ("abstain_message", "turns")}
+        own = {"probe": config.probe, "remember_slots": config.remember_slots, "remember": draws}
+        common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
         common["on_abstain"] = self._on_abstain()
         if isinstance(self.artifact, CascadeArtifact):
             stages = [own for _ in chats]
@@ -283,6 +236,11 @@ class ServedAlias:
         if isinstance(self.artifact, RouterArtifact):
             return Router.of(chats[0], self.artifact, key=self._route_of, settings=self._watch, **settings)
         return Guardrail(model=chats[0], artifact=self.artifact, **settings, **self._watch(self.single))
+
+    def _route_of(self, messages: Any) -> str | None:
+        """The group of a question: that of the client's key, or what the operator's function says."""
+        route = _asked.get()[2]
+        return route if route is not None or self._route is None else self._route(messages)
 
     def _on_abstain(self) -> Any:
         config = self.config
@@ -321,46 +279,105 @@ class ServedAlias:
         settings = {"probe": self.config.probe, "turns": self.config.turns, "using": self._using}
         return Guardrail(model=guard.model, artifact=guard.artifact, remember=0, **settings)
 
+    # -- answers -------------------------------------------------------------------------------------------------------
+
     async def answer(self, asking: Asking) -> GuardReply | ApiError:
         """The guard's answer to a request."""
-        request = asking.chat
+        config, request = self.config, asking.chat
         message: AIMessage
         _asked.set((self.name, asking.digest, asking.route))  # every question runs in a task, so in its own context
         try:
             message = await self.guard(asking.credential).ainvoke(list(request.messages), **request.call)
         except AbstainedError as error:  # under "message", too, if the caller would take a text for an answer
-            verdict = error.verdict.to_metadata()
-            if self.config.on_abstain == "error":
-                return failure(verdict, error.message, self.down)
+            if config.on_abstain == "error":
+                return failure(error.verdict.to_metadata(), error.message, self.down)
             metadata = {ABSTAINED: True, "review": {"ticket": error.ticket}}
             message = with_verdict(AIMessage(error.message, response_metadata=metadata), error.verdict)
-        except TurnsMismatchError as error:
-            way_out = (
-                "The operator may set 'turns: mark' of this model (--set turns=mark), which gives answers out without "
-                "the promise."
-            )
-            return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
         except (ArtifactError, UsageError) as error:
-            # The error quotes the calibrated prompt, which is the operator's.
-            public = error.public if isinstance(error, ArtifactMismatchError) else ""
-            shown = "; ".join(filter(None, (public.removesuffix("."), type(error).__name__, IN_FULL)))
-            what = f"a request does not fit the calibration ({shown}: guardrail -v serve)"
-            self._health.warn(self.name, "not_as_calibrated", what)
-            log.debug("guardrail serve: %s", self.name, exc_info=error)
-            form = public or "The system prompt, or the text around the question, is not as it was calibrated."
-            return ApiError(400, f"{form} Send 'messages' in the calibrated form.", "not_as_calibrated", "messages")
+            return self._not_as_calibrated(error)
         except Exception as error:  # a fallback is any chat model, and may raise anything
-            if self.config.fallback is None:
+            if config.fallback is None:
                 raise
             log.warning("guardrail serve: %s failed with %s", self.name, type(error).__name__)
             log.debug("guardrail serve: %s", self.name, exc_info=error)
             failed = "The model that takes over after an abstention failed."
             return ApiError(502, failed, "fallback_failed", kind="server_error")
         verdict = message.response_metadata["guardrail"]
-        answer = GuardReply(message, verdict, self.config.finish_reason)
-        if passes(verdict):
+        answer = GuardReply.of(message, verdict, shape=config.finish_reason)
+        if answer.verdict.passes:
             return all_or_nothing(answer) if asking.whole else answer
-        if answer.abstained and answer.ticket is None and verdict["reason"] == "unmeasured" and not is_settled(verdict):
-            # An outage is an error that clients retry, not an answer.
-            return failure(verdict, str(message.text), self.down)
-        return answer if answer.abstained else replace(answer, fallback=self.config.fallback)
+        if not answer.abstained:
+            return replace(answer, fallback=config.fallback)
+        if answer.ticket is None and answer.verdict.reason is Reason.UNMEASURED and not is_settled(verdict):
+            return failure(verdict, str(message.text), self.down)  # an outage, after which clients try again
+        return answer
+
+    def _not_as_calibrated(self, error: Exception) -> ApiError:
+        """The error for a prompt that the artifact does not promise anything about."""
+        if isinstance(error, TurnsMismatchError):
+            way_out = (
+                "The operator may set 'turns: mark' of this model (--set turns=mark), which gives answers out without "
+                "the promise."
+            )
+            return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
+        # The error quotes the calibrated prompt, which is the operator's.
+        public = error.public if isinstance(error, ArtifactMismatchError) else ""
+        shown = "; ".join(filter(None, (public.removesuffix("."), type(error).__name__, IN_FULL)))
+        what = f"a request does not fit the calibration ({shown}: guardrail -v serve)"
+        self._health.warn(self.name, "not_as_calibrated", what)
+        log.debug("guardrail serve: %s", self.name, exc_info=error)
+        form = public or "The system prompt, or the text around the question, is not as it was calibrated."
+        return ApiError(400, f"{form} Send 'messages' in the calibrated form.", "not_as_calibrated", "messages")
+
+
+def _artifact_of(name: str, config: Alias) -> Artifact | None:
+    """The artifact of an alias.
+
+    Raises:
+        UsageError: Its kind does not fit the alias.
+    """
+    if (path := config.artifact) is None:
+        return None
+    if len(config.upstream) > 1:
+        return CascadeArtifact.load(path)
+    loaded = load_artifact(path)
+    if isinstance(loaded, CascadeArtifact):
+        return CalibrationArtifact.load(path)  # refuses it, and says why
+    if isinstance(loaded, RouterArtifact) and (config.mode == "observe" or config.canary is not None):
+        what = "mode: observe measures" if config.mode == "observe" else "a canary asks"
+        raise UsageError(
+            f"models.{name}: {what} behind one artifact, and {path} is a router of {len(loaded.artifacts)}. Give the "
+            "artifact of one group."
+        )
+    return loaded
+
+
+def _stages_of(artifact: Artifact | None) -> tuple[CalibrationArtifact, ...]:
+    """The artifacts of the guards that an artifact is for: of a cascade in order, of a router in any."""
+    if isinstance(artifact, CascadeArtifact):
+        return tuple(artifact.stages)
+    return () if artifact is None else tuple(getattr(artifact, "artifacts", {"": artifact}).values())
+
+
+def _check_slots(name: str, config: Alias, artifacts: Sequence[CalibrationArtifact]) -> None:
+    """Refuse slots as the guard does, in words that name the alias: its own error is one of pydantic."""
+    try:
+        for artifact in artifacts:
+            check_slots(config.remember_slots, artifact.prompt.slots)
+    except UsageError as error:
+        raise UsageError(
+            f"models.{name}: {error} Give --remember-slots NAMES ('' for none), or in the file `remember_slots: []` of "
+            "this model."
+        ) from None
+
+
+def _scorer_of(config: Alias) -> Scorer | None:
+    """The scorer of an alias. The operator's file names it, never a request: importing runs code."""
+    if config.decision is None:
+        return None if config.scorer is None else load_scorer(config.scorer)
+    own = config.decision
+    if not own.secret:
+        raise UsageError("decision has no key. Give key: or set OPENAI_API_KEY.")
+    # The guard's time-out ends a call; the client's is longer, so that it never passes for an outage.
+    client = require("openai", extra="serve").AsyncOpenAI(base_url=own.url, api_key=own.secret, timeout=2 * own.timeout)
+    return decision(client, own.model, own.question, timeout=own.timeout)

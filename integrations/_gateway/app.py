@@ -7,46 +7,35 @@ import hashlib
 import json
 import logging
 import time
-from collections import Counter
-from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import replace
+from collections.abc import AsyncIterator, Mapping
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any, TypeVar
-from urllib.parse import urlsplit
+from typing import Any
 from uuid import uuid4
 
 from guardrail.errors import GuardrailError, require
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
 
+from .access import authenticate, credential_of, may_use
 from .aliases import ALIAS, Asking, ServedAlias
+from .bodies import Reader, content_of, is_json, read_body, refuse_other_types
+from .chat_requests import ChatRequest, read_request
 from .config import Config, Key, load_config
 from .dialects import CHAT, Dialect
+from .errors import DOWN, FAULTS, ApiError, invalid, unavailable
 from .forwarding import CutError, Mask, passed_name
 from .health import Health, news
-from .litellm_api import GUARDRAIL, PATH, UNKNOWN_CALL, call_of, is_answer, prompt_of
+from .litellm_api import GUARDRAIL, PATH, call_of, is_answer, prompt_of, unknown_call
 from .messages import MESSAGES
 from .metrics import Metrics
 from .observing import Observing
-from .protocol import (
-    BEHIND,
-    DOWN,
-    ApiError,
-    ChatRequest,
-    GuardReply,
-    completion,
-    explanation,
-    headers_of,
-    invalid,
-    read_body,
-    read_request,
-    unavailable,
-)
+from .questions import InFlight, Result, Room
 from .responses import RESPONSES
+from .sending import STREAMED, Asked, error_response, failed
 
 orjson = require("orjson", extra="serve")
 _requests = require("starlette.requests", extra="serve")
@@ -59,71 +48,32 @@ DIALECTS = {f"/v1/{dialect.path}": dialect for dialect in (CHAT, RESPONSES, MESS
 MODELS = "/v1/models"
 OBSERVED, RELOAD, TICKETS = "/guardrail/v1/observed", "/guardrail/v1/reload", "/guardrail/v1/tickets/"
 ROUTES = frozenset({*DIALECTS, MODELS, OBSERVED, RELOAD, TICKETS, "/metrics", "/healthz", "/readyz"})
-LOCAL = ("127.0.0.1", "localhost", "::1")
 LOOKS = 3
 """Tickets looked up at once, fewer than a loop has threads: questions need some for the store, too."""
 TICK = 1.0
 """Seconds between two looks whether a canary is due."""
 KEEP_ALIVE = 15.0
 """Seconds between the comments that keep a stream open until its verdict."""
-LOOK = 0.05
-"""Seconds between two looks how late the event loop is."""
-LEAST_ROOM = 16
-"""Questions under way that are never too many."""
-STREAMED = {"Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
-"""Headers that tell proxies not to buffer a stream."""
 PRIVATE = {"Cache-Control": "no-store"}
 """No cache may store the reply to a ticket: it changes, and it belongs to one key, which caches do not tell apart."""
 STOPPING = unavailable("The gateway is stopping.", "stopping")
-OVERLOADED = replace(unavailable("The gateway is overloaded. Try again.", "overloaded"), headers={"Retry-After": "1"})
 LEFT = _responses.Response(status_code=499)
 """Response for a client that has disconnected; it only shows in the metrics."""
-LARGE = 32_000
-"""Bytes of a body above which it is read off the event loop."""
 PASSING_VALUES = 8
 """Multiple of ``max_values`` for paths that pass through: embeddings take lists of tokens, which are read fast."""
-CLOSE = {"Connection": "close"}
-HELD = "guardrail serve: %s held request %s back: %s"
 log = logging.getLogger("guardrail")
-T = TypeVar("T")
-Result = GuardReply | ApiError
 
 
-class InFlight:
-    """Questions that run, by request: equal requests share one answer, which a client that leaves does not stop.
+@dataclass
+class Exchange:
+    """A request with what the gateway knows of it: not `request.state`, which applications around it may share."""
 
-    A client whose connection breaks, or that waited too long, sends the same request again by itself. It joins the work
-    that is still running. Afterwards the guard's memory of draws (`guardrail.sampling.draws`) gives it the same
-    verdict. The memory alone would let both requests make all calls, and keep one answer of each; and a request of a
-    native sampler that is cancelled with its client leaves nothing to continue.
-    """
-
-    def __init__(self) -> None:
-        self._current: dict[str, asyncio.Task[Result]] = {}
-        self.clients: dict[asyncio.Task[Result], int] = {}
-        """Number of clients that wait for each running task."""
-
-    def get(self, key: str, start: Callable[[], Coroutine[Any, Any, Result]]) -> asyncio.Task[Result]:
-        """A task for a request, running or new; only equal requests share a key. The caller is one of its clients."""
-        task = self._current.get(key)
-        if task is None or task.cancelling():
-            task = self._current[key] = asyncio.get_running_loop().create_task(start())
-            self.clients[task] = 0
-            task.add_done_callback(partial(self._ended, key))
-        self.clients[task] += 1
-        return task
-
-    def _ended(self, key: str, task: asyncio.Task[Result]) -> None:
-        del self.clients[task]
-        if self._current.get(key) is task:  # not what began after its cancellation
-            del self._current[key]
-
-    def leave(self, task: asyncio.Task[Result], *, cancel: bool) -> None:
-        """Count a client off that has its reply or is gone; with ``cancel``, stop a task that nobody waits for."""
-        if task in self.clients:
-            self.clients[task] -= 1
-            if cancel and not self.clients[task]:
-                task.cancel()
+    number: str = field(default_factory=lambda: uuid4().hex)
+    """The request's id."""
+    key: Key | None = None
+    mask: Mask = field(default_factory=lambda: Mask(()))
+    over: ExitStack = field(default_factory=ExitStack)
+    """Closes when the response is over, however it ended."""
 
 
 class Gateway:
@@ -152,10 +102,7 @@ class Gateway:
         self._store_errors: tuple[type[Exception], ...] = ()
         self._draws = self._memory(self.config)
         self._looks = asyncio.Semaphore(LOOKS)
-        self._reads = asyncio.Semaphore(1)
-        self._room = float(self.config.max_concurrency)
-        """Questions that may be under way so that the event loop runs in time."""
-        self._busy: Counter[str] = Counter()
+        self._reader, self.room = Reader(), Room(self.config)
         self.aliases: dict[str, ServedAlias] = {}
         self.observing: dict[str, Observing] = {}
         self._load(self.config)
@@ -187,7 +134,7 @@ class Gateway:
         for name, served in former.items():
             if name not in aliases or not served.is_same(aliases[name]):
                 self.health.forget(name)
-        self.aliases, self.observing, self.config = aliases, observing, config
+        self.aliases, self.observing, self.config, self.room.config = aliases, observing, config, config
 
     def _memory(self, config: Config) -> Draws:
         """The memory of draws, which all processes on a review store share."""
@@ -227,7 +174,7 @@ class Gateway:
             log.error("guardrail serve: not reloaded; the former configuration stays: %s", why)
             self._stale = str(why)
         else:
-            served = (f"{name} ({', '.join(alias.described)})" for name, alias in self.aliases.items())
+            served = (f"{name} ({alias.described})" for name, alias in self.aliases.items())
             news.info("guardrail serve: reloaded: %s", "; ".join(served))
         self.metrics.show("configuration_stale", self._stale is not None)
         return self._stale is None
@@ -240,20 +187,18 @@ class Gateway:
         if scope["type"] != "http":
             return
         request, status = _requests.Request(scope, receive), 500
-        # Not `request.state`, which an application around this one, or the server, may share between requests. ``over``
-        # closes when the response is over, however it ended.
-        state = request.gateway = SimpleNamespace(id=uuid4().hex, key=None, mask=Mask(()), over=ExitStack())
+        exchange = request.gateway = Exchange()
 
         async def numbered(message: dict[str, Any]) -> None:
             """Send a part of the response, of which all pass here: it has a number, and quotes no key of ours."""
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                headers = [(name, state.mask.masked(value)) for name, value in message["headers"]]
-                message = {**message, "headers": [*headers, (b"x-request-id", state.id.encode())]}
+                headers = [(name, exchange.mask.masked(value)) for name, value in message["headers"]]
+                message = {**message, "headers": [*headers, (b"x-request-id", exchange.number.encode())]}
             elif message["type"] == "http.response.body":
                 last = not message.get("more_body", False)
-                message = {**message, "body": state.mask.add(message.get("body", b""), last=last)}
+                message = {**message, "body": exchange.mask.add(message.get("body", b""), last=last)}
             await send(message)
 
         try:
@@ -262,20 +207,20 @@ class Gateway:
         except _requests.ClientDisconnect:  # before it had sent the whole body
             response = LEFT
         except Exception as error:
-            shown = error if isinstance(error, ApiError) else _failed(f"request {state.id}", error)
+            shown = error if isinstance(error, ApiError) else failed(f"request {exchange.number}", error)
             dialect = next((each for start, each in DIALECTS.items() if scope["path"].startswith(start)), CHAT)
-            response = _error(shown, dialect)
+            response = error_response(shown, dialect)
         try:
             await response(scope, receive, numbered)
         except CutError:
             pass  # the server closes the connection of an incomplete reply
         finally:
-            state.over.close()
+            exchange.over.close()
             path = TICKETS if scope["path"].startswith(TICKETS) else scope["path"]
             self.metrics.count("http_requests", path if path in ROUTES else "other", f"{status // 100}xx")
 
     async def _lifespan(self, receive: Any, send: Any) -> None:
-        canaries, watch = asyncio.create_task(self._ask_canaries()), asyncio.create_task(self._watch_lag())
+        canaries, watch = asyncio.create_task(self._ask_canaries()), asyncio.create_task(self.room.watch())
         while (await receive())["type"] != "lifespan.shutdown":
             await send({"type": "lifespan.startup.complete"})
         canaries.cancel()
@@ -292,21 +237,6 @@ class Gateway:
                         rounds.create_task(alias.canary.round())
                 await asyncio.sleep(TICK)
 
-    async def _watch_lag(self) -> None:
-        """Lower the room for questions while the event loop runs late, and raise it step by step while it is in time.
-
-        A question takes about ten turns of the loop, and in each of them waits for all others. Questions that wait for
-        a slow model take no turn, so any number of them leaves the loop in time.
-        """
-        loop = asyncio.get_running_loop()
-        while True:
-            due = loop.time() + LOOK
-            await asyncio.sleep(LOOK)
-            if loop.time() - due > self.config.max_lag:
-                self._room = max(LEAST_ROOM, 0.9 * min(self._room, self._busy.total()))
-            else:
-                self._room = min(self._room + 1, self.config.max_concurrency)
-
     def drain(self) -> float:
         """Report that the gateway is no longer ready; returns the seconds in which running requests may finish."""
         if self._stops_at is None:
@@ -320,12 +250,7 @@ class Gateway:
 
     async def stop(self) -> None:
         """Let running questions finish for the grace time, then stop them: their clients get 503 ``stopping``."""
-        left = self.drain()
-        if running := [*self._repeats.clients]:
-            await asyncio.wait(running, timeout=left)
-        for task in running:
-            task.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
+        await self._repeats.stop(self.drain())
 
     async def aclose(self) -> None:
         """`stop`, measure the waiting observations within the same time, and close all connections."""
@@ -344,14 +269,14 @@ class Gateway:
         if "transfer-encoding" in request.headers and "content-length" in request.headers:
             # A proxy in front could end the body elsewhere, and read the rest as another request.
             both = "Send Content-Length or Transfer-Encoding, not both."
-            raise ApiError(400, both, "ambiguous_length", headers=CLOSE)
-        key = request.gateway.key = self._authenticate(request)
+            raise ApiError(400, both, "ambiguous_length", headers={"Connection": "close"})
+        key = request.gateway.key = authenticate(self.config, request.headers)
         if method == "POST" and path in DIALECTS:
             return await self._ask(request, DIALECTS[path])
         if method == "GET" and (path == MODELS or path.startswith(f"{MODELS}/")):
             return self._models(path.removeprefix(MODELS).strip("/"), key)
         if method == "GET" and path == OBSERVED:
-            counts = {name: alias.summary() for name, alias in self.observing.items() if _may_use(key, name)}
+            counts = {name: alias.summary() for name, alias in self.observing.items() if may_use(key, name)}
             return _responses.JSONResponse(counts)
         if method == "GET" and path == RELOAD:
             return _responses.JSONResponse({"stale": self._stale is not None, "reason": self._stale})
@@ -359,7 +284,7 @@ class Gateway:
             async with self._looks:
                 return await asyncio.to_thread(self._ticket, request, path.removeprefix(TICKETS))
         if method == "GET" and path == "/metrics":
-            page, kind = self.metrics.exposition(lambda model: model is None or _may_use(key, model))
+            page, kind = self.metrics.exposition(lambda model: model is None or may_use(key, model))
             return _responses.Response(page, media_type=kind)
         if path.startswith("/v1/"):
             return await self._pass(request, path.removeprefix("/v1/"))
@@ -370,8 +295,8 @@ class Gateway:
         guarded, shown = [name for name, alias in self.aliases.items() if alias.guarded], dict[str, ServedAlias]()
         reasons = ["draining"] * self.draining + self.health.reasons(guarded)
         with suppress(ApiError):
-            key = self._authenticate(request)
-            shown = {name: alias for name, alias in self.aliases.items() if _may_use(key, name)}
+            key = authenticate(self.config, request.headers)
+            shown = {name: alias for name, alias in self.aliases.items() if may_use(key, name)}
         lines = {
             name: [*(alias.canary.lines if alias.canary else ()), *self.health.lines(name)]
             for name, alias in shown.items()
@@ -388,7 +313,7 @@ class Gateway:
         )
 
     def _models(self, name: str, key: Key | None) -> Any:
-        usable = [alias for alias in self.aliases if _may_use(key, alias)]
+        usable = [alias for alias in self.aliases if may_use(key, alias)]
         created = datetime.fromtimestamp(self._started, UTC).isoformat()  # Anthropic's, beside OpenAI's fields
         common = {"object": "model", "created": self._started, "owned_by": "acrc-guardrail"}
         common |= {"type": "model", "created_at": created, "lifecycle": "active"}
@@ -410,10 +335,10 @@ class Gateway:
         except UnknownItemError:
             item = None
         alias = None if item is None else item.content.metadata.get(ALIAS)
-        if item is None or not isinstance(alias, str) or not _may_use(request.gateway.key, alias):
+        if item is None or not isinstance(alias, str) or not may_use(request.gateway.key, alias):
             raise ApiError(404, f"The ticket {name[:100]!r} does not exist here.", "ticket_not_found", headers=PRIVATE)
         if (served := self.aliases.get(alias)) is not None and not served.upstream.forward_key:
-            request.gateway.mask = served.mask(self._credential(served, request))
+            request.gateway.mask = served.mask(credential_of(served.upstream, request.gateway.key, request.headers))
         state, decision = item.state if item.state in ("decided", "expired") else "open", item.decision
         outcome = None if decision is None else decision.outcome(item.content)
         reply = {"ticket": item.id, "model": alias, "state": state, "created": int(item.created)}
@@ -422,39 +347,13 @@ class Gateway:
         reply["outcome"] = None if outcome is None else outcome.model_dump(mode="json")
         return _responses.JSONResponse(reply, headers=PRIVATE)
 
-    # -- who asks ------------------------------------------------------------------------------------------------------
-
-    def _authenticate(self, request: Any) -> Key | None:
-        """The key of the request; None if the configuration has no keys, so that only this machine can ask."""
-        if not self.config.keys:
-            if _hostname(request.headers) not in (*LOCAL, self.config.host, *self.config.allowed_hosts):
-                # A web page may point its host name at this machine (DNS rebinding).
-                raise ApiError(403, "This host name is not allowed; use 127.0.0.1.", "host_not_allowed")
-            return None
-        headers = request.headers
-        key = self.config.key_of(headers.get("x-guardrail-key") or _bearer(headers) or headers.get("api-key"))
-        if key is None:
-            raise _unauthorized("The API key is missing or unknown.")
-        return key
-
     def _alias(self, name: str, key: Key | None) -> ServedAlias:
         alias = self.aliases.get(name)
         if alias is None:
             raise _no_model(name)
-        if not _may_use(key, name):
+        if not may_use(key, name):
             raise ApiError(403, f"This key may not use the model {name[:100]!r}.", "model_not_allowed", "model")
         return alias
-
-    def _credential(self, alias: ServedAlias, request: Any) -> str | None:
-        """The key for the upstream; None for the key of the alias."""
-        key, headers = request.gateway.key, request.headers
-        if not alias.upstream.forward_key:
-            return None if key is None or key.upstream_key is None else key.upstream_key.get_secret_value()
-        bearer = _bearer(headers)
-        if bearer is None or (key is not None and not headers.get("x-guardrail-key")):
-            also = ", and the gateway's key in the header x-guardrail-key" if key is not None else ""
-            raise _unauthorized(f"This model is called with your own key: send it as Authorization: Bearer KEY{also}.")
-        return bearer
 
     # -- questions -----------------------------------------------------------------------------------------------------
 
@@ -464,15 +363,16 @@ class Gateway:
         named = {
             name: listed
             for name, alias in self.aliases.items()
-            if _may_use(key, name) and (listed := passed_name(path, alias.config.pass_through))
+            if may_use(key, name) and (listed := passed_name(path, alias.config.pass_through))
         }
         if not named:
             raise _not_served(f"/v1/{path}", request.method)
-        is_json = _media_type(headers) == "application/json"
         # A web page can send a form to this machine, and cannot add this header.
-        content = await self._content(request, any_type="authorization" in headers or request.method == "GET")
+        if "authorization" not in headers and request.method != "GET":
+            refuse_other_types(headers)
+        content = await content_of(request, self.config.max_body)
         reading = partial(read_body, content, PASSING_VALUES * self.config.max_values, model=False)
-        body = await self._off_loop(content, reading) if is_json and content else None
+        body = await self._reader.read(content, reading) if is_json(headers) and content else None
         model = headers.get("x-guardrail-model") or (None if body is None else body.get("model"))
         if model is not None and not isinstance(model, str):
             raise invalid("model", "must be a text.")
@@ -482,7 +382,7 @@ class Gateway:
             why = f"must be named in the header x-guardrail-model: several pass {path[:100]} through."
             raise invalid("model", why, "model_not_named")
         alias = self.aliases[model if model in named else next(iter(named))]
-        credential = self._credential(alias, request)
+        credential = credential_of(alias.upstream, key, headers)
         self.metrics.count("passed_through", alias.name, named[alias.name])
         if body is not None and body.get("model") == alias.name:  # which the upstream knows by another name
             content = alias.forwarding.renamed(body)
@@ -490,18 +390,29 @@ class Gateway:
         request.gateway.mask = alias.mask(credential, response.status_code)
         return response
 
-    async def _content(self, request: Any, *, any_type: bool = False) -> bytes:
-        if not any_type and _media_type(request.headers) != "application/json":
-            raise ApiError(415, "Content-Type must be application/json.", "unsupported_media_type")
-        too_large = ApiError(413, f"The body is larger than {self.config.max_body} bytes.", "request_too_large")
-        declared, content = request.headers.get("content-length", "0"), bytearray()
-        if not declared.isdecimal() or int(declared) > self.config.max_body:
-            raise too_large
-        async for part in request.stream():
-            content += part
-            if len(content) > self.config.max_body:
-                raise too_large
-        return bytes(content)
+    async def _ask(self, request: Any, dialect: Dialect) -> Any:
+        key, headers = request.gateway.key, request.headers
+        refuse_other_types(headers)
+        content = await content_of(request, self.config.max_body)
+        reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
+        body = await self._reader.read(content, reading)
+        if dialect is GUARDRAIL:
+            self._refuse_long(content)
+            prompt = await asyncio.to_thread(self._prompt_of, body, key, headers.get("x-guardrail-model"))
+            if prompt is None:
+                return _responses.JSONResponse({"action": "NONE"})
+            body = {**prompt, "sent": body}
+        alias = self._alias(body["model"], key)
+        credential = credential_of(alias.upstream, key, headers)
+        if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
+            response = await observing.respond(request, content, body, credential, dialect)
+            request.gateway.mask = alias.mask(credential, response.status_code)
+            return response
+        request.gateway.mask = alias.mask(credential)
+        if alias.plan is None or not alias.guarded:
+            raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
+        self._refuse_long(content)
+        return await self._guarded(request, content, body, alias, credential, dialect)
 
     def _refuse_long(self, content: bytes) -> None:
         if len(content) > (most := self.config.max_guarded_body):
@@ -509,54 +420,31 @@ class Gateway:
             way_out = "Shorten it, or ask the operator to raise 'max_guarded_body' in the configuration."
             raise ApiError(413, f"{long} {way_out}", "request_too_large")
 
-    async def _off_loop(self, content: bytes, work: Callable[[], T]) -> T:
-        """The result of reading a request: a large one is read on a thread, one at a time, while others are served."""
-        if len(content) <= LARGE:
-            return work()
-        async with self._reads:
-            return await asyncio.to_thread(work)
-
-    async def _ask(self, request: Any, dialect: Dialect) -> Any:
-        key, headers = request.gateway.key, request.headers
-        content = await self._content(request)
-        reading = partial(read_body, content, self.config.max_values, model=dialect is not GUARDRAIL)
-        body = await self._off_loop(content, reading)
-        if dialect is GUARDRAIL:
-            self._refuse_long(content)
-            call = call_of(body, None if key is None else key.name)
-            prompt = await asyncio.to_thread(self._prompt_of, call, body, headers.get("x-guardrail-model"))
-            if prompt is None:
-                return _responses.JSONResponse({"action": "NONE"})
-            body = {**prompt, "sent": body}
-        alias = self._alias(body["model"], key)
-        credential, once = self._credential(alias, request), headers.get("idempotency-key")
-        if (observing := self.observing.get(alias.name)) is not None and dialect is not GUARDRAIL:
-            response = await observing.respond(request, content, body, credential, dialect)
-            request.gateway.mask = alias.mask(credential, response.status_code)
-            return response
-        request.gateway.mask = alias.mask(credential)
-        config = alias.config
-        if alias.plan is None or not alias.guarded:
-            raise invalid("model", f"{alias.name!r} only observes. Name one that guards.", "not_guarded")
-        self._refuse_long(content)
-        chat, asked = await self._off_loop(content, partial(self._read, alias, body, dialect))
+    async def _guarded(
+        self,
+        request: Any,
+        content: bytes,
+        body: Mapping[str, Any],
+        alias: ServedAlias,
+        credential: str | None,
+        dialect: Dialect,
+    ) -> Any:
+        """The response to a question for a guard, as soon as there is one or the client is gone."""
+        exchange, key, headers = request.gateway, request.gateway.key, request.headers
+        chat, meaning = await self._reader.read(content, partial(self._read, alias, body, dialect))
         items = headers.get("x-guardrail-items")
         if items not in (None, "all"):  # a client that misspells it must not get a part of an answer
-            raise ApiError(
-                400, f"The header x-guardrail-items is 'all' or absent, got {items!r}.", "unknown_items",
-                "x-guardrail-items",
-            )  # fmt: skip
-        whole = items == "all"
+            rule = f"The header x-guardrail-items is 'all' or absent, got {items!r}."
+            raise ApiError(400, rule, "unknown_items", "x-guardrail-items")
         # An answer belongs to one client, credential and upstream: no other request may join.
-        upstreams = [(upstream.url, upstream.model) for upstream in config.upstream]
+        upstreams = [(upstream.url, upstream.model) for upstream in alias.config.upstream]
         name, route = (None, None) if key is None else (key.name, key.route)
-        who = (name, credential, route, whole, once, asked, upstreams)
+        who = (name, credential, route, items, headers.get("idempotency-key"), meaning, upstreams)
         digest = sha256_hex(repr(who).encode("utf-8", "surrogatepass"))
-        asking = Asking(chat, credential, route, digest, whole)
+        asking = Asking(chat, credential, route, digest, whole=items == "all")
         task = self._repeats.get(digest, partial(self._measured, alias, asking, key))
-        request.gateway.over.callback(self._repeats.leave, task, cancel=config.on_disconnect == "cancel")
-        number, model = request.gateway.id, alias.name
-        reply = partial(_reply, task, request=chat, body=body, dialect=dialect, request_id=number, model=model)
+        exchange.over.callback(self._repeats.leave, task, cancel=alias.config.on_disconnect == "cancel")
+        asked = Asked(chat, body, dialect, exchange.number, alias.name)
         disconnected = asyncio.ensure_future(request.receive())  # after the body, nothing else comes
         try:
             hold = self.config.stream_hold if chat.stream else None
@@ -564,10 +452,10 @@ class Gateway:
         finally:
             disconnected.cancel()
         if task.done():
-            return reply()
+            return asked.response(_result(task))
         if disconnected.done():
             return LEFT
-        frames = self._late_frames(task, reply)
+        frames = _late_frames(task, asked)
         return _responses.StreamingResponse(frames, media_type="text/event-stream", headers=STREAMED)
 
     def _read(self, alias: ServedAlias, body: Mapping[str, Any], dialect: Dialect) -> tuple[ChatRequest, str]:
@@ -581,11 +469,12 @@ class Gateway:
             raise dialect.spelled(error) from error
         return chat, hashlib.sha256(orjson.dumps(asked, option=orjson.OPT_SORT_KEYS)).hexdigest()
 
-    def _prompt_of(self, call: str, payload: Mapping[str, Any], model: str | None) -> dict[str, Any] | None:
+    def _prompt_of(self, payload: Mapping[str, Any], key: Key | None, model: str | None) -> dict[str, Any] | None:
         """The prompt whose answer a proxy asks about; None if it sends the prompt, which is remembered."""
+        call = call_of(payload, None if key is None else key.name)
         if is_answer(payload):
             if (prompt := self._draws.get(call)) is None:
-                raise UNKNOWN_CALL
+                raise unknown_call()
             remembered: dict[str, Any] = json.loads(prompt)
             return remembered
         prompt = canonical_json(prompt_of(payload, model))
@@ -593,17 +482,10 @@ class Gateway:
             raise ApiError(400, "Another prompt has this litellm_call_id.", "call_not_unique", "litellm_call_id")
         return None
 
-    async def _late_frames(self, task: asyncio.Task[Result], reply: Callable[..., Any]) -> AsyncIterator[bytes]:
-        """The stream of a request whose verdict is late: comments keep the connection open until then."""
-        while not task.done():
-            yield b": keep-alive\n\n"
-            await asyncio.wait({task}, timeout=KEEP_ALIVE)
-        yield reply(late=True)
-
     async def _measured(self, alias: ServedAlias, asking: Asking, key: Key | None) -> Result:
         """The guard's answer, or an error above the limits; never raises."""
         try:
-            with self._counted(key):
+            with self.room.taken(key):
                 result = await alias.answer(asking)
             self._note(alias, asking, result)
             return result
@@ -612,36 +494,34 @@ class Gateway:
         except self._store_errors as error:  # whether the question was drawn is unknown, so nothing was drawn
             return self._unreachable(error)
         except Exception as error:
-            return _failed(alias.name, error)
+            return failed(alias.name, error)
 
     def _note(self, alias: ServedAlias, asking: Asking, result: Result) -> None:
         """Report what a result says about the upstream and the store."""
-        if isinstance(result, ApiError) and result.verdict is not None and result.code in BEHIND:
-            detail, why = result.verdict["uncertainty"]["detail"], BEHIND[result.code][3]
+        if not isinstance(result, ApiError):
+            self.health.recover(alias.name)
+        elif result.verdict is not None and result.code in FAULTS:
+            detail = result.verdict.uncertainty.detail
+            cause = FAULTS[result.code].cause.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
             # A client's own key says nothing about the others.
             report = self.health.fail if asking.credential is None else self.health.warn
-            why = why.format(detail=detail, hint=alias.upstream.hint, since=alias.down)
-            report(alias.name, result.code, why, at=f" ({alias.upstream.url})")
-        elif not isinstance(result, ApiError):
-            self.health.recover(alias.name)
+            report(alias.name, result.code, cause, at=f" ({alias.upstream.url})")
 
     def _unreachable(self, error: BaseException) -> ApiError:
         self.health.fail(None, "store_unavailable", f"the store cannot be used: {error}")
         return unavailable("The gateway cannot reach its store.", "store_unavailable")
 
-    @contextmanager
-    def _counted(self, key: Key | None) -> Iterator[None]:
-        """Count a question as under way; an `ApiError` above a limit."""
-        name, own = ("", None) if key is None else (key.name, key.max_concurrency)
-        if self._busy.total() >= min(self._room, self.config.max_concurrency):
-            raise OVERLOADED
-        if own is not None and self._busy[name] >= own:
-            raise _limited("Too many requests of this key are under way.", 2)
-        self._busy[name] += 1
-        try:
-            yield
-        finally:
-            self._busy[name] -= 1
+
+def _result(task: asyncio.Task[Result]) -> Result:
+    return STOPPING if task.cancelled() else task.result()
+
+
+async def _late_frames(task: asyncio.Task[Result], asked: Asked) -> AsyncIterator[bytes]:
+    """The stream of a request whose verdict is late: comments keep the connection open until then."""
+    while not task.done():
+        yield b": keep-alive\n\n"
+        await asyncio.wait({task}, timeout=KEEP_ALIVE)
+    yield asked.frames(_result(task))
 
 
 def _not_served(path: str, method: str) -> ApiError:
@@ -651,82 +531,5 @@ def _not_served(path: str, method: str) -> ApiError:
     return ApiError(404, f"{method} {path[:100]} is not served; {served}. {more}", "unknown_endpoint")
 
 
-def _may_use(key: Key | None, name: str) -> bool:
-    return key is None or key.models is None or name in key.models
-
-
-def _reply(
-    task: asyncio.Task[Result],
-    *,
-    request: ChatRequest,
-    body: Mapping[str, Any],
-    dialect: Dialect,
-    request_id: str,
-    model: str,
-    late: bool = False,
-) -> Any:
-    """The response to a question that is answered; with ``late`` the frames of a stream that has begun."""
-    result = STOPPING if task.cancelled() else task.result()
-    if isinstance(result, ApiError):
-        if result.verdict is not None and result.status < 500:  # an outage is logged once a minute
-            log.warning(HELD, model, request_id, explanation(result.verdict))
-        result = dialect.spelled(result)
-        return _events([dialect.error(result)]) if late else _error(result, dialect)
-    whole = completion(result, request, request_id=request_id, model=model)
-    if result.abstained:
-        log.warning(HELD, model, request_id, whole["guardrail"]["explanation"])
-    reply, headers = dialect.reply(whole, body), headers_of(whole["guardrail"], request.replaced)
-    if not request.stream:
-        return _responses.JSONResponse(reply, headers=headers)
-    events = _events(dialect.events(reply, request))
-    if late:
-        return events
-    return _responses.Response(events, media_type="text/event-stream", headers={**headers, **STREAMED})
-
-
-def _events(listed: Iterable[Mapping[str, Any]]) -> bytes:
-    """Server-sent events. Those with a ``type`` are named by it; without one, the protocol has a last event."""
-    frames = [(event.get("type"), json.dumps(event, ensure_ascii=False)) for event in listed]
-    frames += [] if frames[-1][0] else [(None, "[DONE]")]
-    return "".join(f"event: {kind}\n" * bool(kind) + f"data: {data}\n\n" for kind, data in frames).encode()
-
-
-def _error(error: ApiError, dialect: Dialect) -> Any:
-    status = dialect.error_status or error.status
-    return _responses.JSONResponse(dialect.error(error), status, headers=dict(error.headers))
-
-
-def _failed(what: str, error: Exception) -> ApiError:
-    log.error("guardrail serve: %s failed with %s", what, type(error).__name__)  # its text may quote an answer
-    log.debug("guardrail serve: %s", what, exc_info=error)
-    return ApiError(500, "The gateway failed.", "internal_error", kind="server_error")
-
-
 def _no_model(name: str) -> ApiError:
     return ApiError(404, f"The model {name[:100]!r} does not exist here.", "model_not_found", "model")
-
-
-def _unauthorized(message: str) -> ApiError:
-    return ApiError(401, message, "invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
-
-
-def _limited(message: str, seconds: int) -> ApiError:
-    return ApiError(429, message, "rate_limit_exceeded", kind="rate_limit_error", headers={"Retry-After": str(seconds)})
-
-
-def _media_type(headers: Mapping[str, str]) -> str:
-    return headers.get("content-type", "").partition(";")[0].strip().lower()
-
-
-def _hostname(headers: Mapping[str, str]) -> str | None:
-    """The host in the client's Host header, or None if it is malformed; Starlette would put this machine's there."""
-    try:
-        return urlsplit(f"//{headers.get('host', '')}").hostname
-    except ValueError:
-        return None
-
-
-def _bearer(headers: Mapping[str, str]) -> str | None:
-    kind, _, token = headers.get("authorization", "").partition(" ")
-    token = token.strip() if kind.lower() == "bearer" else headers.get("x-api-key", "")  # Anthropic's
-    return token if token and token.isascii() else None

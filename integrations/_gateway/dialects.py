@@ -10,7 +10,9 @@ from typing import Any, TypeVar
 
 from guardrail.types import SamplingPlan
 
-from .protocol import ApiError, ChatRequest, chunks, invalid
+from .answers import chunks
+from .chat_requests import ChatRequest
+from .errors import ApiError, invalid
 
 __all__ = ["CHAT", "Dialect"]
 

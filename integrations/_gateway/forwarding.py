@@ -13,8 +13,8 @@ from guardrail.errors import require
 
 from .._openai.clients import EndpointState, proxy_of, session_of_loop
 from .config import Upstream
+from .errors import DOWN, ApiError, upstream_down
 from .health import Health
-from .protocol import DOWN, ApiError, upstream_down
 
 aiohttp = require("aiohttp", extra="serve")
 _url = require("yarl", extra="serve").URL

@@ -15,27 +15,15 @@ from guardrail.plain_json import canonical_json
 
 from .._agents.calls import arguments_of
 from .dialects import Dialect, need, present
-from .protocol import ApiError
+from .errors import ApiError
 
-__all__ = ["GUARDRAIL", "PATH", "UNKNOWN_CALL", "call_of", "is_answer", "prompt_of"]
+__all__ = ["GUARDRAIL", "PATH", "call_of", "is_answer", "prompt_of", "unknown_call"]
 
-FIELDS = frozenset(
-    [
-        "input_type",
-        "litellm_call_id",
-        "litellm_trace_id",
-        "structured_messages",
-        "images",
-        "tools",
-        "texts",
-        "tool_calls",
-        "request_data",
-        "request_headers",
-        "litellm_version",
-        "additional_provider_specific_params",
-        "model",
-    ]
-)
+FIELDS = frozenset({
+    "additional_provider_specific_params", "images", "input_type", "litellm_call_id", "litellm_trace_id",
+    "litellm_version", "model", "request_data", "request_headers", "structured_messages", "texts", "tool_calls",
+    "tools",
+})  # fmt: skip
 """Fields of the API. Any other may be a part of the answer that nobody has judged, so an answer with one is blocked."""
 CALL_FIELDS = frozenset({"id", "type", "index", "function", "name", "arguments"})
 """Fields of a tool call and of its function. As above, a call with any other is blocked."""
@@ -44,12 +32,12 @@ OTHER = (
     "The answer is not the one that was judged. The proxy must call the model with the calibrated settings, not with "
     "those of the client."
 )
-UNKNOWN_CALL = ApiError(
-    400,
-    "The prompt of this answer is unknown. The proxy's guardrail needs mode: [pre_call, post_call].",
-    "unknown_call",
-)
-"""The error for an answer whose prompt the gateway has not seen, or no longer remembers."""
+
+
+def unknown_call() -> ApiError:
+    """The error for an answer whose prompt the gateway has not seen, or no longer remembers."""
+    why = "The prompt of this answer is unknown. The proxy's guardrail needs mode: [pre_call, post_call]."
+    return ApiError(400, why, "unknown_call")
 
 
 def call_of(payload: Mapping[str, Any], key: str | None) -> str:

@@ -31,9 +31,10 @@ from .._openai.lru import LRU
 from .._openai.replies import MalformedReplyError, choices_of, chunks_of, message_of, parsed, usage_of
 from ..watcher import ObserveQueue, fate_of
 from .aliases import CREDENTIALS, ServedAlias
+from .chat_requests import DRAWING, bindings_of, drawing_fields, messages_of
 from .dialects import Dialect
+from .errors import ApiError
 from .health import Health
-from .protocol import DRAWING, ApiError, bindings_of, drawing_fields, messages_of
 
 __all__ = ["Observing"]
 
@@ -116,7 +117,7 @@ class Observing:
         self, request: Any, content: bytes, body: Mapping[str, Any], credential: str | None, dialect: Dialect
     ) -> Any:
         """The upstream's reply to a request, whose body comes as bytes and parsed; see `Forwarding.respond`."""
-        headers, number = request.headers, request.gateway.id
+        headers, number = request.headers, request.gateway.number
         if body["model"] != self.alias.upstream.model:
             content = self.alias.forwarding.renamed(body)
         passed = Passed(body, len(content), credential, headers.get("idempotency-key") or number, number, dialect)

@@ -11,6 +11,7 @@ from typing import Any
 
 from guardrail.types import SamplingPlan
 
+from .chat_requests import ChatRequest
 from .dialects import (
     Dialect,
     content_of,
@@ -25,7 +26,7 @@ from .dialects import (
     text_of,
     tools_of,
 )
-from .protocol import ApiError, ChatRequest, invalid
+from .errors import ApiError, invalid
 
 __all__ = ["RESPONSES"]
 

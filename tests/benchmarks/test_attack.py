@@ -9,7 +9,7 @@ import pytest
 
 from benchmarks.attack import ATTACKS, Attempts
 from guardrail.sampling import replies
-from integrations._gateway import protocol
+from integrations._gateway import answers
 
 
 @pytest.mark.parametrize("name", ATTACKS)
@@ -27,6 +27,6 @@ def test_an_attack_finds_replies_that_are_taken_for_whole(monkeypatch: pytest.Mo
 
 
 def test_an_attack_finds_words_that_were_held_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(protocol, "_part", lambda item, shown: dict(item))
+    monkeypatch.setattr(answers, "_item", lambda item, answered: dict(item))
     attempts: Attempts = asyncio.run(ATTACKS["items"](0.05, 1))
     assert any("leaked" in each for each in attempts.findings)

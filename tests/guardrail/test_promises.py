@@ -47,7 +47,7 @@ from guardrail.notebook import sure
 from guardrail.outcome import Feasible, Outcome, Scope
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.uncertainty import make_estimator
-from integrations._gateway.protocol import SHOWN
+from integrations._gateway.answers import SHOWN
 from integrations.telemetry import INSTRUMENTS
 
 MODEL = ScriptedChat(script={"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]})

@@ -11,9 +11,10 @@ from guardrail import Guardrail
 from guardrail.errors import UnreadableReplyError
 from guardrail.sampling.replies import read_reply
 from guardrail.testing import ScriptedChat, make_artifact
+from integrations._gateway.answers import GuardReply, completion
+from integrations._gateway.chat_requests import ChatRequest
 from integrations._gateway.dialects import Dialect
 from integrations._gateway.messages import MESSAGES
-from integrations._gateway.protocol import ChatRequest, GuardReply, completion
 from integrations._gateway.responses import RESPONSES
 from integrations._openai.replies import message_of
 
@@ -25,7 +26,7 @@ def spelled(end: Any, *, script: list[str], **more: Any) -> tuple[str, str, str]
     model = ScriptedChat(default=script)
     verdict = Guardrail(model=model, artifact=make_artifact(model, threshold=0.1, n=2)).assess("q").to_metadata()
     message = AIMessage("Lim", response_metadata={} if end is None else {"finish_reason": end})
-    reply = GuardReply(message, {**verdict, **more.pop("fields", {})}, fallback="large", **more)
+    reply = GuardReply.of(message, {**verdict, **more.pop("fields", {})}, fallback="large", **more)
     whole = completion(reply, REQUEST, request_id="r", model="m")
     return (
         whole["choices"][0]["finish_reason"],

@@ -604,7 +604,7 @@ def test_an_answer_of_a_fallback_that_its_own_gate_accepted_is_a_judged_one(
 def test_a_gateway_that_runs_late_sheds_load_before_its_clients_wait_for_seconds(serve: Serve) -> None:
     served = serve()
     assert served.ask().status_code == 200
-    served.gateway._room = 0.0  # as after a time in which the loop ran late
+    served.gateway.room.size = 0.0  # as after a time in which the loop ran late
     reply = served.ask()
     assert reply.status_code == 503
     while reply.status_code == 503:  # the loop is in time, so the next looks make room

@@ -10,7 +10,7 @@ import pytest
 
 from guardrail.items.json_fields import json_spec
 from guardrail.testing import make_artifact
-from integrations._gateway.protocol import INCOMPLETE
+from integrations._gateway.answers import INCOMPLETE
 from tests.integrations.gateway.conftest import MODEL, Held, Serve
 
 FIRST = {"city": "Rome", "zip": "00100"}

@@ -10,7 +10,10 @@ from typing import Any
 import httpx
 import pytest
 
-from integrations._gateway.protocol import ApiError, has_more_values, read_body
+from integrations._gateway.bodies import has_more_values, read_body
+from integrations._gateway.config import Alias, Config, Key, Upstream
+from integrations._gateway.errors import ApiError
+from integrations._gateway.questions import Room
 from tests.integrations.gateway.conftest import SURE, Serve
 
 MANY: list[tuple[str, Any]] = [
@@ -52,7 +55,7 @@ def test_values_are_counted_without_the_commas_of_texts(text: str, values: int) 
 def test_a_body_of_many_values_is_refused_before_it_is_parsed(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     served = serve(max_values=100)
     assert served.ask(SURE, metadata={"a": "," * 1000}).status_code == 200
-    monkeypatch.setattr("integrations._gateway.protocol.jiter.from_json", None)
+    monkeypatch.setattr("integrations._gateway.bodies.jiter.from_json", None)
     reply = served.ask(SURE, x=[1] * 100)
     assert (reply.status_code, reply.json()["error"]["code"]) == (400, "too_many")
     assert "'max_values'" in reply.json()["error"]["message"]
@@ -75,11 +78,30 @@ def test_a_large_body_is_read_on_a_thread_and_a_small_one_at_once(
         off_loop.append("read_body" in repr(work) or "Gateway._read" in repr(work))
         return await threads(work, *arguments)
 
-    monkeypatch.setattr("integrations._gateway.app.asyncio.to_thread", to_thread)
+    monkeypatch.setattr("integrations._gateway.bodies.asyncio.to_thread", to_thread)
     assert served.ask(SURE).status_code == 200
     assert not sum(off_loop)
     assert served.ask("x" * 200_000).status_code == 200
     assert sum(off_loop) == 2  # parsed, and converted
+
+
+def test_a_refusal_for_lack_of_room_keeps_no_request_before_it() -> None:
+    """An error that is raised twice refers to both calls: under load it would keep every refused body in memory."""
+    key = Key(name="ann", sha256="0" * 64, max_concurrency=1)
+    upstream = Upstream(url="http://127.0.0.1:1/v1", model="m")
+    room = Room(Config(version=1, models={"m": Alias(upstream=(upstream,), mode="observe")}, max_concurrency=2))
+
+    def refused() -> ApiError:
+        with pytest.raises(ApiError) as error, room.taken(key):
+            pass
+        return error.value
+
+    with room.taken(key):
+        first, second = refused(), refused()
+        assert (first.status, first is second) == (429, False)
+        with room.taken(None):
+            first, second = refused(), refused()
+            assert (first.code, first is second) == ("overloaded", False)
 
 
 def test_two_lengths_of_one_body_close_the_connection(serve: Serve) -> None:

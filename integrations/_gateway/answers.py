@@ -1,0 +1,257 @@
+"""A guard's answers as chat completions, streams, headers and errors. No I/O.
+
+An abstention has the shape in which all clients show its text (docs/gateway.md).
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+from langchain_core.messages import AIMessage, convert_to_openai_messages
+
+from guardrail.explain import without_quotes
+from guardrail.guard.abstention import ABSTAINED
+from guardrail.sampling.replies import end_of, is_refusal, is_whole
+from guardrail.types import Unmeasured
+from guardrail.verdict import Reason, Verdict
+
+from .chat_requests import ChatRequest
+from .errors import AGAIN, FAULTS, ApiError, upstream_down
+
+__all__ = [
+    "GuardReply",
+    "all_or_nothing",
+    "chunks",
+    "completion",
+    "failure",
+    "headers_of",
+    "is_settled",
+    "read_verdict",
+]
+
+SHOWN = (
+    "accepted", "abstained", "reason", "uncertainty", "threshold", "artifact", "fallback", "handoff", "ticket",
+    "replaced",
+)  # fmt: skip
+"""Fields of a verdict that are sent as headers."""
+INCOMPLETE = "Fields of the answer are not certain enough, and the request asked for all or nothing."
+"""Text of an abstention for `all_or_nothing`."""
+_READ = ("accepted", "reason", "uncertainty", "threshold", "alpha", "outcome", "basis", "artifact")
+
+
+def read_verdict(metadata: Mapping[str, Any]) -> Verdict:
+    """The verdict in the metadata of a message, without any text of an answer."""
+    return Verdict.from_stored({"candidate": None, **{name: metadata[name] for name in _READ}})
+
+
+def is_settled(metadata: Mapping[str, Any]) -> bool:
+    """Whether an identical request gets this verdict again: an answer, or an abstention that is a result.
+
+    A failed transport and an alarm do not depend on the question, so another attempt selects nothing.
+    """
+    stages = metadata.get("stages") or [metadata]
+    return read_verdict(metadata).passes or any(read_verdict(stage).is_result for stage in stages)
+
+
+@dataclass(frozen=True, slots=True)
+class GuardReply:
+    """The guard's reply to a request: an answer, or the text of an abstention."""
+
+    message: AIMessage
+    metadata: Mapping[str, Any]
+    """``Verdict.to_metadata()``."""
+    verdict: Verdict
+    """The same, read by `read_verdict`."""
+    shape: Literal["content_filter", "stop"] = "content_filter"
+    """``finish_reason`` of an abstention's text, and of an answer that no gate judged."""
+    fallback: str | None = None
+    """Name of the model that answered in place of the guarded one."""
+
+    @classmethod
+    def of(cls, message: AIMessage, metadata: Mapping[str, Any], **fields: Any) -> GuardReply:
+        """The reply of a message with the metadata of its verdict."""
+        return cls(message, metadata, read_verdict(metadata), **fields)
+
+    @property
+    def abstained(self) -> bool:
+        """Whether the message is the text of an abstention, which answers nothing."""
+        # A ticket beside an accepted answer is about the items of it that are held back.
+        waits = self.ticket is not None and not self.verdict.passes
+        return ABSTAINED in self.message.response_metadata or waits
+
+    @property
+    def ticket(self) -> str | None:
+        """Ticket under which a person decides."""
+        ticket: str | None = (self.message.response_metadata.get("review") or {}).get("ticket")
+        return ticket
+
+    @property
+    def shown(self) -> dict[str, Any]:
+        """The ``guardrail`` object of a reply; it quotes no answer held back."""
+        content, abstained = self.metadata, self.abstained
+        explained = abstained or not self.verdict.accepted
+        more = {
+            "unmeasured": self.verdict.uncertainty.reason,
+            "fallback": self.fallback,
+            "explanation": without_quotes(self.verdict) if explained else None,
+            **{name: content.get(name) for name in ("handoff", "route", "turns", "stage", "held_back")},
+        }
+        if "items" in content:
+            more["items"] = [_item(item, answered=not abstained) for item in content["items"]]
+        return {
+            **{name: content[name] for name in ("accepted", "reason", "threshold", "alpha", "artifact")},
+            **{name: value for name, value in more.items() if value is not None},
+            "abstained": abstained, "uncertainty": self.verdict.uncertainty.value, "ticket": self.ticket,
+        }  # fmt: skip
+
+
+def _item(item: Mapping[str, Any], *, answered: bool) -> dict[str, Any]:
+    """An item without its words; its path has none of the model's words unless the answer is given out."""
+    content = {name: value for name, value in item.items() if name not in ("text", "named")}
+    return content if answered or "named" not in item else {**content, "path": item["named"]}
+
+
+def all_or_nothing(answer: GuardReply) -> GuardReply:
+    """The reply for a client that takes no part of an answer: an abstention unless everything is kept."""
+    if answer.verdict.reason is not Reason.PARTLY_HELD_BACK or answer.abstained:
+        return answer
+    metadata = {**answer.message.response_metadata, ABSTAINED: True}
+    message = answer.message.model_copy(update={"content": INCOMPLETE, "tool_calls": [], "response_metadata": metadata})
+    content = {name: value for name, value in answer.metadata.items() if name != "candidate"}
+    return GuardReply.of(message, {**content, "accepted": False}, shape=answer.shape)
+
+
+def headers_of(shown: Mapping[str, Any], replaced: Sequence[str] = ()) -> dict[str, str]:
+    """The ``guardrail`` object of a reply as headers; a number that was not measured is an empty header."""
+    values = {**shown, "replaced": ", ".join(replaced) or None}
+
+    def text(value: Any) -> str:
+        if isinstance(value, float):
+            return f"{value:.6g}"
+        return "" if value is None else str(value).lower() if isinstance(value, bool) else str(value)
+
+    names = [name for name in SHOWN if values.get(name) is not None or name in ("uncertainty", "threshold")]
+    return {f"x-guardrail-{name}": text(values[name]) for name in names}
+
+
+# -- completions ------------------------------------------------------------------------------------------------------
+
+
+def completion(answer: GuardReply, request: ChatRequest, *, request_id: str, model: str) -> dict[str, Any]:
+    """The reply to a request: a ``chat.completion``.
+
+    An abstention is a text with ``finish_reason: content_filter``, which every client shows and recognises. For a
+    caller that parses the answer it is OpenAI's refusal, since a text would look like a malformed answer.
+    """
+    message, finish, shown = answer.message, _finish_of(answer), answer.shown
+    content: str | None = str(message.text)
+    reply: dict[str, Any] = {"role": "assistant", "content": content, "refusal": None}
+    if answer.abstained and "response_format" in request.call:
+        reply, finish = {**reply, "content": None, "refusal": content}, "stop"
+    elif answer.abstained or shown.get("handoff") == "unjudged_answer":
+        # Programs that read no verdict must not take it for an answer of the gate, nor a part for a whole answer.
+        finish = answer.shape if answer.abstained or answer.shape != "stop" or finish == "tool_calls" else finish
+    elif message.tool_calls:
+        spelled: Any = convert_to_openai_messages(message)
+        reply = {**reply, "content": content or None, "tool_calls": spelled["tool_calls"]}
+    usage = message.usage_metadata
+    prompt, completed = (usage["input_tokens"], usage["output_tokens"]) if usage else (0, 0)
+    choice = {
+        "index": 0,
+        "message": reply,
+        "finish_reason": finish,
+        "logprobs": _logprobs(answer) if request.logprobs and answer.verdict.accepted else None,
+    }
+    return {
+        "id": f"chatcmpl-{request_id}",
+        "object": "chat.completion",
+        "created": int(time.time()),
+        "model": model,
+        "choices": [choice],
+        "usage": {"prompt_tokens": prompt, "completion_tokens": completed, "total_tokens": prompt + completed},
+        "guardrail": {**shown, "request": request_id},
+    }
+
+
+def _finish_of(answer: GuardReply) -> str:
+    """The finish reason of an answer: "length", which clients know as that of a part, unless it is known to be whole.
+
+    An accepted answer of a model that never says why it ended is whole: such an artifact counts parts as answers.
+    """
+    end, calls = end_of(answer.message), bool(answer.message.tool_calls)
+    if is_refusal(end):
+        return "content_filter"
+    if is_whole(end, calls=calls) or (end is None and answer.verdict.passes):
+        return "tool_calls" if calls else "stop"
+    return "length"
+
+
+def _logprobs(answer: GuardReply) -> dict[str, Any] | None:
+    candidate = answer.metadata.get("candidate") or {}
+    if not candidate.get("tokens"):
+        return None
+    spelled = candidate.get("token_bytes") or [token.encode().hex() for token in candidate["tokens"]]
+    listed = [
+        {"token": token, "logprob": value, "bytes": list(bytes.fromhex(raw)), "top_logprobs": []}
+        for token, value, raw in zip(candidate["tokens"], candidate["logprobs"], spelled, strict=True)
+    ]
+    return {"content": listed, "refusal": None}
+
+
+def chunks(reply: Mapping[str, Any], request: ChatRequest) -> Iterator[dict[str, Any]]:
+    """A completion as the chunks of a stream: role, content, reason and verdict, and the token counts if wanted.
+
+    The verdict stands in the first chunk as well, because openai-python's final completion keeps the further fields of
+    that one alone.
+    """
+    (choice,) = reply["choices"]
+    message = choice["message"]
+    common = {name: reply[name] for name in ("id", "created", "model")} | {"object": "chat.completion.chunk"}
+    common |= {"usage": None} if request.include_usage else {}
+
+    def chunk(delta: dict[str, Any], finish: str | None = None, logprobs: Any = None) -> dict[str, Any]:
+        choice = {"index": 0, "delta": delta, "finish_reason": finish, "logprobs": logprobs}
+        return {**common, "choices": [choice]}
+
+    verdict = {"guardrail": reply["guardrail"]}
+    yield {**chunk({"role": "assistant", "content": ""}), **verdict}
+    for name in ("content", "refusal"):
+        if message[name]:
+            yield chunk({name: message[name]}, logprobs=choice["logprobs"] if name == "content" else None)
+    for place, call in enumerate(message.get("tool_calls", ())):
+        function = call["function"]
+        yield chunk({"tool_calls": [{**call, "index": place, "function": {**function, "arguments": ""}}]})
+        yield chunk({"tool_calls": [{"index": place, "function": {"arguments": function["arguments"]}}]})
+    yield {**chunk({}, choice["finish_reason"]), **verdict}
+    if request.include_usage:
+        yield {**common, "choices": [], "usage": reply["usage"]}
+
+
+# -- errors -----------------------------------------------------------------------------------------------------------
+
+
+def failure(metadata: Mapping[str, Any], message: str, down: str | None = None) -> ApiError:
+    """An abstention as an error; ``down`` is the time from which an upstream that had replied no longer does.
+
+    A measured abstention has a status that no client retries: retries would draw until a wrong answer looks certain.
+    Only a failed transport is worth another attempt.
+    """
+    abstention = GuardReply.of(AIMessage(content="", response_metadata={ABSTAINED: True}), metadata)
+    verdict, headers = abstention.verdict, headers_of(abstention.shown)
+    reason, code = verdict.reason, verdict.uncertainty.reason or verdict.reason
+    if down is not None and code in (Unmeasured.MISCONFIGURED, Unmeasured.MODEL_FAILED):
+        outage = upstream_down(down)
+        return replace(outage, headers={**headers, **outage.headers}, verdict=verdict)
+    failed = FAULTS[Unmeasured.MODEL_FAILED]
+    if reason is Reason.UNMEASURED and not is_settled(metadata):
+        status, kind, message, _ = fault = FAULTS.get(code, failed)
+        headers |= AGAIN if fault is failed else {"x-should-retry": "false"}
+    elif reason is Reason.INFEASIBLE:
+        status, kind, code = 500, "guardrail_unavailable", reason
+        headers |= {"x-should-retry": "false"}
+    else:
+        status, kind = 400, "guardrail_abstained"
+    return ApiError(status, message, code, kind=kind, headers=headers, verdict=verdict)
