@@ -16,7 +16,7 @@ from typing import Any, Literal, Self, cast
 from langchain_core.language_models import BaseChatModel
 
 from guardrail.artifact import CalibrationArtifact
-from guardrail.describe import describe, nouns_of
+from guardrail.describe import describe, fits_line, nouns_of
 from guardrail.errors import RecordError, UsageError, require
 from guardrail.items.measure import items_measure
 from guardrail.items.spec import ITEMS
@@ -32,17 +32,18 @@ from .data.rows import RawRow
 from .data.split import Groups, split
 from .data.table import RecordTable, table_of
 from .data.values import read_list
-from .evaluation.audit import LEVEL, Audit, audit, prepared
+from .evaluation.audit import audit, prepared
 from .evaluation.choice import AUTO, choose_score
 from .evaluation.evaluate import Evaluation, RuleSpec
 from .evaluation.grid import EvaluationGrid, evaluate_grid, sources
 from .evaluation.label_checks import broken_labels
+from .evaluation.promise_test import LEVEL, Audit
 from .items.answers import label_items, labels_by_hand, labels_of_file, measure_records, spec_of_answers
 from .items.documents import import_document_rows
 from .ledger import Ledger, counted
 from .pipeline import FitSettings, fit_artifact, keys_of_score, part_header, refuse_few, require_same, without_choice
 from .report import write_report
-from .report.sentences import MOST_WARNINGS, Found, fits_line, verdict_text
+from .report.sentences import MOST_WARNINGS, Found, verdict_text
 from .rules import Rule, compared_rules
 from .scoring.scores import key_of, parse_estimator, score_records, supported
 

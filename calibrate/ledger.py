@@ -19,7 +19,6 @@ import numpy as np
 from pydantic import Field
 
 from guardrail.artifact import ALL_OTHERS, CalibrationArtifact, CascadeArtifact, RouterArtifact, Spent
-from guardrail.describe import certifies
 from guardrail.errors import UsageError
 from guardrail.files import atomic_write, check_version
 from guardrail.plain_json import canonical_json, sha256_hex
@@ -74,7 +73,7 @@ class Line(Frozen):
             procedure=sha256_hex(canonical_json([settings, sha256_hex(u[order].tobytes())]), 32),
             labels=(wrong[order] + ord("0")).tobytes().decode(),
             undecided=sum(stage.data.n_undecided for stage in stages),
-            delta=(fit.delta or 0.0) if certifies(fit) else 0.0,
+            delta=(fit.delta or 0.0) if fit.certifies else 0.0,
             group=group,
             besides=besides,
         )

@@ -27,11 +27,7 @@ from pydantic import (
 from .errors import ArtifactMismatchError
 from .files import Persisted
 from .items.spec import ItemFigures, ItemScores
-from .outcome import (
-    Feasible,
-    InfeasibleReason,
-    Outcome,
-)
+from .outcome import CERTIFIED, Feasible, InfeasibleReason, Outcome
 from .plain_json import PACKED_FROM, pack, unpack
 from .prompting import ONE_QUESTION, PromptWrapping, turns_of
 from .specs import CorrectnessSpec, EstimatorSpec, ModelIdentity
@@ -460,6 +456,11 @@ class CascadeOutcome(Frozen):
     """Of too few questions: how many without a single error would do."""
 
     @property
+    def certifies(self) -> bool:
+        """Whether the rule certifies the error rate among the system's answers."""
+        return self.rule == CERTIFIED
+
+    @property
     def feasible(self) -> bool:
         """Whether any stage may answer."""
         return self.reason is None
@@ -514,6 +515,11 @@ class CascadeArtifact(Persisted):
     def alpha(self) -> float:
         """Target error rate among the system's answers."""
         return self.outcome.alpha
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the calibration questions that the system answers."""
+        return self.outcome.acceptance
 
 
 Artifact = CalibrationArtifact | RouterArtifact | CascadeArtifact

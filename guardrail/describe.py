@@ -2,56 +2,27 @@
 
 Artifacts and outcomes store numbers and reasons; every sentence about a promise is made here, when it is shown.
 Terminal, report, log and ``/readyz`` therefore say the same. Shares are of all questions asked. The words of a verdict
-are in `guardrail.explain`.
+are in `guardrail.explain`, those of an audit in `calibrate.evaluation.promise_test`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from typing import get_args
+from typing import Final, Literal, TypeAlias, get_args
 
 from .artifact import MOST_FAILED, Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact
 from .items.spec import ITEMS, ItemFigures, ItemRule
 from .notebook import percent, sure
-from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, Scope, TieBlock
+from .outcome import AVERAGE, CERTIFIED, Infeasible, InfeasibleReason, Outcome, Scope
 from .specs import EstimatorSpec
 
 __all__ = [
-    "ANSWERS",
-    "CALLS",
-    "FRESH_LABELS",
-    "ITEMS_OF_ANSWERS",
-    "USEFUL_AUROC",
-    "Asked",
-    "Nouns",
-    "Terms",
-    "answer_if",
-    "asked",
-    "caveats",
-    "caveats_of",
-    "certifies",
-    "confidence",
-    "describe",
-    "figures_lines",
-    "found",
-    "guarantee",
-    "not_covered",
-    "nouns_of",
-    "promise_line",
-    "promised_of_items",
-    "promises",
-    "remedy",
-    "reversed_score",
-    "scope_in_words",
-    "share_of",
-    "stops_nothing",
-    "summary",
-    "target_text",
-    "together",
-    "unguardable",
-    "warning",
-    "why_infeasible",
+    *("ANSWERS", "CALLS", "FRESH_LABELS", "ITEMS_OF_ANSWERS", "NOUNS", "USEFUL_AUROC", "Asked", "Judges", "Nouns"),
+    *("answer_if", "asked", "caveats", "caveats_of", "confidence", "describe", "failures", "figures_lines"),
+    *("fits_line", "found", "guarantee", "judges_of", "not_covered", "nouns_of", "promised_of_items", "promises"),
+    *("remedy", "reversed_score", "scope_in_words", "share_of", "stops_nothing", "summary", "target_text", "together"),
+    *("unguardable", "upside_down", "warning", "why_infeasible"),
 ]
 
 OFTEN_ABOVE = "about 40 % of such gates end above"
@@ -68,6 +39,9 @@ FRESH_LABELS = (
     "Calibrate on fresh labels (these are spent) with --score auto, which sets some aside to choose a better score."
 )
 """What every advice to change the score ends with: labels that a fit has seen no longer choose among scores freely."""
+
+
+# -- What a gate judges ------------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,80 +118,35 @@ ITEMS_OF_ANSWERS = replace(
     labelled="items",
     counted="items",
 )
+Judges: TypeAlias = Literal["answers", "calls", "items"]
+NOUNS: Final[dict[Judges, Nouns]] = {"answers": ANSWERS, "calls": CALLS, "items": ITEMS_OF_ANSWERS}
+"""The words by what is judged."""
+
+
+def judges_of(artifact: Artifact) -> Judges:
+    """What an artifact judges: calls if its score compares calls of tools, items of answers, otherwise answers."""
+    if isinstance(artifact, RouterArtifact):
+        return judges_of(next(iter(artifact.artifacts.values())))  # the groups share the score
+    score = (artifact.stages[0] if isinstance(artifact, CascadeArtifact) else artifact).estimator
+    if score.name == ITEMS:
+        return "items"
+    return "calls" if score.judge is not None and score.judge.name in ("tool_call", "observation") else "answers"
 
 
 def nouns_of(artifact: Artifact) -> Nouns:
-    """The words for what an artifact judges: calls if its score compares calls of tools, items, otherwise answers."""
-    if isinstance(artifact, RouterArtifact):
-        return nouns_of(next(iter(artifact.artifacts.values())))  # the groups share the score
-    first = artifact.stages[0] if isinstance(artifact, CascadeArtifact) else artifact
-    if first.estimator.name == ITEMS:
-        return ITEMS_OF_ANSWERS
-    judge = first.estimator.judge
-    return CALLS if judge is not None and judge.name in ("tool_call", "observation") else ANSWERS
+    """The words for what an artifact judges."""
+    return NOUNS[judges_of(artifact)]
 
 
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """The result of one rule, as the lines state it.
-
-    Attributes:
-        rule: Name of the rule.
-        certifies: Whether it is a certificate.
-        confidence: 1 - delta of a certificate.
-        acceptance: Share of all questions asked that it answers; 0 if it finds no threshold.
-        n_accepted: Calibration questions that it answers.
-        n_errors: Wrong answers among them.
-        interval: 95 % interval of their error rate, if there is one.
-    """
-
-    rule: str
-    certifies: bool
-    confidence: float
-    acceptance: float
-    n_accepted: int = 0
-    n_errors: int = 0
-    interval: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """All questions that were asked for a calibration: every share that is shown is one of these.
-
-    Attributes:
-        measured: Share of them that could be measured; a gate abstains on the others.
-        failed: Share of them without a score because a server, a rate limit or a time-out failed.
-        most_failed: Share up to which failures go without saying.
-        nouns: What they asked for.
-    """
-
-    measured: float = 1.0
-    failed: float = 0.0
-    most_failed: float = MOST_FAILED
-    nouns: Nouns = ANSWERS
-
-    @property
-    def failures(self) -> str:
-        """The sentence about failed questions that belongs to a promise, after a space; "" where they are few."""
-        if self.failed <= self.most_failed:
-            return ""
-        return (
-            f" {percent(self.failed)} of the {self.nouns.asked} asked for the calibration failed (server, rate limit "
-            f"or time-out), so the promise is about {self.nouns.asked} like the others."
-        )
-
-
-ALL_MEASURED = Asked()
-
-
-# -- Artifacts ---------------------------------------------------------------------------------------------------------
+# -- The gate in use: its threshold, its promise, what it answers ------------------------------------------------------
 
 
 def describe(artifact: Artifact) -> str:
     """An artifact in a few lines: what it is, warnings, the threshold in use, what it promises and what it does not."""
-    lines: list[str | None] = [_short(artifact), warning(artifact)]
+    lines: list[str | None] = [warning(artifact)]
     if isinstance(artifact, CalibrationArtifact):
-        lines += [unguardable(artifact), reversed_score(artifact), f"Threshold in use: {answer_if(artifact)}."]
+        head = [repr(artifact), warning(artifact), unguardable(artifact), reversed_score(artifact)]
+        lines = [*head, f"Threshold in use: {answer_if(artifact)}."]
     lines += promises(artifact)
     if isinstance(artifact, RouterArtifact):
         lines.append(together(artifact))
@@ -227,74 +156,176 @@ def describe(artifact: Artifact) -> str:
 
 def answer_if(artifact: CalibrationArtifact) -> str:
     """The rule in use, in the unit and direction of the user's own score: "answer if confidence >= 0.8906"."""
-    nouns, score = nouns_of(artifact), artifact.estimator
-    if artifact.threshold is None:
+    nouns, score, limit = nouns_of(artifact), artifact.estimator, artifact.threshold
+    if limit is None:
         return f"{nouns.nothing}: no threshold was found"
-    condition = score.condition if nouns.score is None else lambda limit: f"{nouns.score} {score.limit(limit)}"
-    return f"{nouns.give} if {condition(artifact.threshold)}"
+    return f"{nouns.give} if {score.condition(limit) if nouns.score is None else f'{nouns.score} {score.limit(limit)}'}"
 
 
 def promises(artifact: Artifact) -> tuple[str, ...]:
-    """The promise in use, in one line; of a router one for each group."""
+    """The promise in use, in one line, with the share that is answered; of a router one for each group."""
     if isinstance(artifact, RouterArtifact):
         return tuple(f"{name}: {line}" for name, part in artifact.artifacts.items() for line in promises(part))
+    outcome, nouns = artifact.outcome, nouns_of(artifact)
+    failed = "" if (sentence := failures(artifact)) is None else f" {sentence}"
+    if not outcome.n_accepted:
+        return (
+            f"Rule {outcome.rule} found no threshold for {percent(artifact.alpha)} wrong {nouns.many} on "
+            f"{_labels(artifact)} labels, so nothing is {nouns.accepted}.{failed}",
+        )
+    certificate = "a certificate: " if outcome.certifies else ""
+    interval = "" if outcome.interval is None else f" (95 % interval {' to '.join(map(percent, outcome.interval))})"
+    return (
+        f"Rule {outcome.rule}, {certificate}{_kept(artifact)}. It {_answered(artifact)} at calibration{interval}."
+        f"{failed}",
+    )
+
+
+def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None = None) -> tuple[str, ...]:
+    """The lines that a fit leads with: threshold, promise, share answered, error rate without the gate.
+
+    Without a threshold: what cannot be promised, what could be, and the labels that would do.
+
+    Args:
+        artifact: An artifact of whole answers, or of a cascade (whose thresholds stand in a table of its stages).
+        needed: Labels that would do, in one sentence, without a threshold.
+    """
+    outcome, nouns, labels = artifact.outcome, nouns_of(artifact), _labels(artifact)
+    rest: tuple[str, ...]
     if isinstance(artifact, CascadeArtifact):
-        return (promise_line(artifact.alpha, artifact.outcome.n, _terms(artifact), asked(artifact)),)
-    return (promise_line(artifact.alpha, artifact.calibration.n, _terms(artifact), asked(artifact)),)
+        n, left_out = outcome.n, ""
+        condition = "the first stage answers whose condition holds"
+        if not outcome.n_accepted:
+            condition = f"{nouns.nothing}: no threshold was found"
+        rest = () if outcome.n_accepted else (why_infeasible(artifact.outcome, nouns),)
+    else:
+        n, left_out = artifact.outcome.scope.n_asked or artifact.data.n_questions, _left_out(artifact)
+        condition = answer_if(artifact)
+        without = "of everything within the scope" if artifact.outcome.scope.leaves_out else "without the gate"
+        rest = (f"{without} {percent(artifact.outcome.diagnostics.base_error)} {nouns.wrong}",)
+        if isinstance(artifact.outcome, Infeasible):
+            rest = (*_way_to_a_threshold(artifact.outcome, needed, nouns), *rest)
+    if not outcome.n_accepted:
+        target = f"{percent(artifact.alpha)} wrong {nouns.many}"
+        refused = f"{target} cannot be promised on these {labels} labels{left_out} by rule {outcome.rule}"
+        return (condition, refused, *rest)
+    provisional = f" (provisional: {labels} labels{left_out})" if labels < PROVISIONAL else ""
+    return (condition, _kept(artifact), f"{_answered(artifact, n)} here{provisional}", *rest)
 
 
-def _terms(artifact: CalibrationArtifact | CascadeArtifact) -> Terms:
-    outcome = artifact.outcome
-    return Terms(
-        outcome.rule,
-        certifies(outcome),
-        confidence(artifact),
-        outcome.acceptance if isinstance(artifact, CascadeArtifact) else artifact.acceptance,
-        outcome.n_accepted,
-        outcome.n_errors,
-        None if isinstance(outcome, Infeasible) else outcome.interval,
-    )
+def _answered(artifact: CalibrationArtifact | CascadeArtifact, n: int | None = None) -> str:
+    """The share of all (``n``) questions that is answered, and what of it was wrong; ends before "here"."""
+    outcome, nouns = artifact.outcome, nouns_of(artifact)
+    share = f"{percent(artifact.acceptance)} of all{'' if n is None else f' {n:,}'}"
+    wrong = percent(outcome.n_errors / outcome.n_accepted)
+    return f"{nouns.gives.format(share)}; {wrong} of these {nouns.many} {nouns.erred}"
 
 
-def certifies(outcome: Outcome | CascadeOutcome) -> bool:
-    """Whether the rule of a fit is a certificate."""
-    return outcome.rule == CERTIFIED if isinstance(outcome, CascadeOutcome) else outcome.certifies
+def _kept(artifact: CalibrationArtifact | CascadeArtifact) -> str:
+    """What the rule of a threshold keeps, without a full stop."""
+    outcome, target, nouns = artifact.outcome, percent(artifact.alpha), nouns_of(artifact)
+    if outcome.certifies:
+        certain = f"with {percent(confidence(artifact))} confidence"
+        if outcome.rule in get_args(ItemRule):
+            return f"{promised_of_items(outcome.rule, artifact.alpha)}, {certain}"
+        # The one certificate that does not count every answer once.
+        groups = ", as a mean over groups" if outcome.rule == "certified_groups" else ""
+        return f"at most {target} of the {nouns.given} are wrong, {certain}{groups}"
+    if outcome.rule != AVERAGE:
+        return "asymptotic, not a certificate" if outcome.rule == PEOPLE else "not a certificate"
+    # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
+    above = "" if outcome.n_accepted == _labels(artifact) else f": {OFTEN_ABOVE} {target} wrong"
+    return f"on average over calibrations, not a certificate{above}"
 
 
-def not_covered(artifact: Artifact) -> str:
-    """What the promise leaves out, in one sentence."""
-    parts, nouns = "models" if isinstance(artifact, CascadeArtifact) else "model", nouns_of(artifact)
-    return (
-        f"Not covered: one {nouns.one} by itself, {nouns.asked} unlike the calibration {nouns.asked}, and any other "
-        f"{parts}, prompt, sampling or score."
-    )
+def _labels(artifact: CalibrationArtifact | CascadeArtifact) -> int:
+    """Labels that were fitted on."""
+    return artifact.outcome.n if isinstance(artifact, CascadeArtifact) else artifact.calibration.n
 
 
-def scope_in_words(scope: Scope, score: EstimatorSpec) -> str | None:
-    """The questions that a promise is about, in one sentence; None if it is about all questions."""
-    if scope.cut is None:
-        return None
-    chosen = "fixed beforehand" if scope.fixed_beforehand else f"with {scope.n_within} questions below it"
-    return (
-        f"{scope.n} questions drawn (seed {scope.seed}) from the lowest {percent(scope.n_within / scope.n_pool)} of "
-        f"{scope.n_pool} scores, {chosen}; nothing is answered beyond {score.condition(scope.cut)}"
-    )
+def _left_out(artifact: CalibrationArtifact) -> str:
+    """Why there are fewer labels than questions, as ", without 11 of 84 questions: 11 not measured (11 cut off)"."""
+    data, reasons = artifact.data, []
+    if data.n_unmeasured:
+        cut_off = f" ({data.n_cut_off} cut off)" if data.n_cut_off and artifact.plan.cut_off == "abstain" else ""
+        reasons.append(f"{data.n_unmeasured} not measured{cut_off}")
+    if data.n_unlabelled:
+        reasons.append(f"{data.n_unlabelled} not labelled")
+    if not reasons:
+        return ""
+    left_out = f"{data.n_unmeasured + data.n_unlabelled} of {data.n_questions} {nouns_of(artifact).asked}"
+    return f", without {left_out}: {', '.join(reasons)}"
+
+
+def _way_to_a_threshold(outcome: Infeasible, needed: str | None, nouns: Nouns) -> Iterator[str]:
+    hint = outcome.hint
+    if hint is None or outcome.reason in (InfeasibleReason.TOO_FEW_ITEMS, InfeasibleReason.TIE_BLOCK_TOO_LARGE):
+        yield why_infeasible(outcome, nouns)
+    if hint is not None:
+        yield (
+            f"of the {hint.n_accepted} most certain {nouns.many} {hint.n_errors} were wrong: for these "
+            f"{percent(hint.bound)} can be promised (--alpha smallest)"
+        )
+    if outcome.rule == CERTIFIED:
+        more = "" if needed is None else f"{needed[0].lower()}{needed[1:].rstrip('.')}; "
+        yield f"{more}--rule {AVERAGE} needs fewer labels and certifies nothing"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """All questions that were asked for a calibration: every share that is shown is one of these.
+
+    Attributes:
+        measured: Share of them that could be measured; a gate abstains on the others.
+        failed: Share of them without a score because a server, a rate limit or a time-out failed.
+    """
+
+    measured: float
+    failed: float
+
+    @property
+    def many_failed(self) -> bool:
+        """Whether so many failed that the promise has to say so."""
+        return self.failed > MOST_FAILED
 
 
 def asked(artifact: CalibrationArtifact | CascadeArtifact) -> Asked:
     """The questions that were asked for the calibration, which every share is of."""
     if isinstance(artifact, CascadeArtifact):
-        return Asked(1.0, artifact.n_failed / artifact.outcome.n, nouns=nouns_of(artifact))
+        return Asked(1.0, artifact.n_failed / artifact.outcome.n)
     data, scope = artifact.data, artifact.outcome.scope
     failed = data.n_failed / data.n_questions if data.n_questions else 0.0
     # Questions that were drawn by their scores were all measured before.
-    return Asked(data.measured * scope.measured, max(failed, scope.failed), nouns=nouns_of(artifact))
+    return Asked(data.measured * scope.measured, max(failed, scope.failed))
+
+
+def failures(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
+    """The sentence about failed questions that belongs to a promise; None where they are few."""
+    of, name = asked(artifact), nouns_of(artifact).asked
+    if not of.many_failed:
+        return None
+    return (
+        f"{percent(of.failed)} of the {name} asked for the calibration failed (server, rate limit or time-out), so the "
+        f"promise is about {name} like the others."
+    )
 
 
 def confidence(artifact: CalibrationArtifact | CascadeArtifact) -> float:
     """Confidence of the promise, over all fits on the same labels."""
     delta = artifact.outcome.delta or 0.0
     return 1 - (delta if artifact.spent is None else max(delta, artifact.spent.delta))
+
+
+def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
+    """The effect of other certificates from the same labels on this one; None without any."""
+    spent, outcome = artifact.spent, artifact.outcome
+    # Fits that certify nothing spend nothing, and without a certificate there is no confidence to lose.
+    if spent is None or not outcome.certifies or spent.delta <= (outcome.delta or 0.0) + 1e-9:
+        return None
+    return (
+        f"{spent.fits} fits have used these labels; whichever of them you use, its promise holds with "
+        f"{percent(1 - spent.delta)} confidence."
+    )
 
 
 def together(router: RouterArtifact) -> str:
@@ -316,15 +347,36 @@ def together(router: RouterArtifact) -> str:
     )
 
 
+def scope_in_words(scope: Scope, score: EstimatorSpec) -> str | None:
+    """The questions that a promise is about, in one sentence; None if it is about all questions."""
+    if scope.cut is None:
+        return None
+    chosen = "fixed beforehand" if scope.fixed_beforehand else f"with {scope.n_within} questions below it"
+    return (
+        f"{scope.n} questions drawn (seed {scope.seed}) from the lowest {percent(scope.n_within / scope.n_pool)} of "
+        f"{scope.n_pool} scores, {chosen}; nothing is answered beyond {score.condition(scope.cut)}"
+    )
+
+
+def target_text(alpha: float, *, certifies: bool) -> str:
+    """The target of a gate in a verdict; only a certificate is stated without "on average"."""
+    return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
+
+
+# -- Warnings about a gate ---------------------------------------------------------------------------------------------
+
+
 def stops_nothing(artifact: Artifact) -> bool:
     """Whether the gate accepts every calibration question, and its scope leaves none out."""
     if isinstance(artifact, RouterArtifact):
         gates = [part for part in artifact.artifacts.values() if part.outcome.n_accepted]
         return bool(gates) and all(map(stops_nothing, gates))
-    if isinstance(artifact, CascadeArtifact):
-        return 0 < artifact.outcome.n_accepted == artifact.outcome.n
-    outcome = artifact.outcome
-    return not outcome.scope.leaves_out and 0 < outcome.n_accepted == len(artifact.calibration.error)
+    if isinstance(artifact, CalibrationArtifact):
+        if artifact.items is not None and artifact.items.kept < artifact.items.items:
+            return False
+        if artifact.outcome.scope.leaves_out:
+            return False
+    return 0 < artifact.outcome.n_accepted == _labels(artifact)
 
 
 def warning(artifact: Artifact) -> str | None:
@@ -333,25 +385,25 @@ def warning(artifact: Artifact) -> str | None:
         return None
     if isinstance(artifact, RouterArtifact):
         return next(warning(part) for part in artifact.artifacts.values() if part.outcome.n_accepted)
-    n, wrong = artifact.outcome.n_accepted, artifact.outcome.n_errors
-    nouns = nouns_of(artifact)
-    whose = "them" if nouns is CALLS else "their answers"
+    n, wrong, nouns = artifact.outcome.n_accepted, artifact.outcome.n_errors, nouns_of(artifact)
     return (
         f"This gate stops nothing: its threshold accepts each of the {n} calibration {nouns.asked}, and "
-        f"{percent(wrong / n)} of {whose} were wrong."
+        f"{percent(wrong / n)} of {'them' if nouns is CALLS else 'their answers'} were wrong."
     )
 
 
 def reversed_score(artifact: CalibrationArtifact) -> str | None:
     """The sentence to show if wrong answers score as the more certain ones (AUROC below 0.4); otherwise None."""
     auroc = artifact.outcome.diagnostics.auroc
-    if auroc is None or auroc >= REVERSED:
-        return None
-    many = nouns_of(artifact).many
+    return None if auroc is None or auroc >= REVERSED else upside_down(f"AUROC {auroc:.2f}", nouns_of(artifact))
+
+
+def upside_down(shown: str, nouns: Nouns = ANSWERS) -> str:
+    """The way out of a score that is low for wrong answers; ``shown`` is its AUROC, if known with its interval."""
     return (
-        f"Check the score: wrong {many} have the lower scores (AUROC {auroc:.2f}; 0.5 is guessing). Lower must "
-        'mean more certain. A confidence is imported as such: from_frame(..., confidence="COLUMN"), or '
-        "--map confidence=NAME:COLUMN. Or are the labels reversed?"
+        f"Check the score: wrong {nouns.many} have the lower scores ({shown}; 0.5 is guessing), and lower must mean "
+        "more certain. Is it upside down? Pass a confidence as 1 - confidence, or import it as one: --map "
+        'confidence=NAME:COLUMN, from_frame(..., confidence="COLUMN"). If it is not, the labels may be reversed.'
     )
 
 
@@ -366,84 +418,85 @@ def unguardable(artifact: CalibrationArtifact) -> str | None:
     )
 
 
-def _short(artifact: Artifact) -> str | None:
-    return repr(artifact) if isinstance(artifact, CalibrationArtifact) else None
+# -- What the promise says, and what it leaves out ---------------------------------------------------------------------
 
 
-# -- What a fit leads with ---------------------------------------------------------------------------------------------
-
-
-def summary(artifact: CalibrationArtifact | CascadeArtifact, needed: str | None = None) -> tuple[str, ...]:
-    """The lines that a fit leads with: threshold, promise, share answered, error rate without the gate.
-
-    Without a threshold: what cannot be promised, what could be, and the labels that would do.
+def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None, nouns: Nouns = ANSWERS) -> str:
+    """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind.
 
     Args:
-        artifact: An artifact of whole answers, or of a cascade (whose thresholds stand in a table of its stages).
-        needed: Labels that would do, in one sentence, without a threshold.
+        outcome: The fit.
+        failure: Probability that the promise fails, of all fits on the same labels (1 - `confidence`); default: delta.
+        nouns: What the gate judges.
     """
-    outcome, nouns = artifact.outcome, nouns_of(artifact)
-    if isinstance(artifact, CascadeArtifact):
-        labels = n = artifact.outcome.n
-        left_out = ""
-        none = f"{nouns.nothing}: no threshold was found"
-        condition = "the first stage answers whose condition holds" if outcome.n_accepted else none
-        rest: tuple[str, ...] = () if outcome.n_accepted else (why_infeasible(artifact.outcome, nouns),)
-    else:
-        labels, left_out = artifact.calibration.n, _left_out(artifact)
-        n = artifact.outcome.scope.n_asked or artifact.data.n_questions
-        condition = answer_if(artifact)
-        without = "of everything within the scope" if artifact.outcome.scope.leaves_out else "without the gate"
-        rest = (f"{without} {percent(artifact.outcome.diagnostics.base_error)} {nouns.wrong}",)
-        if isinstance(artifact.outcome, Infeasible):
-            rest = (*_way_to_a_threshold(artifact.outcome, needed, nouns), *rest)
-    if not outcome.n_accepted:
-        target = percent(artifact.alpha)
-        refused = (
-            f"{target} wrong {nouns.many} cannot be promised on these {labels} labels{left_out} by rule {outcome.rule}"
+    rule, alpha, options = outcome.rule, outcome.alpha, outcome.options
+    if rule == "none" or not outcome.n:
+        return "None: nothing was calibrated."
+    certain = f"With probability at least {sure(failure or outcome.delta or 0.1)} over calibrations"
+    source = "are independent draws from the same source."
+    if rule == CERTIFIED and (isinstance(outcome, CascadeOutcome) or "stage" in options):
+        stage = "As stage {stage} of {stages} only, for the system: ".format(**options) if "stage" in options else ""
+        return (
+            f"{stage}{certain} the error rate among the system's {nouns.many} is at most {alpha:g}, in finite samples, "
+            f"if {nouns.asked} {source} The thresholds lie on a path made of these questions' own scores, which is "
+            "tested, not proved."
         )
-        return (condition, refused, *rest)
-    terms, of = _terms(artifact), asked(artifact)
-    share, wrong = f"{percent(terms.acceptance)} of all {n:,}", percent(outcome.n_errors / outcome.n_accepted)
-    few = f" (provisional: {labels} labels{left_out})" if labels < PROVISIONAL else ""
+    if rule in get_args(ItemRule):
+        return (
+            f"{certain}, {promised_of_items(rule, alpha)}, if answers {source} Items of an answer may depend on each "
+            "other."
+        )
+    if not outcome.certifies:
+        given = {"people": 0, "judge_only": 0, **options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
+        words = _WITHOUT_CERTIFICATE.get(rule, "Not a certificate: rule {rule} promises nothing about new {asked}.")
+        return words.format(**given, many=nouns.many, asked=nouns.asked) + _of_groups(outcome)
+    by_group, mean = rule == "certified_groups", ""
+    if by_group and options.get("most") is None:
+        mean = f" as a mean over groups (every group with an accepted {nouns.one} counts once)"
     return (
-        condition,
-        _kept(artifact.alpha, labels, terms, of),
-        f"{nouns.gives.format(share)}; {wrong} of these {nouns.many} {nouns.erred} here{few}",
-        *rest,
+        f"{certain} the error rate among accepted {nouns.many} is at most {alpha:g}{mean}, in finite samples, if "
+        f"{'groups' if by_group else nouns.asked} {source}{_of_groups(outcome)}"
     )
 
 
-def _left_out(artifact: CalibrationArtifact) -> str:
-    """Why there are fewer labels than questions, as ", without 11 of 84 questions: 11 not measured (11 cut off)"."""
-    data = artifact.data
-    cut_off = data.n_cut_off if artifact.plan.cut_off == "abstain" else 0
-    unmeasured = f"{data.n_unmeasured} not measured" + (f" ({cut_off} cut off)" if cut_off else "")
-    reasons = [
-        *([unmeasured] if data.n_unmeasured else []),
-        *([f"{data.n_unlabelled} not labelled"] if data.n_unlabelled else []),
-    ]
-    left_out = data.n_unmeasured + data.n_unlabelled
+_WITHOUT_CERTIFICATE = {
+    AVERAGE: (
+        "Asymptotic and on average over calibrations: for independent items the error rate among accepted {many} "
+        "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha."
+    ),
+    "crc_joint": (
+        "P(accepted and wrong) <= {alpha:g} per question, in finite samples for exchangeable items. This is a share of "
+        "all {asked}, not of the accepted ones."
+    ),
+    PEOPLE: (
+        "Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted {many}, "
+        "by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} "
+        "{many} labelled by people, {judge_only} by the judge only). It needs independent {asked} from the source "
+        "that is served later, and a random sample for people."
+    ),
+}
+"""Rules that certify nothing about the accepted answers, and say something all the same."""
+
+
+def _of_groups(outcome: Outcome | CascadeOutcome) -> str:
+    """The sentence about items that come in groups, after a space."""
+    if outcome.rule == "certified_groups":
+        return " Questions within a group may depend on each other."
+    if "items" not in outcome.options:
+        return ""
     return (
-        f", without {left_out} of {data.n_questions} {nouns_of(artifact).asked}: {', '.join(reasons)}"
-        if reasons
-        else ""
+        f" Of {outcome.options['items']} questions in {outcome.options['groups']} groups one of each group was used, "
+        "picked without looking at scores or labels: the error rate is that of a random question of a random group."
     )
 
 
-def _way_to_a_threshold(outcome: Infeasible, needed: str | None, nouns: Nouns) -> Iterator[str]:
-    hint = outcome.hint
-    own_remedy = (InfeasibleReason.TOO_FEW_ITEMS, InfeasibleReason.TIE_BLOCK_TOO_LARGE)
-    if hint is None or outcome.reason in own_remedy:
-        yield why_infeasible(outcome, nouns)
-    if hint is not None:
-        yield (
-            f"of the {hint.n_accepted} most certain {nouns.many} {hint.n_errors} were wrong: for these "
-            f"{percent(hint.bound)} can be promised (--alpha smallest)"
-        )
-    if outcome.rule == CERTIFIED:
-        more = "" if needed is None else f"{needed[0].lower()}{needed[1:].rstrip('.')}; "
-        yield f"{more}--rule {AVERAGE} needs fewer labels and certifies nothing"
+def not_covered(artifact: Artifact) -> str:
+    """What the promise leaves out, in one sentence."""
+    models, nouns = "models" if isinstance(artifact, CascadeArtifact) else "model", nouns_of(artifact)
+    return (
+        f"Not covered: one {nouns.one} by itself, {nouns.asked} unlike the calibration {nouns.asked}, and any other "
+        f"{models}, prompt, sampling or score."
+    )
 
 
 def caveats(artifact: CalibrationArtifact) -> list[str]:
@@ -464,22 +517,37 @@ def caveats(artifact: CalibrationArtifact) -> list[str]:
     ]
 
 
+# -- Items of answers --------------------------------------------------------------------------------------------------
+
+
+def promised_of_items(rule: str, alpha: float) -> str:
+    """What a rule of items promises, as "at most 5 % of the items kept are wrong"."""
+    most = f"at most {percent(alpha)} of"
+    return {
+        "wrong_share": f"{most} the items kept are wrong",
+        "wrong_share_per_answer": f"{most} the items that an answer keeps are wrong, on average over the answers of "
+        "which something is kept",
+        "clean_shown": f"{most} the answers of which something is kept keep a wrong item",
+        "clean_answers": f"{most} all answers keep a wrong item, where an answer of which nothing is kept counts as "
+        "clean",
+    }[rule]
+
+
 def caveats_of(rule: str) -> tuple[str, ...]:
     """What a rule for items leaves out, a sentence each; none for other rules."""
     if rule not in get_args(ItemRule):
         return ()
-    silent = (
-        "An answer of which nothing is kept counts as clean: read the share of answers that show something beside it."
+    own: tuple[str, ...] = (
+        "It is about all items together, not about each field: a rare field may err far more often.",
+        "It says nothing certain about the share of answers with a wrong item; that figure is an estimate.",
     )
     if rule == "clean_answers":
-        own: tuple[str, ...] = (silent,)
+        own = (
+            "An answer of which nothing is kept counts as clean: read the share of answers that show something beside "
+            "it.",
+        )
     elif rule == "clean_shown":
         own = ()
-    else:
-        own = (
-            "It is about all items together, not about each field: a rare field may err far more often.",
-            "It says nothing certain about the share of answers with a wrong item; that figure is an estimate.",
-        )
     kept = "It is about what is kept. Recall, the share of the right content that is passed on, is an estimate."
     return (kept, *own, "Draw once. Drawing again until more is kept breaks the promise.")
 
@@ -524,222 +592,93 @@ def _between(ends: tuple[float, float] | None) -> str:
     return "" if ends is None else f", 95 % interval {percent(ends[0])} to {percent(ends[1])}"
 
 
-# -- Promises ----------------------------------------------------------------------------------------------------------
-
-
-def guarantee(outcome: Outcome | CascadeOutcome, failure: float | None = None, nouns: Nouns = ANSWERS) -> str:
-    """The promise of a fit with its assumptions, from rule, alpha and delta; of a rule of one's own by its kind.
-
-    Args:
-        outcome: The fit.
-        failure: Probability that the promise fails, of all fits on the same labels (1 - `confidence`); default: delta.
-        nouns: What the gate judges.
-    """
-    rule, alpha, certain = outcome.rule, outcome.alpha, sure(failure or outcome.delta or 0.1)
-    if rule == "none" or not outcome.n:
-        return "None: nothing was calibrated."
-    at_most = f"With probability at least {certain} over calibrations the error rate among"
-    if rule == CERTIFIED and (isinstance(outcome, CascadeOutcome) or "stage" in outcome.options):
-        stage, stages = outcome.options.get("stage"), outcome.options.get("stages")
-        return (
-            f"{'' if stage is None else f'As stage {stage} of {stages} only, for the system: '}"
-            f"{at_most} the system's {nouns.many} is at most {alpha:g}, in finite samples, if {nouns.asked} are "
-            "independent draws from the same source. The thresholds lie on a path made of these questions' own scores, "
-            "which is tested, not proved."
-        )
-    if rule in get_args(ItemRule):
-        return (
-            f"With probability at least {certain} over calibrations, {promised_of_items(rule, alpha)}, if answers are "
-            "independent draws from the same source. Items of an answer may depend on each other."
-        )
-    if not isinstance(outcome, CascadeOutcome) and outcome.certifies:
-        every = rule == "certified_groups"
-        once = f" as a mean over groups (every group with an accepted {nouns.one} counts once)"
-        return (
-            f"{at_most} accepted {nouns.many} is at most {alpha:g}"
-            f"{once if every and outcome.options.get('most') is None else ''}, in finite samples, if "
-            f"{'groups' if every else nouns.asked} are independent draws from the same source.{_of_groups(outcome)}"
-        )
-    other = "Not a certificate: rule {rule} promises nothing about new {asked}."
-    options = {"people": 0, "judge_only": 0, **outcome.options, "rule": rule, "alpha": alpha, "delta": outcome.delta}
-    options |= {"many": nouns.many, "asked": nouns.asked}
-    groups = "" if isinstance(outcome, CascadeOutcome) else _of_groups(outcome)
-    return _WITHOUT_CERTIFICATE.get(rule, other).format(**options) + groups
-
-
-_WITHOUT_CERTIFICATE = {
-    AVERAGE: (
-        "Asymptotic and on average over calibrations: for independent items the error rate among accepted {many} "
-        "tends to alpha or less as n grows. Not a certificate: about 40 % of calibrations end slightly above alpha."
-    ),
-    "crc_joint": (
-        "P(accepted and wrong) <= {alpha:g} per question, in finite samples for exchangeable items. This is a share of "
-        "all {asked}, not of the accepted ones."
-    ),
-    PEOPLE: (
-        "Asymptotic; not a certificate. The probability over calibrations that the error rate among accepted {many}, "
-        "by people's labels, exceeds {alpha:g} tends to {delta:g} or less as both label sets grow ({people} "
-        "{many} labelled by people, {judge_only} by the judge only). It needs independent {asked} from the source "
-        "that is served later, and a random sample for people."
-    ),
-}
-"""Rules that certify nothing about the accepted answers, and say something all the same."""
-
-
-def _of_groups(outcome: Outcome) -> str:
-    """The sentence about items that come in groups."""
-    if outcome.rule == "certified_groups":
-        return " Questions within a group may depend on each other."
-    if "items" not in outcome.options:
-        return ""
-    return (
-        f" Of {outcome.options['items']} questions in {outcome.options['groups']} groups one of each group was used, "
-        "picked without looking at scores or labels: the error rate is that of a random question of a random group."
-    )
-
-
-def promised_of_items(rule: str, alpha: float) -> str:
-    """What a rule of items promises, as "at most 5 % of the items kept are wrong"."""
-    most = f"at most {percent(alpha)} of"
-    return {
-        "wrong_share": f"{most} the items kept are wrong",
-        "wrong_share_per_answer": f"{most} the items that an answer keeps are wrong, on average over the answers of "
-        "which something is kept",
-        "clean_shown": f"{most} the answers of which something is kept keep a wrong item",
-        "clean_answers": f"{most} all answers keep a wrong item, where an answer of which nothing is kept counts as "
-        "clean",
-    }[rule]
-
-
-def promise_line(alpha: float, n: int, terms: Terms, of: Asked = ALL_MEASURED) -> str:
-    """The promise of a gate in one line: what it is, the share that it answers, and what was wrong at calibration.
-
-    Args:
-        alpha: Target error rate among answers.
-        n: Calibration questions.
-        terms: The rule in use.
-        of: The questions that the share is of.
-    """
-    target = percent(alpha)
-    if not terms.n_accepted:
-        return (
-            f"Rule {terms.rule} found no threshold for {target} wrong {of.nouns.many} on {n} labels, so "
-            f"nothing is {of.nouns.accepted}.{of.failures}"
-        )
-    kind = "a certificate: " if terms.certifies else ""
-    wrong = percent(terms.n_errors / terms.n_accepted)
-    interval = "" if terms.interval is None else f" (95 % interval {' to '.join(map(percent, terms.interval))})"
-    return (
-        f"Rule {terms.rule}, {kind}{_kept(alpha, n, terms, of)}. It "
-        f"{of.nouns.gives.format(f'{percent(terms.acceptance)} of all')}; at calibration "
-        f"{wrong} of these {of.nouns.many} {of.nouns.erred}{interval}.{of.failures}"
-    )
-
-
-def _kept(alpha: float, n: int, terms: Terms, of: Asked) -> str:
-    """What the rule of a threshold keeps, without a full stop."""
-    target = percent(alpha)
-    if terms.certifies:
-        # The one certificate that does not count every answer once.
-        kind = ", as a mean over groups" if terms.rule == "certified_groups" else ""
-        if terms.rule in get_args(ItemRule):
-            return f"{promised_of_items(terms.rule, alpha)}, with {percent(terms.confidence)} confidence"
-        return f"at most {target} of the {of.nouns.given} are wrong, with {percent(terms.confidence)} confidence{kind}"
-    if terms.rule != AVERAGE:
-        return "asymptotic, not a certificate" if terms.rule == PEOPLE else "not a certificate"
-    # A gate that accepts everything ends where the model does, so the share of the others says nothing about it.
-    above = "" if terms.n_accepted == n else f": {OFTEN_ABOVE} {target} wrong"
-    return f"on average over calibrations, not a certificate{above}"
-
-
-def target_text(alpha: float, *, certifies: bool) -> str:
-    """The target of a gate in a verdict; only a certificate is stated without "on average"."""
-    return f"{alpha:.0%} error" if certifies else f"{alpha:.0%} error on average"
-
-
-# -- Fits without a threshold -----------------------------------------------------------------------------------------
+# -- Fits without a threshold: what was found, and the one step that helps most ----------------------------------------
 
 
 def why_infeasible(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """Why a fit found no threshold, with its numbers, and the one step that helps most as the last sentence."""
-    return f"{found(outcome, nouns)}{remedy(outcome, nouns)}"
+    return " ".join(_refusal(outcome, nouns))
+
+
+def found(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
+    """What a fit without a threshold found."""
+    return _refusal(outcome, nouns)[0]
 
 
 def remedy(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
     """The step that helps most where a fit found no threshold."""
-    reason, few = outcome.reason, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
-    if reason is InfeasibleReason.NOT_CALIBRATED:
-        return "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact."
-    if reason is InfeasibleReason.UNKNOWN_GROUP:
-        return "Name its group, or hand it to a person."
-    if reason is InfeasibleReason.STAGE_NOT_USED:
-        return "The other stages answer."
+    return _refusal(outcome, nouns)[1]
+
+
+def _refusal(outcome: Infeasible | CascadeOutcome, nouns: Nouns) -> tuple[str, str]:
+    """What was found, and the step that helps most."""
+    alpha, few = outcome.alpha, outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
+    if outcome.reason is InfeasibleReason.STAGE_NOT_USED:
+        return "The system accepts more when this stage does not answer.", "The other stages answer."
     if isinstance(outcome, CascadeOutcome) or "stage" in outcome.options:
-        return f"Label more {nouns.asked}, use better scores or models, or ask for a larger alpha."
-    if reason is InfeasibleReason.TIE_BLOCK_TOO_LARGE:
-        return f"Use a finer uncertainty score (more samples, or a continuous score). {FRESH_LABELS}"
+        seen = f"An error rate of {alpha:g} cannot be certified where the stages begin to answer."
+        if few:
+            seen = f"It takes {outcome.needed} questions without an error at alpha = {alpha:g}; there are {outcome.n}."
+        return seen, f"Label more {nouns.asked}, use better scores or models, or ask for a larger alpha."
+    if outcome.reason is InfeasibleReason.NOT_CALIBRATED:
+        return (
+            "There is no artifact yet, so a person decides about each one.",
+            "Decide about it: `calibrate learn` makes decisions labels, and labels an artifact.",
+        )
+    if outcome.reason is InfeasibleReason.UNKNOWN_GROUP:
+        groups = ", ".join(outcome.options.get("known_groups", ()))
+        seen = f"The question is of none of the groups that have a threshold (they are: {groups})."
+        return seen, "Name its group, or hand it to a person."
     if outcome.rule in get_args(ItemRule):
-        smaller = ", or allow fewer items an answer (a smaller cap)" if outcome.rule == "wrong_share" else ""
-        ranks = "Use a score that ranks wrong items higher, label more answers, or ask for a larger alpha."
-        return f"Label more answers{smaller}." if few else ranks
+        return _refusal_of_items(outcome)
     if outcome.rule == PEOPLE:
-        drawn = "Have more labelled, drawn at random."
-        return drawn if few else "Label more by hand, or use a larger alpha or a better score."
+        return _refusal_by_people(outcome)
     if few:
-        return f"Label more {nouns.asked}."
-    # The score comes first: with a score that does not rank errors neither labels nor a larger alpha help for long.
+        least = f": one threshold alone takes {outcome.needed} error-free accepted items" if outcome.needed else ""
+        at = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least}"
+        items = f"{outcome.n_measured} items are too few for rule {outcome.rule!r} at alpha = {alpha:g}"
+        return f"Even without a single error {items}{at}.", f"Label more {nouns.asked}."
+    return _tied(outcome) if outcome.ties else _never_low_enough(outcome, nouns), _better_score(outcome, nouns)
+
+
+def _tied(outcome: Infeasible) -> str:
+    n, ties = outcome.n_measured, outcome.ties
+    assert ties is not None, "the block is too large"
+    ends = [ties.without, ties.within] if ties.without[0] else [ties.within]
+    around = ", then ".join(f"{e} wrong of {k} accepted ({e / k:.1%})" for k, e in ends)
+    return (
+        f"The scores have {ties.distinct} distinct values; {ties.size} of {n} items ({ties.size / n:.0%}) share the "
+        f"score {ties.score:g} and must be accepted or rejected together: {around}. A cut inside the block would do."
+    )
+
+
+def _never_low_enough(outcome: Infeasible, nouns: Nouns) -> str:
+    n, base, (k, e) = outcome.n_measured, outcome.diagnostics.base_error, _closest(outcome)
+    overall = (
+        f"No threshold satisfies rule {outcome.rule!r} at alpha = {outcome.alpha:g}: overall {round(base * n)} of {n} "
+        f"{nouns.many} are wrong ({base:.1%})."
+    )
+    if outcome.hint is not None:
+        return (
+            f"{overall} {outcome.alpha:g} cannot be certified: of the {k} most certain items ({k / outcome.n:.0%}) {e} "
+            f"are wrong. For these {outcome.hint.bound:.2g} can (--alpha smallest)."
+        )
+    return f"{overall} Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%})." if k else overall
+
+
+def _better_score(outcome: Infeasible, nouns: Nouns) -> str:
+    """The remedy where labels are enough: the score first, as without one neither labels nor alpha help for long."""
     auroc = outcome.diagnostics.auroc
+    if auroc is not None and auroc < REVERSED:
+        return upside_down(f"AUROC {auroc:.2f}", nouns)
+    if outcome.ties:
+        return f"Use a finer uncertainty score (more samples, or a continuous score). {FRESH_LABELS}"
     if auroc is not None and auroc < USEFUL_AUROC:
-        shown = f"AUROC {auroc:.2f}, and 0.5 is guessing"
-        if auroc < 0.5:
-            return f"Check whether the score is upside down: higher must mean less certain ({shown})."
-        return f"This score hardly tells right from wrong ({shown}). {FRESH_LABELS}"
+        return f"This score hardly tells right from wrong (AUROC {auroc:.2f}, and 0.5 is guessing). {FRESH_LABELS}"
     accepted, wrong = _closest(outcome)
     if wrong <= outcome.alpha * accepted:
         return f"Label more {nouns.asked}: that rate is within the target, but the items are too few to show it."
     return f"Use a better uncertainty score. {FRESH_LABELS}"
-
-
-def found(outcome: Infeasible | CascadeOutcome, nouns: Nouns = ANSWERS) -> str:
-    """What a fit without a threshold found, before `remedy`; ends with a space."""
-    rule, alpha, reason = outcome.rule, outcome.alpha, outcome.reason
-    few = reason is InfeasibleReason.TOO_FEW_ITEMS
-    if isinstance(outcome, CascadeOutcome) or "stage" in outcome.options:
-        if reason is InfeasibleReason.STAGE_NOT_USED:
-            return "The system accepts more when this stage does not answer. "
-        if not few:
-            return f"An error rate of {alpha:g} cannot be certified where the stages begin to answer. "
-        return f"It takes {outcome.needed} questions without an error at alpha = {alpha:g}; there are {outcome.n}. "
-    if reason is InfeasibleReason.NOT_CALIBRATED:
-        return "There is no artifact yet, so a person decides about each one. "
-    if reason is InfeasibleReason.UNKNOWN_GROUP:
-        groups = ", ".join(outcome.options.get("known_groups", ()))
-        return f"The question is of none of the groups that have a threshold (they are: {groups}). "
-    if rule in get_args(ItemRule):
-        return _found_of_items(outcome)
-    if rule == PEOPLE:
-        return _found_by_people(outcome)
-    if few:
-        items = f"{outcome.n_measured} items are too few for rule {rule!r} at alpha = {alpha:g}"
-        least = f": one threshold alone takes {outcome.needed} error-free accepted items"
-        sure = "" if outcome.delta is None else f" and delta = {outcome.delta:.3g}{least if outcome.needed else ''}"
-        return f"Even without a single error {items}{sure}. "
-    return _upside_down(outcome) + (_tied(outcome, outcome.ties) if outcome.ties else _never_low_enough(outcome, nouns))
-
-
-def _upside_down(outcome: Infeasible) -> str:
-    auroc = outcome.diagnostics.auroc
-    reversed_scores = auroc is not None and auroc < 1 - USEFUL_AUROC
-    return "Wrong answers have the lower scores. If they are confidences, pass 1 - confidence. " * reversed_scores
-
-
-def _tied(outcome: Infeasible, ties: TieBlock) -> str:
-    n, ends = outcome.n_measured, [ties.without, ties.within] if ties.without[0] else [ties.within]
-    around = ", then ".join(f"{e} wrong of {k} accepted ({e / k:.1%})" for k, e in ends)
-    return (
-        f"The scores have {ties.distinct} distinct values; {ties.size} of {n} items ({ties.size / n:.0%}) share the "
-        f"score {ties.score:g} and must be accepted or rejected together: {around}. A cut inside the block would do. "
-    )
 
 
 def _closest(outcome: Infeasible) -> tuple[int, int]:
@@ -749,42 +688,32 @@ def _closest(outcome: Infeasible) -> tuple[int, int]:
     return outcome.closest or (0, 0)
 
 
-def _never_low_enough(outcome: Infeasible, nouns: Nouns) -> str:
-    alpha, n, hint = outcome.alpha, outcome.n_measured, outcome.hint
-    k, e = _closest(outcome)
-    base = outcome.diagnostics.base_error
-    if hint is not None:
-        said = (
-            f"{alpha:g} cannot be certified: of the {k} most certain items ({k / outcome.n:.0%}) {e} are wrong. For "
-            f"these {hint.bound:.2g} can (--alpha smallest). "
-        )
-    else:
-        said = f"Accepting the {k} most certain came closest, with {e} wrong ({e / k:.1%}). " if k else ""
-    return (
-        f"No threshold satisfies rule {outcome.rule!r} at alpha = {alpha:g}: overall {round(base * n)} of {n} "
-        f"{nouns.many} are wrong ({base:.1%}). {said}"
-    )
-
-
-def _found_of_items(outcome: Infeasible) -> str:
+def _refusal_of_items(outcome: Infeasible) -> tuple[str, str]:
     if outcome.reason is not InfeasibleReason.TOO_FEW_ITEMS:
         return (
             f"At no threshold that can be tested is the risk of rule {outcome.rule} shown to be at most "
-            f"{outcome.alpha:g}: too many of the most certain items are wrong. "
+            f"{outcome.alpha:g}: too many of the most certain items are wrong.",
+            "Use a score that ranks wrong items higher, label more answers, or ask for a larger alpha.",
         )
     needed = f": it takes about {outcome.needed}, even without a single wrong item" if outcome.needed else ""
+    smaller = ", or allow fewer items an answer (a smaller cap)" if outcome.rule == "wrong_share" else ""
     return (
         f"{outcome.n_measured} answers are too few for rule {outcome.rule} at alpha = {outcome.alpha:g} and delta = "
-        f"{outcome.delta or 0:g}{needed}. "
+        f"{outcome.delta or 0:g}{needed}.",
+        f"Label more answers{smaller}.",
     )
 
 
-def _found_by_people(outcome: Infeasible) -> str:
+def _refusal_by_people(outcome: Infeasible) -> tuple[str, str]:
     if outcome.reason is InfeasibleReason.TOO_FEW_ITEMS:
-        labelled = f"People labelled {outcome.options['people']} answers"
-        return f"{labelled}; a threshold needs {outcome.needed} accepted ones among them. "
+        return (
+            f"People labelled {outcome.options['people']} answers; a threshold needs {outcome.needed} accepted ones "
+            "among them.",
+            "Have more labelled, drawn at random.",
+        )
     k, e = _closest(outcome)
     return (
         f"At the first threshold tested {e} of the {k} accepted answers that people labelled are wrong, which with the "
-        f"judge's labels does not show an error rate of {outcome.alpha:g}. "
+        f"judge's labels does not show an error rate of {outcome.alpha:g}.",
+        "Label more by hand, or use a larger alpha or a better score.",
     )

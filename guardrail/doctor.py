@@ -26,7 +26,7 @@ from .errors import GuardrailError, UsageError, server_words
 from .items.gate import gate_of
 from .judges import Judge, with_majority
 from .notebook import percent
-from .outcome import CERTIFIED, Infeasible
+from .outcome import Infeasible
 from .plain_json import visible
 from .sampling.call_settings import LONGEST_ANSWER, STOP_STRINGS, SettingRole, check_settings, setting_names
 from .sampling.calls import SAMPLE_INDEX
@@ -223,9 +223,8 @@ def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]
         yield Finding(nouns.asked, "ok", unmeasured)
     if of.failed:
         failed = f"{percent(of.failed)} of the {nouns.asked} asked failed at a server, a rate limit or a time-out"
-        few = of.failed <= of.most_failed
-        fix = "" if few else "ask them again with the same `calibrate run` or `collect`, and fit again"
-        yield Finding(f"failed {nouns.asked}", "ok" if few else "warn", failed, fix)
+        fix = "ask them again with the same `calibrate run` or `collect`, and fit again" if of.many_failed else ""
+        yield Finding(f"failed {nouns.asked}", "warn" if of.many_failed else "ok", failed, fix)
 
 
 def _guard(
@@ -302,7 +301,7 @@ def _thresholds(artifact: CascadeArtifact) -> Finding:
             "calibrate with a larger alpha, more questions, or better models",
         )
     listed = ", then ".join(answer_if(stage) for stage in artifact.stages)
-    target = target_text(outcome.alpha, certifies=outcome.rule == CERTIFIED)
+    target = target_text(outcome.alpha, certifies=outcome.certifies)
     return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
 
 

@@ -8,12 +8,13 @@ its line or send commands to a terminal.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from html import escape
 from typing import TYPE_CHECKING
 
 from .artifact import CascadeOutcome
-from .describe import certifies, found, remedy, target_text, why_infeasible
+from .describe import found, remedy, target_text, why_infeasible
 from .items.item import ItemVerdict
 from .outcome import Infeasible, InfeasibleReason
 from .plain_json import visible
@@ -46,14 +47,6 @@ WAY_OUT = {
     ),
 }
 """The next step where something other than the question must be looked after."""
-_NEXT = {
-    Reason.WITHIN_THRESHOLD: "Nothing: the gate accepts it.",
-    Reason.UNMEASURED: "Fix the cause and retry, or hand the question to a person; the answer may be fine.",
-    Reason.SUSPENDED: "Look into the alarm (docs/monitoring.md); until then a person may release the answer.",
-    Reason.PARTLY_HELD_BACK: "Have a person decide about the items that were held back.",
-    Reason.OTHER_TURNS: "Calibrate on conversations with these turns; until then no error rate of theirs is known.",
-    Reason.INFEASIBLE: "Route these {asked} elsewhere, or calibrate with a larger alpha, more data or another model.",
-}
 _HIGH = {
     Basis.SAMPLES: "The model's own {many} disagree too much",
     Basis.SAMPLE_LIKELIHOOD: "The model gave its own {many} too little probability",
@@ -66,14 +59,9 @@ _HIGH = {
     Basis.SEVERAL: "Its scores together do not speak for the {one} clearly enough",
 }
 """The meaning of a high score, of an answer or of a call."""
-_WITHOUT_A_FIT = (InfeasibleReason.NOT_CALIBRATED, InfeasibleReason.UNKNOWN_GROUP)
-_FOR_CLIENTS = {
-    Reason.WITHIN_THRESHOLD: "The answer is certain enough",
-    Reason.SUSPENDED: "An alarm, or a failure to record the verdict, holds all answers back",
-    Reason.PARTLY_HELD_BACK: "Fields of the answer are not certain enough",
-    Reason.OTHER_TURNS: "The promise does not cover this conversation, since no calibration prompt had its turns",
-    Reason.INFEASIBLE: "The calibration found no threshold that keeps the error rate, so no answer is given",
-}
+
+
+# -- Why, and what next ------------------------------------------------------------------------------------------------
 
 
 def detail(verdict: Verdict) -> str:
@@ -81,43 +69,21 @@ def detail(verdict: Verdict) -> str:
     outcome = verdict.outcome
     stage = f"Stage {verdict.stage} of {len(outcome.stages)}: " if isinstance(outcome, CascadeOutcome) else ""
     done = verdict.passes and verdict.reason is not Reason.PARTLY_HELD_BACK
-    return " ".join((stage + _why(verdict), *(() if done else (next_step(verdict),)), *_remarks(verdict)))
+    why = stage + _words(verdict).why(verdict)
+    return " ".join((why, *(() if done else (next_step(verdict),)), *_remarks(verdict)))
 
 
 def next_step(verdict: Verdict) -> str:
     """The next step after a verdict, in one sentence."""
-    noted, unmeasured = {note.kind for note in verdict.notes}, verdict.uncertainty.reason
-    if NoteKind.NOT_RECORDED in noted:
-        return "Fix the observer (on_verdict)."
-    if NoteKind.ANOTHER_MODEL in noted:
-        return "Hand it to a person."
-    if unmeasured in WAY_OUT:
-        return WAY_OUT[unmeasured]
-    if NoteKind.NO_LABEL in noted:
-        honours = "`guardrail doctor --model MODEL` shows what the endpoint honours."
-        return "Give plan= a larger max_tokens." if unmeasured is Unmeasured.CUT_OFF else honours
-    if verdict.reason is Reason.ABOVE_THRESHOLD:
-        return verdict.nouns.handed
-    if verdict.reason is Reason.UNMEASURED and verdict.is_result:
-        return (
-            "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
-        )
-    outcome = verdict.outcome
-    if verdict.reason is Reason.INFEASIBLE and isinstance(outcome, Infeasible) and outcome.reason in _WITHOUT_A_FIT:
-        return remedy(outcome, verdict.nouns)
-    return _NEXT[verdict.reason].format(asked=verdict.nouns.asked)
+    noted, cause = {note.kind for note in verdict.notes}, verdict.uncertainty.reason
+    if cause in WAY_OUT and not {NoteKind.NOT_RECORDED, NoteKind.ANOTHER_MODEL} & noted:
+        return WAY_OUT[cause]
+    return _words(verdict).next(verdict)
 
 
 def without_quotes(verdict: Verdict) -> str:
     """The reason and the next step for clients, without quoting a prompt, an answer or the error of a server."""
-    score = verdict.uncertainty
-    if verdict.reason is Reason.ABOVE_THRESHOLD:
-        why = f"The uncertainty {score.value:.4g} is above the calibrated threshold {verdict.threshold or 0:.4g}"
-    elif verdict.reason is Reason.UNMEASURED:
-        why = f"The uncertainty could not be measured ({score.reason})"
-    else:
-        why = _FOR_CLIENTS[verdict.reason]
-    return f"{why}. {next_step(verdict)}"
+    return f"{_WORDS[verdict.reason].client(verdict)}. {next_step(verdict)}"
 
 
 def reviewers_reason(verdict: Verdict) -> tuple[str, str]:
@@ -131,38 +97,6 @@ def reviewers_reason(verdict: Verdict) -> tuple[str, str]:
     if by_the_gate and verdict.reason is Reason.UNMEASURED:
         return "How sure the model is could not be measured.", _unmeasured(verdict)
     return verdict.detail, ""
-
-
-def _why(verdict: Verdict) -> str:
-    """The reason with its numbers."""
-    notes = {note.kind: " ".join(note.about) for note in verdict.notes}
-    if NoteKind.ALARM in notes:
-        return f"Held back although the gate accepts, because of an alarm. {notes[NoteKind.ALARM]}"
-    if NoteKind.NOT_RECORDED in notes:
-        return (
-            f"Held back although the gate accepts: the verdict could not be recorded ({notes[NoteKind.NOT_RECORDED]}). "
-            "Answers that cannot be recorded are not given."
-        )
-    if NoteKind.ANOTHER_MODEL in notes:
-        fault = notes[NoteKind.ANOTHER_MODEL]
-        return (
-            "Held back: the message did not come from the guarded model, so it could not be measured."
-            f"{f' It cannot be given out either: {fault}.' if fault else ''}"
-        )
-    if NoteKind.NO_LABEL in notes:
-        return (
-            f"Held back, and nobody is asked: it could not be measured ({_unmeasured(verdict)}), so no decision about "
-            "it could become a label."
-        )
-    if verdict.reason is Reason.PARTLY_HELD_BACK:
-        return _in_part(verdict)
-    if verdict.reason is Reason.INFEASIBLE:
-        return _without_threshold(verdict)
-    if verdict.reason is Reason.UNMEASURED:
-        return f"Held back: the score could not be measured ({_unmeasured(verdict)})."
-    if verdict.reason is Reason.ABOVE_THRESHOLD:
-        return f"{_limit(verdict)} {_meaning(verdict)}."
-    return _limit(verdict)
 
 
 def _unmeasured(verdict: Verdict) -> str:
@@ -182,25 +116,43 @@ def _limit(verdict: Verdict) -> str:
     if verdict.basis is Basis.CONFIDENCE:
         top = 1.0 if score.unit == "probability" else 0.0
         own = f" (the scorer gave {top - score.value:.4g}, and {top - threshold:.4g} is enough)"
-    target = target_text(verdict.alpha, certifies=certifies(verdict.outcome))
+    target = target_text(verdict.alpha, certifies=verdict.outcome.certifies)
     compared = f"{score.estimator} {score.value:.4g} {'>' if above else '<='} {threshold:.4g}{unit}{own}"
     if above:
         return f"Held back: {compared}, the threshold calibrated for {target} among {verdict.nouns.given}."
     return f"Accepted: {compared}, calibrated for {target}."
 
 
+def _after_unmeasured(verdict: Verdict) -> str:
+    if verdict.is_result:
+        return (
+            "Hand the question to a person: the answer is unclear for this question, and asking again would not help."
+        )
+    return "Fix the cause and retry, or hand the question to a person; the answer may be fine."
+
+
 def _without_threshold(verdict: Verdict) -> str:
     outcome, many = verdict.outcome, verdict.nouns.many
     assert isinstance(outcome, Infeasible | CascadeOutcome), "it has no threshold"
     if outcome.reason in _WITHOUT_A_FIT:
-        why = found(outcome, verdict.nouns).rstrip()
-        unmeasured = outcome.reason is InfeasibleReason.NOT_CALIBRATED and not verdict.uncertainty.measured
-        return f"Held back: {why[0].lower()}{why[1:]}{f' Not measured: {_unmeasured(verdict)}.' if unmeasured else ''}"
+        why, measured = found(outcome, verdict.nouns), verdict.uncertainty.measured
+        shown = outcome.reason is InfeasibleReason.NOT_CALIBRATED and not measured
+        return f"Held back: {why[0].lower()}{why[1:]}{f' Not measured: {_unmeasured(verdict)}.' if shown else ''}"
     reason = "stage_not_used" if outcome.reason is None else outcome.reason.value
     return (
         f"Held back: calibration found no threshold that keeps the error among {many} at {outcome.alpha:g}, so nothing "
         f"is accepted ({reason}: {why_infeasible(outcome, verdict.nouns)})"
     )
+
+
+def _after_no_threshold(verdict: Verdict) -> str:
+    outcome, asked = verdict.outcome, verdict.nouns.asked
+    if isinstance(outcome, Infeasible) and outcome.reason in _WITHOUT_A_FIT:
+        return remedy(outcome, verdict.nouns)
+    return f"Route these {asked} elsewhere, or calibrate with a larger alpha, more data or another model."
+
+
+_WITHOUT_A_FIT = (InfeasibleReason.NOT_CALIBRATED, InfeasibleReason.UNKNOWN_GROUP)
 
 
 def _in_part(verdict: Verdict) -> str:
@@ -215,6 +167,113 @@ def _in_part(verdict: Verdict) -> str:
     calls = answer is not None and answer.tool_calls
     without = "a call must not run without the others" if calls else "the caller takes a whole answer only"
     return f"Held back: {counted} are certain enough {limit}, but {without}: {places}."
+
+
+def _noted(verdict: Verdict, kind: NoteKind) -> str:
+    """What a note is about."""
+    return next((" ".join(note.about) for note in verdict.notes if note.kind is kind), "")
+
+
+def _another_model(verdict: Verdict) -> str:
+    fault = _noted(verdict, NoteKind.ANOTHER_MODEL)
+    return (
+        "Held back: the message did not come from the guarded model, so it could not be measured."
+        f"{f' It cannot be given out either: {fault}.' if fault else ''}"
+    )
+
+
+def _after_no_label(verdict: Verdict) -> str:
+    if verdict.uncertainty.reason is Unmeasured.CUT_OFF:
+        return "Give plan= a larger max_tokens."
+    return "`guardrail doctor --model MODEL` shows what the endpoint honours."
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """The words of a reason, each made from the verdict.
+
+    Attributes:
+        why: The reason with its numbers.
+        next: The next step.
+        client: The reason for clients, without a full stop, and without a quote of a prompt, an answer or an error.
+    """
+
+    why: Callable[[Verdict], str]
+    next: Callable[[Verdict], str]
+    client: Callable[[Verdict], str] = lambda _: ""
+
+
+def _always(text: str) -> Callable[[Verdict], str]:
+    return lambda _: text
+
+
+_WORDS = {
+    Reason.WITHIN_THRESHOLD: _Words(
+        why=_limit,
+        next=_always("Nothing: the gate accepts it."),
+        client=_always("The answer is certain enough"),
+    ),
+    Reason.ABOVE_THRESHOLD: _Words(
+        why=lambda verdict: f"{_limit(verdict)} {_meaning(verdict)}.",
+        next=lambda verdict: verdict.nouns.handed,
+        client=lambda verdict: (
+            f"The uncertainty {verdict.uncertainty.value:.4g} is above the calibrated threshold "
+            f"{verdict.threshold or 0:.4g}"
+        ),
+    ),
+    Reason.UNMEASURED: _Words(
+        why=lambda verdict: f"Held back: the score could not be measured ({_unmeasured(verdict)}).",
+        next=_after_unmeasured,
+        client=lambda verdict: f"The uncertainty could not be measured ({verdict.uncertainty.reason})",
+    ),
+    Reason.INFEASIBLE: _Words(
+        why=_without_threshold,
+        next=_after_no_threshold,
+        client=_always("The calibration found no threshold that keeps the error rate, so no answer is given"),
+    ),
+    Reason.SUSPENDED: _Words(
+        why=lambda verdict: (
+            f"Held back although the gate accepts, because of an alarm. {_noted(verdict, NoteKind.ALARM)}"
+        ),
+        next=_always("Look into the alarm (docs/monitoring.md); until then a person may release the answer."),
+        client=_always("An alarm, or a failure to record the verdict, holds all answers back"),
+    ),
+    Reason.PARTLY_HELD_BACK: _Words(
+        why=_in_part,
+        next=_always("Have a person decide about the items that were held back."),
+        client=_always("Fields of the answer are not certain enough"),
+    ),
+    Reason.OTHER_TURNS: _Words(
+        why=_limit,
+        next=_always("Calibrate on conversations with these turns; until then no error rate of theirs is known."),
+        client=_always("The promise does not cover this conversation, since no calibration prompt had its turns"),
+    ),
+}
+"""The words of every reason."""
+_NOTED = {
+    NoteKind.ALARM: _WORDS[Reason.SUSPENDED],
+    NoteKind.NOT_RECORDED: _Words(
+        why=lambda verdict: (
+            "Held back although the gate accepts: the verdict could not be recorded "
+            f"({_noted(verdict, NoteKind.NOT_RECORDED)}). Answers that cannot be recorded are not given."
+        ),
+        next=_always("Fix the observer (on_verdict)."),
+    ),
+    NoteKind.ANOTHER_MODEL: _Words(why=_another_model, next=_always("Hand it to a person.")),
+    NoteKind.NO_LABEL: _Words(
+        why=lambda verdict: (
+            f"Held back, and nobody is asked: it could not be measured ({_unmeasured(verdict)}), so no decision about "
+            "it could become a label."
+        ),
+        next=_after_no_label,
+    ),
+}
+"""The words of notes that say more than the reason, the gravest first."""
+
+
+def _words(verdict: Verdict) -> _Words:
+    noted = {note.kind for note in verdict.notes}
+    return next((words for kind, words in _NOTED.items() if kind in noted), _WORDS[verdict.reason])
 
 
 def _remarks(verdict: Verdict) -> Iterator[str]:

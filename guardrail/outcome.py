@@ -285,6 +285,10 @@ class Infeasible(_OutcomeBase):
     def error_rate(self) -> None:
         """None: nothing is accepted."""
 
+    @property
+    def interval(self) -> None:
+        """None: nothing is accepted."""
+
     def __repr_args__(self) -> Iterator[tuple[str, Any]]:
         """The short form; the fields have the rest."""
         for name in ("rule", "alpha", "delta", "n"):

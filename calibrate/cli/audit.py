@@ -16,7 +16,7 @@ from rich.markup import escape
 from rich.panel import Panel
 
 from guardrail.artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
-from guardrail.describe import Nouns, figures_lines, nouns_of
+from guardrail.describe import Nouns, nouns_of
 from guardrail.errors import GuardrailError, UsageError
 from guardrail.judges import JudgeSpec
 from guardrail.monitor import Alarm, Drift
@@ -25,9 +25,9 @@ from guardrail.monitor.drift import Reference
 from ..data.formats import ImportSettings, is_table
 from ..data.records import RecordFile, RecordReader, read_records
 from ..data.table import RecordTable
-from ..evaluation.audit import CascadeAudit, PromiseTest, audit_cascade, audit_router, prepared
 from ..evaluation.audit import audit as run_audit
-from ..report import sentences
+from ..evaluation.audit import audit_cascade, audit_router, prepared
+from ..evaluation.promise_test import CascadeAudit, PromiseTest
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
@@ -39,11 +39,7 @@ from .frame.verdicts import print_audits, print_paths
 
 __all__ = ["audit"]
 
-TITLES = {
-    "refuted": ("Refuted", "red"),
-    "supported": ("Supported", "green"),
-    "undecided": ("Undecided", "yellow"),
-}
+COLOURS = {"refuted": "red", "supported": "green", "undecided": "yellow"}
 
 
 @command("audit", "calibrating.md#audit")
@@ -153,14 +149,12 @@ def _test_labels(
     if as_json:
         _print_json(result.model_dump(mode="json"))
         return result.verdict == "refuted"
-    _print_verdict(result, nouns)
-    for line in (*sentences.shifted(result, nouns), *figures_lines(result.held_out.items, result.rule)):
-        print_line(line)
+    _print_verdict(result)
     print_paths(artifact, file.records)
     if result.verdict != "refuted":
         finish([], f"calibrate report {listed([path])}")
         return False
-    finish([], *sentences.advice(result, fresh_command(artifact, key, fresh.paths, path, fresh.columns)))
+    finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns)))
     for each in fresh.paths:
         for missing in _unwritten(each, artifact, key):
             print_line(f"Before that, as it was done in memory only: {missing}")
@@ -175,7 +169,7 @@ def _say_cascade(
     if as_json:
         _print_json(result.model_dump(mode="json"))
         return refuted
-    _print_verdict(result, nouns_of(artifact))
+    _print_verdict(result)
     rows = [(str(i), str(stage.n_accepted), str(stage.n_errors)) for i, stage in enumerate(result.stages, start=1)]
     console.print(table(f"{result.n_questions} fresh questions", ("stage", "answers", "wrong"), rows))
     again = f"calibrate fit {listed(records)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
@@ -193,10 +187,13 @@ def _print_json(content: Any) -> None:
     typer.echo(json.dumps(content, indent=1))
 
 
-def _print_verdict(result: PromiseTest, nouns: Nouns) -> None:
-    title, style = TITLES[result.verdict]
-    text = "\n\n".join(sentences.audited(result, nouns))
+def _print_verdict(result: PromiseTest) -> None:
+    """Print what `print(result)` shows, the verdict in a box."""
+    title, style = result.verdict.capitalize(), COLOURS[result.verdict]
+    text = "\n\n".join(result.findings)
     console.print(Panel(escape(text), title=title, title_align="left", border_style=style))
+    for line in result.remarks:
+        print_line(line)
 
 
 def _compare_scores(

@@ -15,6 +15,7 @@ from guardrail.errors import UsageError
 from ..data.progress import bar
 from ..data.records import RecordFile
 from ..evaluation.audit import audit
+from ..evaluation.promise_test import ALONE
 from ..pipeline import keys_of_score, require_same
 from ..report import parts_of, sentences, write_report
 from ..rules import RULES
@@ -104,7 +105,7 @@ def report(
     if parts.n_left_out + here <= chosen_on and loaded.outcome.rule in RULES:
         commands.insert(0, f"calibrate fit {files}{columns} {fit_flags(loaded, key)} --out {name}")
     # A part of the record file that was kept out of the fit is not a file.
-    alone = fresh_command(loaded, key, test, artifact, columns) if test else sentences.ALONE
+    alone = fresh_command(loaded, key, test, artifact, columns) if test else ALONE
     with bar(console, "writing the report", "splits") as progress:
         written = write_report(
             out,

@@ -20,10 +20,11 @@ from ..data.progress import Progress, silent
 from ..data.records import Record
 from ..data.split import Groups
 from ..data.table import table_of
-from ..evaluation.audit import Audit, audit
+from ..evaluation.audit import audit
 from ..evaluation.choice import Ranked, rank_estimators
 from ..evaluation.evaluate import Evaluation, RuleSpec, evaluate
 from ..evaluation.label_checks import judge_to_look_at, merged, missed, suspicious
+from ..evaluation.promise_test import ALONE, Audit
 from ..pipeline import at_calibration, calibration_part, without
 from ..rules import PLANNED, RULES, compared_rules
 from ..scoring.scores import scored_by, taken, units_of
@@ -114,7 +115,7 @@ def write_report(
     test: Sequence[Record] | None = None,
     splits: int = 0,
     commands: Sequence[str] = (),
-    alone: str = sentences.ALONE,
+    alone: str = ALONE,
     progress: Progress = silent,
 ) -> list[Path]:
     """Write the report and, next to it, its figures as PNG.
@@ -181,7 +182,7 @@ def _verdict(artifact: CalibrationArtifact, test: Audit | None, alone: str) -> d
         "open_gate": warning(artifact),
         "useless": unguardable(artifact),
         "test": test,
-        "audited": [] if test is None or not test.n else sentences.audited(test, nouns_of(artifact)),
+        "audited": [] if test is None or not test.n else test.findings,
         "facts": sentences.facts(artifact),
         "caveats": caveats(artifact),
         "steps": sentences.next_steps(artifact, test, alone),

@@ -1,26 +1,25 @@
-"""Sentences about an artifact, for the terminal and the report, in words that a manager understands."""
+"""What a fit and its test say to a person: verdict, warnings, next steps, and everything an artifact is bound to."""
 
 from __future__ import annotations
 
 import shlex
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
-from guardrail.artifact import CalibrationArtifact, CascadeArtifact, EstimatorChoice
+from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import (
-    ANSWERS,
     CALLS,
     FRESH_LABELS,
     ITEMS_OF_ANSWERS,
     USEFUL_AUROC,
-    Nouns,
     answer_if,
-    asked,
     confidence,
+    failures,
     figures_lines,
+    fits_line,
     guarantee,
     nouns_of,
     remedy,
@@ -28,58 +27,37 @@ from guardrail.describe import (
     stops_nothing,
     summary,
     unguardable,
+    upside_down,
     warning,
     why_infeasible,
 )
 from guardrail.notebook import percent
-from guardrail.outcome import AVERAGE, CERTIFIED, Feasible, Infeasible, InfeasibleReason
+from guardrail.outcome import Feasible, Infeasible, InfeasibleReason
 from guardrail.sampling.follow_ups import SCORE, scorer_of
-from guardrail.specs import EstimatorSpec
 
 from ..data.records import GIVEN, Record, RecordFile
 from ..data.split import Dependence, dependence
-from ..evaluation.audit import DIFFERENT, Audit, PromiseTest
 from ..evaluation.label_checks import Suspicious, unread_answers
 from ..evaluation.planning import labels_needed
+from ..evaluation.promise_test import ALONE, Audit
 from ..items.figures import item_facts
 from ..pipeline import GateCounts
-from ..rules import certifies
 from ..scoring.metrics import AurocInterval, auroc_interval
 
 __all__ = [
-    "MOST_WARNINGS",
-    "ArtifactVerdict",
-    "Found",
-    "Row",
-    "VerdictText",
-    "advice",
-    "audited",
-    "auroc_of",
-    "cut_off_answers",
-    "dependent_questions",
-    "describe_auroc",
-    "describe_spec",
-    "facts",
-    "fits_line",
-    "held_out",
-    "next_steps",
-    "not_fitted_on",
-    "ranking",
-    "second_look",
-    "shifted",
-    "slots_argument",
-    "standing",
-    "unread",
-    "verdict_text",
-    "warnings",
+    *("MOST_WARNINGS", "ArtifactVerdict", "Found", "Row", "VerdictText", "auroc_of", "describe_auroc"),
+    *("describe_spec", "facts", "next_steps", "not_fitted_on", "ranking", "second_look", "slots_argument"),
+    *("standing", "undecided_answers", "unread", "verdict_text", "warnings"),
 ]
 
-Row = tuple[str, str]
+Row: TypeAlias = tuple[str, str]
 """A label and its value."""
 MOST_WARNINGS = 2
 """Warnings that a fit shows at once; the report has the others."""
-ALONE = "calibrate fit NEW_RECORDS --alpha ALPHA"
-"""The command that calibrates on new questions alone, where the names of the files are unknown."""
+Colour: TypeAlias = Literal["green", "yellow", "red"]
+
+
+# -- The verdict on an artifact, and all lines about it ----------------------------------------------------------------
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,12 +69,12 @@ class ArtifactVerdict:
             refutes the target, by no more than the rule lets a gate end above it. "refuted": the test part refutes
             the promise. "abstains": nothing is accepted.
         title: In a few words.
-        colour: Of the verdict: green, yellow or red.
+        colour: Of the verdict.
     """
 
     status: Literal["answers", "above", "refuted", "abstains"]
     title: str
-    colour: Literal["green", "yellow", "red"]
+    colour: Colour
 
 
 def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> ArtifactVerdict:
@@ -113,7 +91,7 @@ def standing(artifact: CalibrationArtifact, test: Audit | None = None) -> Artifa
     if test is not None and test.verdict == "refuted":
         return ArtifactVerdict("above", "Above the target on the test questions", "yellow")
     if unguardable(artifact) is not None:
-        colour: Literal["red", "yellow"] = "red" if stops_nothing(artifact) else "yellow"
+        colour: Colour = "red" if stops_nothing(artifact) else "yellow"
         return ArtifactVerdict("answers", "For evaluation only: no guard can use it", colour)
     if stops_nothing(artifact):
         return ArtifactVerdict("answers", "This gate stops nothing", "red")
@@ -128,7 +106,7 @@ class VerdictText:
     Attributes:
         verdict: The verdict.
         lines: `guardrail.describe.summary`.
-        fits: See `fits_line`.
+        fits: See `guardrail.describe.fits_line`.
         tested: The results on the test part, and what they say about the promise.
         warnings: Warnings, the gravest first, each with its remedy.
         steps: Next steps, most useful first.
@@ -158,7 +136,7 @@ class Found:
         unread: See `unread`.
         dependent: Questions of the fit that are hardly independent.
         doubtful: See `second_look`.
-        undecided: See `undecided_answers`.
+        undecided: A sentence in place of the commands that label undecided answers; "" for none.
     """
 
     records: str = "RECORDS"
@@ -186,12 +164,15 @@ def verdict_text(
     """
     tested: tuple[str, ...] = ()
     if test is not None and artifact.outcome.n_accepted:  # of a gate that accepts nothing a test says nothing
-        tested = (held_out(artifact, test.held_out), *audited(test, nouns_of(artifact)))
+        tested = (_held_out(artifact, test.held_out), *test.findings)
     # Where a test part counts the items that nothing was fitted on, it stands for both.
     counts = figures_lines(artifact.items, artifact.outcome.rule) if test is None else ()
+    needed = labels_needed(artifact)
+    if _mostly_undecided(artifact):
+        needed = f"{artifact.data.n_undecided} of the {sum(artifact.calibration.error)} wrong ones are undecided"
     return VerdictText(
         verdict=standing(artifact, test),
-        lines=(*summary(artifact, _needed(artifact)), *counts),
+        lines=(*summary(artifact, needed), *counts),
         fits=fits_line(artifact),
         tested=tested,
         warnings=tuple(warnings(artifact, found)),
@@ -200,200 +181,24 @@ def verdict_text(
     )
 
 
-def warnings(artifact: CalibrationArtifact, found: Found = Found()) -> list[str]:
-    """Warnings about a fit, the gravest first, each with its remedy."""
-    useless, grouped = warning(artifact), dependent_questions(artifact, found.dependent)
-    nearly_equal = found.dependent is not None and found.dependent.example is not None
-    texts = (
-        None if useless is None else f"{useless} Fit with a smaller --alpha, or use no gate.",
-        None if _mostly_undecided(artifact) else ranking(artifact),
-        grouped if nearly_equal else None,
-        failed_questions(artifact, found.records),
-        found.unread,
-        cut_off_answers(artifact),
-        undecided_answers(artifact, found.records, found.undecided),
-        unnamed_model(artifact, found.records),
-        found.doubtful,
-        None if nearly_equal else grouped,
-    )
-    return [text for text in texts if text is not None]
-
-
-def failed_questions(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
-    """The share of questions that failed, with the command that asks them again; None where they are few."""
-    failures = asked(artifact).failures.strip()
-    return f"{failures} Ask them again: the same `calibrate collect` into {records}." if failures else None
-
-
-def _of_the_numbers(artifact: CalibrationArtifact) -> Iterator[str]:
-    """What the artifact's numbers advise, of less weight than a warning."""
-    outcome, diagnostics, nouns = artifact.outcome, artifact.outcome.diagnostics, nouns_of(artifact)
-    weak = diagnostics.auroc is not None and diagnostics.auroc < USEFUL_AUROC
-    if weak and ranking(artifact) is None and isinstance(outcome, Feasible):
-        yield (
-            f"This score hardly tells right from wrong (AUROC {diagnostics.auroc:.2f}, and 0.5 is guessing). "
-            f"{FRESH_LABELS}"
-        )
-    if diagnostics.base_error > 0.5:
-        yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its {nouns.many} are wrong."
-    if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
-        yield (
-            f"Use a finer score: {outcome.tie_block} of {outcome.n} {nouns.asked} share the threshold's score and are "
-            f"accepted or rejected together. {_finer(artifact)}"
-        )
-    if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
-        yield (
-            f"Fix the sampling: {_left_out(artifact)}; such {nouns.asked} are always held back. The same `calibrate "
-            "collect` again asks those whose server failed."
-        )
-
-
-def unnamed_model(artifact: CalibrationArtifact, records: str = "RECORDS") -> str | None:
-    """The way to an artifact that a guard loads, if nothing says which model gave the answers; None otherwise."""
-    if artifact.model.is_known or unguardable(artifact) is not None:
-        return None
-    return (
-        "No guard will load this artifact: the answers were imported without naming their model. Name it with "
-        f"{_for_each(records, 'calibrate import {} --model MODEL')} (in Python from_frame(..., model=model)) and fit "
-        "again, which is the same fit."
-    )
-
-
-def _for_each(records: str, command: str) -> str:
-    """A command for each record file: those that change records would write several files as one."""
-    return ", ".join(f"`{command.format(shlex.quote(file))}`" for file in shlex.split(records))
-
-
-def _mostly_undecided(artifact: CalibrationArtifact) -> bool:
-    """Whether at least half of the wrong answers are undecided ones: what they say about score and model is unknown."""
-    return 0 < sum(artifact.calibration.error) <= 2 * artifact.data.n_undecided
-
-
-def _needed(artifact: CalibrationArtifact) -> str | None:
-    """What an artifact without a threshold needs; see `calibrate.evaluation.planning.labels_needed`."""
-    if not _mostly_undecided(artifact):
-        return labels_needed(artifact)
-    return f"{artifact.data.n_undecided} of the {sum(artifact.calibration.error)} wrong ones are undecided"
-
-
-def undecided_answers(
-    artifact: CalibrationArtifact, records: str = "RECORDS", way_out: str | None = None
-) -> str | None:
-    """The number of undecided answers that count as wrong, their cost and the way out; None without any.
-
-    Args:
-        artifact: The artifact.
-        records: The record files, as a shell takes them.
-        way_out: A sentence in place of the commands that label these answers; "" for none.
-    """
-    undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
-    if not undecided:
-        return None
-    many = nouns_of(artifact).labelled
-    without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
-    if nouns_of(artifact) is ITEMS_OF_ANSWERS:
-        way = f": {_for_each(records, 'calibrate label {} --items --interactive')}, then fit again."
-    else:
-        commands = _for_each(records, "calibrate label {} --undecided --interactive")
-        way = f": {commands} (or --judge-model MODEL in place of --interactive), then fit again."
-    start = (
-        f"{undecided} of {n} {many} are undecided and count as wrong: {percent(wrong / n)} of the {many} are wrong "
-        f"with them, {without} without."
-    )
-    if way_out is not None:
-        return f"{start} {way_out}".rstrip()
-    return f"{start} Labelling them can raise what is accepted{'.' if artifact.correctness.name == GIVEN else way}"
-
-
-def held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
+def _held_out(artifact: CalibrationArtifact, counts: GateCounts) -> str:
     """Results of the gate on questions kept out of the fit, in one sentence; with items in a few."""
     if counts.items is not None:
         lines = figures_lines(counts.items, artifact.outcome.rule)
         return f"On {counts.n_asked} questions kept out of the fit: {' '.join(lines)}"
     nouns, share = nouns_of(artifact), _share(counts.acceptance)
-    does = f"the gate lets {share} through" if nouns is CALLS else f"the model answers {share}"
+    does, gives = f"the model answers {share}", "gives"
+    if nouns is CALLS:
+        does, gives = f"the gate lets {share} through", "lets through"
     start = f"On {counts.n_asked} {nouns.asked} kept out of the fit {does}"
     if counts.error_rate is None:
         return f"{start}, so there is no error rate to report (target {percent(artifact.alpha)})."
-    verb = "lets through" if nouns is CALLS else "gives"
-    gave = "" if counts.power is None else f" It {verb} {_share(counts.power)} of its right {nouns.many}."
-    return f"{start}. Of these {_share(counts.error_rate)} are wrong (target {percent(artifact.alpha)}).{gave}"
+    right = "" if counts.power is None else f" It {gives} {_share(counts.power)} of its right {nouns.many}."
+    return f"{start}. Of these {_share(counts.error_rate)} are wrong (target {percent(artifact.alpha)}).{right}"
 
 
-def facts(artifact: CalibrationArtifact) -> list[Row]:
-    """The facts that the artifact binds, as labelled rows."""
-    outcome, data, diagnostics = artifact.outcome, artifact.data, artifact.outcome.diagnostics
-    judge, similarity, nouns = artifact.estimator.judge, artifact.estimator.similarity, nouns_of(artifact)
-    n, of = artifact.calibration.n, outcome.scope
-    rows = [
-        ("model", _identity(artifact)),
-        ("asked", _plan(artifact)),
-        ("prompt", _prompt(artifact)),
-        (_noun(artifact), _scored_by(artifact.estimator)),
-        *([(f"same {nouns.one} if", describe_spec(judge.name, judge.params))] if judge is not None else []),
-        *([("alike as by", describe_spec(similarity.name, similarity.params))] if similarity is not None else []),
-        (f"right {nouns.one} if", describe_spec(artifact.correctness.name, artifact.correctness.params)),
-        (nouns.asked, _data(artifact)),
-        *([("score chosen", _choice(artifact.data.choice))] if artifact.data.choice is not None else []),
-        *([("fits on these labels", line)] if (line := fits_line(artifact)) is not None else []),
-        *([("scope", scope)] if (scope := scope_in_words(outcome.scope, artifact.estimator)) else []),
-        ("rule", f"{outcome.rule} at alpha {outcome.alpha:g}" + _delta(outcome.delta) + _options(outcome.options)),
-    ]
-    if isinstance(outcome, Feasible):
-        low, high = outcome.interval
-        rows += [
-            ("threshold", answer_if(artifact)),
-            ("accepted", f"{outcome.n_accepted} of {n} ({percent(artifact.acceptance)} of all {nouns.asked})"),
-            ("errors among them", f"{outcome.n_errors} ({percent(outcome.error_rate)}; 95 % interval "
-             f"{percent(low)} to {percent(high)}, chosen after looking)"),
-            ("equal to threshold", f"{outcome.tie_block} (ties are accepted together)"),
-        ]  # fmt: skip
-    else:
-        rows += [("no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome, nouns)}")]
-    rows += [
-        (
-            "promise",
-            guarantee(artifact.outcome, 1 - confidence(artifact), nouns)
-            if artifact.outcome.n_accepted
-            else f"nothing, so nothing is {nouns.accepted}",
-        ),
-        ("error without gate", percent(diagnostics.base_error)),
-        ("AUROC", describe_auroc(artifact)),
-        ("most any rule accepts", percent(of.of_measured(diagnostics.max_acceptance) * of.measured)),
-        ("made", f"{artifact.made.at} with {', '.join(f'{k} {v}' for k, v in artifact.made.packages.items())}"),
-        ("digest", artifact.digest),
-    ]
-    rows += item_facts(artifact)
-    if data.n_unmeasured or data.n_unlabelled:
-        rows.insert(8 + (artifact.data.choice is not None), ("left out", _left_out(artifact)))
-    if artifact.data.n_cut_off:
-        rows.append(("cut off", f"{artifact.data.n_cut_off} of {artifact.data.n_questions} answers, at max_tokens"))
-    return rows
-
-
-def fits_line(artifact: CalibrationArtifact | CascadeArtifact) -> str | None:
-    """The effect of other certificates from the same labels on this one; None without any."""
-    spent, outcome = artifact.spent, artifact.outcome
-    certified = outcome.rule == CERTIFIED or bool(getattr(outcome, "certifies", False))
-    # Fits that certify nothing spend nothing, and without a certificate there is no confidence to lose.
-    if spent is None or not certified or spent.delta <= (outcome.delta or 0.0) + 1e-9:
-        return None
-    return (
-        f"{spent.fits} fits have used these labels; whichever of them you use, its promise holds with "
-        f"{percent(1 - spent.delta)} confidence."
-    )
-
-
-def cut_off_answers(artifact: CalibrationArtifact) -> str | None:
-    """Advice about calibration answers that were cut off; None where they are few."""
-    data, plan = artifact.data, artifact.plan
-    if not data.many_cut_off:
-        return None
-    then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
-    return (
-        f"Allow longer {nouns_of(artifact).many}: {data.n_cut_off} of {data.n_questions} were cut off at "
-        f"{plan.max_tokens} tokens, and are {then}. Collect into a new file with a larger --max-tokens."
-    )
+def _share(values: tuple[float, float, float]) -> str:
+    return f"{percent(values[0])} (95 % interval {percent(values[1])} to {percent(values[2])})"
 
 
 def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: str = ALONE) -> list[str]:
@@ -405,8 +210,8 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
         alone: The command that calibrates on those questions alone.
     """
     status = standing(artifact, test).status
-    first = advice(test, alone) if test is not None and status in ("refuted", "above") else []
-    rest = [*warnings(artifact), *_of_the_numbers(artifact)]
+    first = test.remedies(alone) if test is not None and status in ("refuted", "above") else []
+    rest = [*warnings(artifact), *_lesser_advice(artifact)]
     if isinstance(artifact.outcome, Infeasible):  # its remedy is about the score as well
         rest = [remedy(artifact.outcome, nouns_of(artifact)), *(text for text in rest if text != ranking(artifact))]
     if status != "answers":
@@ -415,8 +220,8 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
         return [*rest, useless]
     if nouns_of(artifact) is CALLS:
         return [*rest, "Put the artifact in front of the tool: GuardrailMiddleware(tools={TOOL: ARTIFACT})."]
-    more = slots_argument(artifact)
     left_out = " Leave out slots that make no other question, as a clock." if artifact.prompt.slots else ""
+    more = slots_argument(artifact)
     return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more}).{left_out}"]
 
 
@@ -425,18 +230,50 @@ def slots_argument(artifact: CalibrationArtifact) -> str:
     return f", remember_slots={artifact.prompt.slots!r}" if artifact.prompt.slots else ""
 
 
-def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
-    """Note that a record file holds labelled questions that were not fitted on; None if it holds none.
+# -- Warnings, each with its remedy ------------------------------------------------------------------------------------
 
-    Args:
-        n_left_out: Such questions in no part of the report.
-        n_shown: Such questions that are its test part although the user named no test file.
-    """
-    if n_left_out:
-        return f"{n_left_out} labelled questions of the record file were not fitted on. This report leaves them out."
-    if n_shown:
-        return f"{n_shown} labelled questions of the record file were not fitted on. They are the test part here."
-    return None
+
+def warnings(artifact: CalibrationArtifact, found: Found = Found()) -> list[str]:
+    """Warnings about a fit, the gravest first, each with its remedy."""
+    grouped = _dependent_questions(artifact, found.dependent)
+    nearly_equal = found.dependent is not None and found.dependent.example is not None
+    open_gate, failed = warning(artifact), failures(artifact)
+    texts = (
+        None if open_gate is None else f"{open_gate} Fit with a smaller --alpha, or use no gate.",
+        None if _mostly_undecided(artifact) else ranking(artifact),
+        grouped if nearly_equal else None,
+        None if failed is None else f"{failed} Ask them again: the same `calibrate collect` into {found.records}.",
+        found.unread,
+        _cut_off_answers(artifact),
+        undecided_answers(artifact, found.records, found.undecided),
+        _unnamed_model(artifact, found.records),
+        found.doubtful,
+        None if nearly_equal else grouped,
+    )
+    return [text for text in texts if text is not None]
+
+
+def _lesser_advice(artifact: CalibrationArtifact) -> Iterator[str]:
+    """What the artifact's numbers advise, of less weight than a warning."""
+    outcome, diagnostics, nouns = artifact.outcome, artifact.outcome.diagnostics, nouns_of(artifact)
+    auroc = diagnostics.auroc
+    if auroc is not None and auroc < USEFUL_AUROC and ranking(artifact) is None and isinstance(outcome, Feasible):
+        yield f"This score hardly tells right from wrong (AUROC {auroc:.2f}, and 0.5 is guessing). {FRESH_LABELS}"
+    if diagnostics.base_error > 0.5:
+        yield f"Use a better model or prompt: {percent(diagnostics.base_error)} of its {nouns.many} are wrong."
+    if isinstance(outcome, Feasible) and outcome.tie_block > 0.2 * outcome.n:
+        finer = "A second score can order them: `calibrate score --score 'ties(THIS, sequence_nll)'`."
+        if artifact.plan.n:  # more samples help only a score that reads some
+            finer = "More samples, or a score that reads log-probabilities, tells them apart."
+        yield (
+            f"Use a finer score: {outcome.tie_block} of {outcome.n} {nouns.asked} share the threshold's score and are "
+            f"accepted or rejected together. {finer}"
+        )
+    if artifact.data.n_unmeasured > 0.05 * artifact.data.n_questions:
+        yield (
+            f"Fix the sampling: {_left_out(artifact)}; such {nouns.asked} are always held back. The same `calibrate "
+            "collect` again asks those whose server failed."
+        )
 
 
 def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
@@ -447,34 +284,21 @@ def auroc_of(artifact: CalibrationArtifact) -> AurocInterval | None:
     return auroc_interval(np.array(scores.uncertainty), scores.error)
 
 
-def describe_auroc(artifact: CalibrationArtifact) -> str:
-    """The AUROC with its interval."""
-    interval = auroc_of(artifact)
-    if interval is None:
-        return "of whole answers only" if nouns_of(artifact) is ITEMS_OF_ANSWERS else "only one class"
-    return f"{interval.value:.3f} ({percent(interval.confidence)} interval {interval.low:.3f} to {interval.high:.3f})"
-
-
 def ranking(artifact: CalibrationArtifact) -> str | None:
     """A warning about a score that does not rank errors; None if it ranks them, or with one class only."""
     interval = auroc_of(artifact)
     if interval is None or interval.verdict == "ranks":
         return None
-    many = nouns_of(artifact).many
-    start = f"AUROC {interval.value:.2f} (95 % interval {interval.low:.2f} to {interval.high:.2f}; 0.5 is guessing)"
+    shown = f"AUROC {interval.value:.2f} (95 % interval {interval.low:.2f} to {interval.high:.2f}"
     if interval.verdict == "reversed":
-        return (
-            f"Check the score: {start}. Wrong {many} are more certain than right ones. Is the score upside down? "
-            "Higher must mean less certain; a confidence is imported with `--map confidence=NAME:COLUMN`. If it is "
-            f"not, the labels may be reversed (does `correct` mark the right {many}?). If neither, this score "
-            f"misleads. {FRESH_LABELS}"
-        )
-    few = InfeasibleReason.TOO_FEW_ITEMS
-    if isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is few:
-        return f"{start}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
+        return f"{upside_down(shown.replace(' (', ', '), nouns_of(artifact))} {FRESH_LABELS}"
+    shown = f"{shown}; 0.5 is guessing)"
+    few = isinstance(artifact.outcome, Infeasible) and artifact.outcome.reason is InfeasibleReason.TOO_FEW_ITEMS
+    if few:
+        return f"{shown}: the labels are too few to show whether {artifact.estimator.name} ranks this model's errors."
     return (
         f"Nothing shows that {artifact.estimator.name} tells right from wrong on these {nouns_of(artifact).asked}: "
-        f"{start}. {FRESH_LABELS}"
+        f"{shown}. {FRESH_LABELS}"
     )
 
 
@@ -495,13 +319,8 @@ def unread(key: str, counts: tuple[int, int] | None) -> str | None:
     )
 
 
-def dependent_questions(artifact: CalibrationArtifact, found: Dependence | None) -> str | None:
-    """A warning about questions that count as independent and hardly are; None without any.
-
-    Args:
-        artifact: The artifact.
-        found: Such questions among those that were fitted on.
-    """
+def _dependent_questions(artifact: CalibrationArtifact, found: Dependence | None) -> str | None:
+    """A warning about questions that count as independent and hardly are; None without any."""
     if found is None or artifact.calibration.group is not None:
         return None
     way = "fit with --cluster-by-group, which uses one question of each"
@@ -518,6 +337,69 @@ def dependent_questions(artifact: CalibrationArtifact, found: Dependence | None)
     )
 
 
+def _cut_off_answers(artifact: CalibrationArtifact) -> str | None:
+    """Advice about calibration answers that were cut off; None where they are few."""
+    data, plan = artifact.data, artifact.plan
+    if not data.many_cut_off:
+        return None
+    then = "measured like whole ones" if plan.cut_off == "measure" else "held back, there and at run time"
+    return (
+        f"Allow longer {nouns_of(artifact).many}: {data.n_cut_off} of {data.n_questions} were cut off at "
+        f"{plan.max_tokens} tokens, and are {then}. Collect into a new file with a larger --max-tokens."
+    )
+
+
+def _mostly_undecided(artifact: CalibrationArtifact) -> bool:
+    """Whether at least half of the wrong answers are undecided ones: what they say about score and model is unknown."""
+    return 0 < sum(artifact.calibration.error) <= 2 * artifact.data.n_undecided
+
+
+def undecided_answers(
+    artifact: CalibrationArtifact, records: str = "RECORDS", way_out: str | None = None
+) -> str | None:
+    """The number of undecided answers that count as wrong, their cost and the way out; None without any.
+
+    Args:
+        artifact: The artifact.
+        records: The record files, as a shell takes them.
+        way_out: A sentence in place of the commands that label these answers; "" for none.
+    """
+    undecided, n, wrong = artifact.data.n_undecided, len(artifact.calibration.error), sum(artifact.calibration.error)
+    if not undecided:
+        return None
+    nouns = nouns_of(artifact)
+    without = percent((wrong - undecided) / (n - undecided)) if n > undecided else "-"
+    start = (
+        f"{undecided} of {n} {nouns.labelled} are undecided and count as wrong: {percent(wrong / n)} of the "
+        f"{nouns.labelled} are wrong with them, {without} without."
+    )
+    if way_out is not None:
+        return f"{start} {way_out}".rstrip()
+    start = f"{start} Labelling them can raise what is accepted"
+    if artifact.correctness.name == GIVEN:
+        return f"{start}."
+    if nouns is ITEMS_OF_ANSWERS:
+        return f"{start}: {_for_each(records, 'calibrate label {} --items --interactive')}, then fit again."
+    commands = _for_each(records, "calibrate label {} --undecided --interactive")
+    return f"{start}: {commands} (or --judge-model MODEL in place of --interactive), then fit again."
+
+
+def _unnamed_model(artifact: CalibrationArtifact, records: str) -> str | None:
+    """The way to an artifact that a guard loads, if nothing says which model gave the answers; None otherwise."""
+    if artifact.model.is_known or unguardable(artifact) is not None:
+        return None
+    return (
+        "No guard will load this artifact: the answers were imported without naming their model. Name it with "
+        f"{_for_each(records, 'calibrate import {} --model MODEL')} (in Python from_frame(..., model=model)) and fit "
+        "again, which is the same fit."
+    )
+
+
+def _for_each(records: str, command: str) -> str:
+    """A command for each record file: those that change records would write several files as one."""
+    return ", ".join(f"`{command.format(shlex.quote(file))}`" for file in shlex.split(records))
+
+
 def second_look(suspicious: Suspicious, report: str = "") -> str | None:
     """The number of labels that contradict an extreme score, in one sentence; None if none does.
 
@@ -525,168 +407,86 @@ def second_look(suspicious: Suspicious, report: str = "") -> str | None:
         suspicious: These labels.
         report: The command whose report lists them; "" where they stand beside the sentence.
     """
-    says = {1: "1 says"}
-    kinds = []
-    if n := suspicious.n_wrong:
-        kinds.append(f"{says.get(n, f'{n} say')} wrong though the model was very certain")
-    if n := suspicious.n_right:
-        kinds.append(f"{says.get(n, f'{n} say')} right though it was very uncertain")
-    if not kinds:
+    kinds = (
+        (suspicious.n_wrong, "wrong though the model was very certain"),
+        (suspicious.n_right, "right though it was very uncertain"),
+    )
+    said = [f"{n} {'says' if n == 1 else 'say'} {what}" for n, what in kinds if n]
+    if not said:
         return None
     listed = f" See them: {report}" if report else ""
-    return f"Of the labels, {' and '.join(kinds)}. If such a label is wrong, it moves the threshold.{listed}"
+    return f"Of the labels, {' and '.join(said)}. If such a label is wrong, it moves the threshold.{listed}"
 
 
-def audited(audit: PromiseTest, nouns: Nouns = ANSWERS) -> list[str]:
-    """The verdict of an audit in words, and the likely cause of a refutation, a paragraph each."""
-    target = percent(audit.target)
-    if audit.rate is None:
-        return [f"No accepted {nouns.one} has a label, so nothing can be said about a rate of {target}."]
-    counts = _seen(audit, nouns)
-    if audit.verdict == "refuted":
-        refuted = f"{counts} {_unlikely(audit)} The promise does not hold on these {nouns.asked}."
-        return [refuted, _cause(audit, nouns)] if isinstance(audit, Audit) else [refuted]
-    sure = percent(1 - audit.level)
-    if audit.verdict == "supported":
-        return [
-            f"{counts} The error rate is at most {percent(audit.upper or 0.0)} with {sure} confidence "
-            f"(target {target})."
-        ]
-    more = "More labels would decide it."
-    if audit.rate == audit.target:
-        more = "No number of further labels would decide it: the rate lies on the target."
-    elif audit.needed is not None:
-        more = f"At the present rate, about {audit.needed:,} more labels would decide it."
-    return [f"{counts} That neither refutes nor proves an error rate of {target} at {sure} confidence. {more}"]
-
-
-_SEEN = {
-    "wrong_share": "{e} of {n} labelled items that are kept were wrong",
-    "wrong_share_per_answer": "Of the {n} labelled items that are kept {e} were wrong; the mean over answers counts",
-    "clean_shown": "{e} of {n} labelled answers that show something keep a wrong item",
-    "clean_answers": "{e} of {n} labelled answers keep a wrong item",
-}
-"""What a promise about items counts, by its rule."""
-
-
-def _seen(audit: PromiseTest, nouns: Nouns) -> str:
-    kind = f"accepted {nouns.many}" if audit.population == "accepted" else nouns.asked
-    seen = _SEEN.get(audit.rule) if isinstance(audit, Audit) else None
-    counted = (seen or f"{{e}} of {{n}} labelled {kind} were wrong").format(e=audit.n_errors, n=audit.n)
-    return f"{counted} ({percent(audit.rate)}; target {percent(audit.target)})."
-
-
-def _unlikely(audit: PromiseTest) -> str:
-    if audit.anytime:
-        return (
-            f"If the error rate were {percent(audit.target)} or less, so much evidence would ever appear with a "
-            f"probability of at most {audit.p_refute:.2g}, however often one looks."
-        )
-    return (
-        f"If the error rate were {percent(audit.target)} or less, so many errors would have a probability of at most "
-        f"{audit.p_refute:.2g}."
-    )
-
-
-def shifted(audit: Audit, nouns: Nouns = ANSWERS) -> list[str]:
-    """Differences of the fresh questions, or calls, from those of the calibration, and other warnings; a line each."""
-    shift, asked_for = audit.shift, nouns.asked
-    lines = []
-    if shift.calibration is not None and shift.acceptance_p is not None:
-        kind = f"these {asked_for}"
-        if shift.within is not None:
-            kind = f"the {asked_for} within the scope ({percent(shift.within)} of these)"
-        lines.append(
-            f"Accepted: {percent(shift.fresh)} of {kind}, {percent(shift.calibration)} at calibration "
-            f"(p = {shift.acceptance_p:.2g})."
-        )
-    lines.append(f"Uncertainty against calibration: largest distance {shift.ks:.3f} (p = {shift.ks_p:.2g}).")
-    if shift.scores_differ:
-        differ = f"These {asked_for} look different from the calibration {asked_for}: the promise may not carry over."
-        lines.append(differ)
-    if audit.n_repeated:
-        lines.append(
-            f"{audit.n_repeated} records are not read: another one asks the same question, or is of the same cluster."
-        )
-    if audit.n_unlabelled:
-        lines.append(
-            f"{audit.n_unlabelled} accepted {nouns.many} have no label. That is sound only if those labelled were "
-            "picked at random."
-        )
-    return lines
-
-
-def _cause(audit: Audit, nouns: Nouns) -> str:
-    """The most likely cause of a refutation."""
-    asked_for = nouns.asked
-    here, there = (percent(_base_error(counts)) for counts in (audit.held_out, audit.at_calibration))
-    base = f"{here} of all {nouns.many} {nouns.wrong}, {there} at calibration"
-    if audit.cause == "questions":
-        shift, what = audit.shift, "uncertainty"
-        p = shift.ks_p
-        if p >= DIFFERENT and shift.acceptance_p is not None:
-            what, p = "share accepted", shift.acceptance_p
-        return (
-            f"Likely cause: these {asked_for} look different from the calibration {asked_for} ({what}: p = {p:.2g}; "
-            f"{base}). A promise holds for {asked_for} like the calibration {asked_for} only, under every rule."
-        )
-    if audit.cause == "labels":
-        start = (
-            f"Likely cause: the labels, or harder {asked_for}. Uncertainty is as it was, and yet {base} (p = "
-            f"{audit.base_error_p:.2g}). Compare the label rules and references of the two files. If the labels are "
-            f"right, these {asked_for} are harder in a way that the score does not show."
-        )
-    else:
-        start = f"Nothing shows that {asked_for} or labels differ from those at calibration."
-    if certifies(audit.rule):
-        return f"{start} A certificate fails for a share delta of calibrations by itself."
-    return f"{start} Rule {audit.rule} certifies nothing: about half of its gates lie somewhat above alpha."
-
-
-def _base_error(counts: GateCounts) -> float:
-    return 1 - counts.n_correct / counts.n
-
-
-def advice(audit: Audit, alone: str = ALONE) -> list[str]:
-    """Remedies after a refutation, most useful first; never a rule that would not have helped here.
+def not_fitted_on(n_left_out: int, n_shown: int) -> str | None:
+    """Note that a record file holds labelled questions that were not fitted on; None if it holds none.
 
     Args:
-        audit: An audit that refutes.
-        alone: The command that calibrates on the fresh questions alone.
+        n_left_out: Such questions in no part of the report.
+        n_shown: Such questions that are its test part although the user named no test file.
     """
-    steps = [f"If run time asks such questions, fit on these alone, then test on others: {alone}"]
-    if audit.cause == "labels":
-        steps.insert(0, "Compare the labels of the two files first: the same rule, references of the same form.")
-    if audit.cause == "chance" and audit.rule == AVERAGE:
-        steps.insert(0, "Use rule certified (--rule certified), which accepts less and fails with probability delta.")
-    return steps
+    if not n_left_out and not n_shown:
+        return None
+    then = "This report leaves them out." if n_left_out else "They are the test part here."
+    return f"{n_left_out or n_shown} labelled questions of the record file were not fitted on. {then}"
 
 
-def _identity(artifact: CalibrationArtifact) -> str:
-    model = artifact.model
-    revision = f", {model.revision[:19]}" if model.revision else ", revision unknown"
-    return f"{model.model} ({model.provider}{revision})"
+# -- Everything an artifact is bound to --------------------------------------------------------------------------------
 
 
-def _noun(artifact: CalibrationArtifact) -> str:
-    """The word for the measurement: a scorer gives a score."""
-    return "uncertainty" if scorer_of(artifact.plan) is None else "score"
+def facts(artifact: CalibrationArtifact) -> list[Row]:
+    """The facts that the artifact binds, as labelled rows."""
+    rows = (*_made_of(artifact), *_fitted(artifact), *item_facts(artifact))
+    return [(name, value) for name, value in rows if value is not None]
 
 
-def _scored_by(estimator: EstimatorSpec) -> str:
-    """An estimator with its unit, and of a scorer the direction: thresholds and tables are in terms of uncertainty."""
-    text = f"{estimator.name} v{estimator.version}, in {estimator.unit}"
-    if estimator.params.get("higher") != "certain":
-        return text
-    turned = "1 - the scorer's number" if estimator.unit == "probability" else "- the scorer's number"
-    return f"{text}; lower is more certain: {turned}"
+def _made_of(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
+    """What was asked, measured and labelled; a value of None is left out."""
+    model, score, data, nouns = artifact.model, artifact.estimator, artifact.data, nouns_of(artifact)
+    choice, system = data.choice, artifact.prompt.system
+    yield "model", f"{model.model} ({model.provider}, {model.revision[:19] if model.revision else 'revision unknown'})"
+    yield "asked", _plan(artifact)
+    yield "prompt", f"{'' if system is None else f'system {system!r}; '}template {artifact.prompt.template!r}"
+    yield "uncertainty" if scorer_of(artifact.plan) is None else "score", _score(artifact)
+    for name, spec in ((f"same {nouns.one} if", score.judge), ("alike as by", score.similarity)):
+        yield name, None if spec is None else describe_spec(spec.name, spec.params)
+    yield f"right {nouns.one} if", describe_spec(artifact.correctness.name, artifact.correctness.params)
+    yield nouns.asked, f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
+    yield "left out", _left_out(artifact) if data.n_unmeasured or data.n_unlabelled else None
+    if choice is not None:
+        yield (
+            "score chosen",
+            f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) "
+            f"on {choice.n} labelled questions that the fit did not use ({percent(choice.share)} of all)",
+        )
+    yield "cut off", f"{data.n_cut_off} of {data.n_questions} answers, at max_tokens" if data.n_cut_off else None
 
 
-def _finer(artifact: CalibrationArtifact) -> str:
-    """The way to a finer score; more samples help only a score that reads some."""
-    if artifact.plan.n:
-        return "More samples, or a score that reads log-probabilities, tells them apart."
-    return "A second score can order them: `calibrate score --score 'ties(THIS, sequence_nll)'`."
+def _fitted(artifact: CalibrationArtifact) -> Iterator[tuple[str, str | None]]:
+    """What was fitted, and what that promises; a value of None is left out."""
+    outcome, nouns, scope = artifact.outcome, nouns_of(artifact), artifact.outcome.scope
+    yield "fits on these labels", fits_line(artifact)
+    yield "scope", scope_in_words(scope, artifact.estimator)
+    delta = "" if outcome.delta is None else f", delta {outcome.delta:g}"
+    yield "rule", describe_spec(f"{outcome.rule} at alpha {outcome.alpha:g}{delta}", outcome.options)
+    if isinstance(outcome, Feasible):
+        low, high = map(percent, outcome.interval)
+        n = f"{outcome.n_accepted} of {artifact.calibration.n}"
+        yield "threshold", answer_if(artifact)
+        yield "accepted", f"{n} ({percent(artifact.acceptance)} of all {nouns.asked})"
+        rate = f"{percent(outcome.error_rate)}; 95 % interval {low} to {high}, chosen after looking"
+        yield "errors among them", f"{outcome.n_errors} ({rate})"
+        yield "equal to threshold", f"{outcome.tie_block} (ties are accepted together)"
+        yield "promise", guarantee(outcome, 1 - confidence(artifact), nouns)
+    else:
+        yield "no threshold", f"{outcome.reason.value.replace('_', ' ')}: {why_infeasible(outcome, nouns)}"
+        yield "promise", f"nothing, so nothing is {nouns.accepted}"
+    yield "error without gate", percent(outcome.diagnostics.base_error)
+    yield "AUROC", describe_auroc(artifact)
+    yield "most any rule accepts", percent(scope.of_measured(outcome.diagnostics.max_acceptance) * scope.measured)
+    packages = ", ".join(f"{name} {version}" for name, version in artifact.made.packages.items())
+    yield "made", f"{artifact.made.at} with {packages}"
+    yield "digest", artifact.digest
 
 
 def _plan(artifact: CalibrationArtifact) -> str:
@@ -697,26 +497,18 @@ def _plan(artifact: CalibrationArtifact) -> str:
     answer = f"1 {plan.primary} answer and {samples}"
     if plan.primary == "majority":
         answer = f"{samples}, of which the most frequent is the answer"
-    asked = "".join(f", rated by the scorer {name}" for name in plan.follow_ups if name.startswith(SCORE))
-    return f"{answer}, up to {plan.max_tokens} tokens" + (", log-probabilities" * plan.logprobs) + asked
+    logprobs = ", log-probabilities" if plan.logprobs else ""
+    rated = "".join(f", rated by the scorer {name}" for name in plan.follow_ups if name.startswith(SCORE))
+    return f"{answer}, up to {plan.max_tokens} tokens{logprobs}{rated}"
 
 
-def _prompt(artifact: CalibrationArtifact) -> str:
-    prompt = artifact.prompt
-    system = f"system {prompt.system!r}; " if prompt.system is not None else ""
-    return f"{system}template {prompt.template!r}"
-
-
-def _data(artifact: CalibrationArtifact) -> str:
-    data = artifact.data
-    return f"{data.n_used} used of {data.n_questions} in {data.name} (sha256 {data.sha256[:12]})"
-
-
-def _choice(choice: EstimatorChoice) -> str:
-    return (
-        f"{choice.candidates[0]}, of {len(choice.candidates)} the one with the highest AUROC ({choice.auroc:.3f}) on "
-        f"{choice.n} labelled questions that the fit did not use ({percent(choice.share)} of all)"
-    )
+def _score(artifact: CalibrationArtifact) -> str:
+    """The score with its unit, and of a scorer the direction: thresholds and tables are in terms of uncertainty."""
+    score = artifact.estimator
+    text = f"{score.name} v{score.version}, in {score.unit}"
+    if score.params.get("higher") != "certain":
+        return text
+    return f"{text}; lower is more certain: {'1 ' if score.unit == 'probability' else ''}- the scorer's number"
 
 
 def _left_out(artifact: CalibrationArtifact) -> str:
@@ -725,22 +517,18 @@ def _left_out(artifact: CalibrationArtifact) -> str:
     return f"{data.n_unmeasured} not measured{failed}, {data.n_unlabelled} not labelled, of {data.n_questions}"
 
 
-def describe_spec(name: str, params: dict[str, object]) -> str:
-    """A name and its parameters: "token_f1 (threshold 0.5)"."""
-    return name + _options(params)
-
-
-def _delta(delta: float | None) -> str:
-    return "" if delta is None else f", delta {delta:g}"
+def describe_auroc(artifact: CalibrationArtifact) -> str:
+    """The AUROC with its interval."""
+    interval = auroc_of(artifact)
+    if interval is None:
+        return "of whole answers only" if nouns_of(artifact) is ITEMS_OF_ANSWERS else "only one class"
+    return f"{interval.value:.3f} ({percent(interval.confidence)} interval {interval.low:.3f} to {interval.high:.3f})"
 
 
 _HIDDEN = ("diagnose", "support", "version")
 
 
-def _options(options: dict[str, object]) -> str:
-    shown = [f"{name} {value}" for name, value in options.items() if name not in _HIDDEN and value != {}]
-    return f" ({', '.join(shown)})" if shown else ""
-
-
-def _share(values: tuple[float, float, float]) -> str:
-    return f"{percent(values[0])} (95 % interval {percent(values[1])} to {percent(values[2])})"
+def describe_spec(name: str, params: dict[str, object]) -> str:
+    """A name and its parameters: "token_f1 (threshold 0.5)"."""
+    shown = [f"{key} {value}" for key, value in params.items() if key not in _HIDDEN and value != {}]
+    return f"{name} ({', '.join(shown)})" if shown else name

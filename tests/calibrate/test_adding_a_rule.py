@@ -21,7 +21,7 @@ from calibrate.data.records import RecordFile, read_records
 from calibrate.evaluation.audit import audit
 from calibrate.evaluation.evaluate import RuleSpec
 from calibrate.pipeline import fit_artifact
-from calibrate.report import compare_rules, sentences
+from calibrate.report import compare_rules
 from calibrate.report.content import rule_table
 from calibrate.rules import RULES, Result, Rule
 from calibrate.rules.counts import counts
@@ -103,7 +103,7 @@ def test_what_a_new_rule_states_decides_what_an_audit_says(first_block: str, lab
     ]
     result = audit(artifact, wrong, KEY)
     assert (result.verdict, result.population) == ("refuted", "accepted")
-    assert "A certificate fails for a share delta of calibrations" in sentences.audited(result)[1]
+    assert "A certificate fails for a share delta of calibrations" in result.findings[1]
 
 
 def test_a_new_rule_is_on_the_command_line(first_block: str, records_path: Path, tmp_path: Path) -> None:

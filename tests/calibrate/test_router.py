@@ -17,7 +17,8 @@ from typer.testing import CliRunner
 
 from calibrate.cli import app
 from calibrate.data.records import Record, RecordFile, read_records, write_records
-from calibrate.evaluation.audit import audit_counts, audit_router
+from calibrate.evaluation.audit import audit_router
+from calibrate.evaluation.promise_test import audit_counts
 from calibrate.fitting import fit
 from calibrate.ledger import Ledger, counted
 from calibrate.pipeline import accepted_of, fit_artifact, part_header

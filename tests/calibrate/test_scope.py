@@ -14,7 +14,7 @@ from calibrate.candidate_sets import judge_candidates
 from calibrate.cascade import matched
 from calibrate.correctness import make_rule
 from calibrate.data.records import Record, RecordFile, RecordHeader, read_records, write_records
-from calibrate.evaluation.audit import _shift
+from calibrate.evaluation.audit import shift_of
 from calibrate.evaluation.planning import Binormal, error_probabilities, plan_scope
 from calibrate.fitting import fit
 from calibrate.pipeline import fit_artifact, part_header
@@ -236,8 +236,8 @@ def test_monitor_and_audit_compare_what_lies_within_scope(tmp_path: Path) -> Non
     blind = Drift(scoped(artifact, EVERY_QUESTION))
     assert blind.take(blind.start, *fresh)[0].alarm is not None
     values = np.array(fresh)
-    assert _shift(artifact, values, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
-    assert _shift(scoped(artifact, EVERY_QUESTION), values, 100).ks_p < 1e-6
+    assert shift_of(artifact, values, sum(score <= (artifact.threshold or 0) for score in fresh)).ks_p > 0.01
+    assert shift_of(scoped(artifact, EVERY_QUESTION), values, 100).ks_p < 1e-6
 
 
 def test_promises_about_all_questions_are_not_made_within_scope() -> None:

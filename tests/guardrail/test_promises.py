@@ -26,14 +26,10 @@ from guardrail.artifact import (
 )
 from guardrail.bindings import bindings_for
 from guardrail.describe import (
-    CALLS,
-    Asked,
-    Terms,
     answer_if,
     caveats,
     describe,
     guarantee,
-    promise_line,
     promises,
     stops_nothing,
     summary,
@@ -51,9 +47,6 @@ from integrations._gateway.answers import SHOWN
 from integrations.telemetry import INSTRUMENTS
 
 MODEL = ScriptedChat(script={"sure?": ["Paris"], "unsure?": ["Rome", "Oslo", "Bern", "Riga", "Lima", "Kiel"]})
-AVERAGE = Terms("acrc", False, 1.0, 0.5, 100, 8, (0.035, 0.152))
-CERTIFICATE = Terms("certified", True, 0.9, 0.2, 40, 1, (0.001, 0.132))
-NOTHING = Terms("certified", True, 0.9, 0.0)
 
 
 def artifact(outcome: Outcome, **more: Any) -> CalibrationArtifact:
@@ -70,37 +63,37 @@ CERTIFIED = fit(U, E, alpha=0.2, rule="certified")
 NONE = fit(U, E, alpha=0.02, rule="certified")
 
 
-def test_the_line_of_a_rule_that_holds_on_average() -> None:
-    """Nobody may read "at most" where only an average is aimed at."""
-    assert promise_line(0.1, 200, AVERAGE) == (
-        "Rule acrc, on average over calibrations, not a certificate: about 40 % of such gates end above 10 % wrong. It "
-        "answers 50 % of all questions; at calibration 8 % of these answers were wrong (95 % interval 3.5 % to 15.2 %)."
+def test_the_line_of_a_promise() -> None:
+    """Nobody may read "at most" where only an average is aimed at. 100 of 200 are answered, 8 of them wrongly."""
+    wrong = "8 % of these answers were wrong at calibration (95 % interval 3.5 % to 15.2 %)."
+    shown = f"It answers 50 % of all questions; {wrong}"
+    at = {"n_accepted": 100, "n_errors": 8, "interval": (0.0352, 0.1516)}
+    average, certain = ACRC.model_copy(update=at), CERTIFIED.model_copy(update=at)
+    assert promises(artifact(average)) == (
+        "Rule acrc, on average over calibrations, not a certificate: about 40 % of such gates end above 10 % wrong. "
+        f"{shown}",
     )
-    everything = promise_line(0.1, 200, Terms("acrc", False, 1.0, 1.0, 200, 2, None))
-    assert everything.startswith("Rule acrc, on average over calibrations, not a certificate. It answers 100 %")
-    assert "Rule lec, not a certificate." in promise_line(0.1, 200, Terms("lec", False, 1.0, 0.5, 9))
-
-
-def test_the_line_of_a_certificate() -> None:
-    assert promise_line(0.1, 200, CERTIFICATE).startswith(
-        "Rule certified, a certificate: at most 10 % of the answers given are wrong, with 90 % confidence. It answers "
-        "20 % of all questions"
+    assert promises(artifact(certain)) == (
+        f"Rule certified, a certificate: at most 20 % of the answers given are wrong, with 90 % confidence. {shown}",
     )
-    assert promise_line(0.1, 200, NOTHING) == (
-        "Rule certified found no threshold for 10 % wrong answers on 200 labels, so nothing is answered."
+    assert promises(artifact(NONE)) == (
+        "Rule certified found no threshold for 2 % wrong answers on 200 labels, so nothing is answered.",
     )
+    everything = artifact(average.model_copy(update={"n_accepted": 200}))
+    assert promises(everything)[0].startswith("Rule acrc, on average over calibrations, not a certificate. It answers")
+    assert promises(artifact(average.model_copy(update={"rule": "lec"})))[0] == f"Rule lec, not a certificate. {shown}"
 
 
 def test_the_line_of_a_gate_on_tool_calls_speaks_of_calls() -> None:
     """Who reads "answers 20 % of questions" about a transfer does not know what was counted."""
-    assert promise_line(0.1, 200, CERTIFICATE, Asked(nouns=CALLS)).startswith(
-        "Rule certified, a certificate: at most 10 % of the calls let through are wrong, with 90 % confidence. It lets "
-        "20 % of all calls through; at calibration "
-    )
-    assert promise_line(0.1, 200, NOTHING, Asked(nouns=CALLS)).endswith("so nothing is let through.")
     judged = make_estimator("primary_disagreement", judge=ToolCallJudge()).spec
-    assert "of all calls through" in promises(artifact(CERTIFIED, estimator=judged))[0]
-    assert answer_if(artifact(CERTIFIED, estimator=judged)).startswith("let a call through if primary_disagreement <= ")
+    certain = artifact(CERTIFIED, estimator=judged)
+    assert promises(certain)[0].startswith(
+        "Rule certified, a certificate: at most 20 % of the calls let through are wrong, with 90 % confidence. It lets "
+        "59.5 % of all calls through; "
+    )
+    assert promises(artifact(NONE, estimator=judged))[0].endswith("so nothing is let through.")
+    assert answer_if(certain).startswith("let a call through if primary_disagreement <= ")
 
 
 def transfer(to: str) -> str:

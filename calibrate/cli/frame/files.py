@@ -17,7 +17,7 @@ from ...data.columns import open_each
 from ...data.formats import ImportSettings, graded_file, is_table
 from ...data.progress import bar
 from ...data.records import RecordFile, pooled, read_records, rewrite_records, write_records
-from ...evaluation.audit import DIFFERENT
+from ...evaluation.promise_test import DIFFERENT
 from ...ledger import follow
 from ...scope import waiting_of
 from ...scoring.metrics import fisher_exact, ks_two_sample

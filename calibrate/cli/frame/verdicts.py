@@ -10,7 +10,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from guardrail.artifact import CalibrationArtifact, CascadeArtifact, RouterArtifact
-from guardrail.describe import answer_if, promises, summary, together, warning
+from guardrail.describe import answer_if, fits_line, promises, summary, together, warning
 from guardrail.items.spec import ItemsSpec
 from guardrail.notebook import percent
 from guardrail.uncertainty.combine import COMBINATIONS
@@ -18,11 +18,11 @@ from guardrail.uncertainty.registry import advice
 
 from ...data.records import Record
 from ...data.table import table_of
-from ...evaluation.audit import Audit
 from ...evaluation.choice import Chosen
+from ...evaluation.promise_test import Audit
 from ...items.figures import path_rows, path_warnings, paths_table
 from ...report.content import score_table
-from ...report.sentences import MOST_WARNINGS, Found, VerdictText, fits_line, slots_argument, verdict_text
+from ...report.sentences import MOST_WARNINGS, Found, VerdictText, slots_argument, verdict_text
 from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, table
 

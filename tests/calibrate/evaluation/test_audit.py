@@ -15,9 +15,9 @@ from typer.testing import CliRunner
 from calibrate.cli import app
 from calibrate.cli.audit import _print_drift
 from calibrate.data.records import RecordFile, read_records, write_records
-from calibrate.evaluation.audit import _shift, audit, audit_counts, labelled_needed, prepared
+from calibrate.evaluation.audit import audit, prepared, shift_of
+from calibrate.evaluation.promise_test import audit_counts, labelled_needed
 from calibrate.pipeline import fit_artifact, part_header, split
-from calibrate.report.sentences import advice, audited, shifted
 from guardrail.artifact import CalibrationArtifact
 from guardrail.describe import CALLS
 from guardrail.errors import UsageError
@@ -106,24 +106,27 @@ def test_counts_are_those_of_the_gate(parts: tuple[RecordFile, RecordFile]) -> N
     partly = audit(artifact, half, KEY)
     assert partly.n + partly.n_unlabelled == result.n
     assert partly.shift == result.shift
-    assert any("have no label" in line for line in shifted(partly))
+    assert any("have no label" in line for line in partly.remarks)
     bad = audit(artifact, flipped(fresh).records, KEY)
     assert (bad.verdict, bad.n_errors) == ("refuted", bad.n)
-    assert "certifies nothing" in audited(bad)[1]
+    assert "certifies nothing" in bad.findings[1]
+    # A user of Python reads what the command prints, not the fields of a class.
+    assert str(bad).splitlines() == [f"Refuted: {bad.findings[0]}", bad.findings[1], *bad.remarks]
+    assert bad.remarks[0].startswith("Accepted: ")
 
 
 def test_a_joint_promise_is_tested_as_a_share_of_all(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
     result = audit(fit_artifact(old, score=KEY, alpha=0.15, rule="crc_joint"), fresh.records, KEY)
     assert (result.population, result.n) == ("all", len(fresh.records))
-    assert "labelled questions" in audited(result)[0]
+    assert "labelled questions" in result.findings[0]
 
 
 def test_an_artifact_that_abstains_cannot_be_refuted(parts: tuple[RecordFile, RecordFile]) -> None:
     old, fresh = parts
     result = audit(fit_artifact(old, score=KEY, alpha=0.005, rule="acrc"), flipped(fresh).records, KEY)
     assert (result.verdict, result.n, result.upper) == ("undecided", 0, None)
-    assert "nothing can be said" in audited(result)[0]
+    assert "nothing can be said" in result.findings[0]
     assert result.shift is not None
     assert result.shift.acceptance_p is None
 
@@ -133,8 +136,8 @@ def test_other_questions_are_noticed(parts: tuple[RecordFile, RecordFile]) -> No
     artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[40:]
     result = audit(artifact, hard, KEY)
-    assert any("look different" in line for line in shifted(result))
-    assert not any("look different" in line for line in shifted(audit(artifact, fresh.records, KEY)))
+    assert any("look different" in line for line in result.remarks)
+    assert not any("look different" in line for line in audit(artifact, fresh.records, KEY).remarks)
 
 
 def test_calibration_questions_are_left_out_under_any_id(parts: tuple[RecordFile, RecordFile]) -> None:
@@ -222,15 +225,15 @@ def test_the_cause_of_a_refutation(parts: tuple[RecordFile, RecordFile]) -> None
     artifact = fit_artifact(old, score=KEY, alpha=0.3, rule="acrc")
     labels = audit(artifact, flipped(fresh).records, KEY)
     assert labels.cause == "labels"
-    assert "the labels, or harder questions" in audited(labels)[1]
-    assert "Compare the labels" in advice(labels)[0]
+    assert "the labels, or harder questions" in labels.findings[1]
+    assert "Compare the labels" in labels.remedies()[0]
     hard = sorted(fresh.records, key=lambda r: r.scores[KEY].value or 0.0)[60:]
     moved = audit(artifact, [r.model_copy(update={"correct": False}) for r in hard], KEY)
     assert (moved.verdict, moved.cause) == ("refuted", "questions")
-    assert "look different from the calibration questions" in audited(moved)[1]
+    assert "look different from the calibration questions" in moved.findings[1]
     for result in (labels, moved):
         assert result.contradicts_calibration
-        steps = " ".join(advice(result, "calibrate fit old.jsonl new.jsonl"))
+        steps = " ".join(result.remedies("calibrate fit old.jsonl new.jsonl"))
         assert "calibrate fit old.jsonl new.jsonl" in steps
         assert "--rule certified" not in steps  # it would not have helped
 
@@ -355,9 +358,9 @@ def test_acceptance_within_a_scope_says_so(parts: tuple[RecordFile, RecordFile])
     artifact = fit_artifact(old, score=KEY, alpha=0.15, rule="acrc")
     cut = float(np.median([record.scores[KEY].value or 0.0 for record in old.records]))
     covering = artifact.model_copy(update={"outcome": artifact.outcome.model_copy(update={"scope": Scope(cut=cut)})})
-    shift = _shift(covering, np.array([cut, cut + 1, cut + 2, cut - 0.1]), 2)
+    shift = shift_of(covering, np.array([cut, cut + 1, cut + 2, cut - 0.1]), 2)
     assert (shift.within, shift.fresh) == (0.5, 1.0)
-    lines = shifted(audit(artifact, fresh.records, KEY).model_copy(update={"shift": shift}))
+    lines = audit(artifact, fresh.records, KEY).model_copy(update={"shift": shift}).remarks
     assert lines[0].startswith("Accepted: 100 % of the questions within the scope (50 % of these), ")
 
 
@@ -369,7 +372,7 @@ def test_equal_questions_and_clusters_are_one_draw(parts: tuple[RecordFile, Reco
     once = audit(artifact, fresh.records, KEY)
     again = audit(artifact, several, KEY)
     assert (again.n, again.n_errors, again.n_repeated) == (once.n, once.n_errors, 4 * len(fresh.records))
-    assert any("4 records are not read" in line.replace(str(again.n_repeated), "4") for line in shifted(again))
+    assert any("4 records are not read" in line.replace(str(again.n_repeated), "4") for line in again.remarks)
     assert audit(artifact, several, KEY, repeats="all").n == 5 * once.n
     own = [record.model_copy(update={"group": f"g{place}"}) for place, record in enumerate(old.records)]
     clustered = fit_artifact(

@@ -13,14 +13,14 @@ from scipy import stats
 from calibrate.data.record import ItemLabels
 from calibrate.data.records import Record, RecordFile
 from calibrate.data.table import table_of
-from calibrate.evaluation.audit import Audit, _by_betting, audit, prepared
+from calibrate.evaluation.audit import _by_betting, audit, prepared
 from calibrate.evaluation.evaluate import evaluate
 from calibrate.evaluation.planning import ItemPilot, plan
+from calibrate.evaluation.promise_test import Audit
 from calibrate.items.answers import label_items, measure_records, stored_spec
 from calibrate.items.figures import item_figures, path_rows
 from calibrate.pipeline import FitSettings, Judged, fit_artifact, held_out
 from calibrate.report import write_report
-from calibrate.report.sentences import audited
 from calibrate.rules import RULES, compared_rules
 from calibrate.rules.items import AnswerItems
 from calibrate.scoring.items import ScoredItems
@@ -178,7 +178,7 @@ def test_an_audit_of_a_share_of_items_says_what_it_counted(file: RecordFile, fre
     figures = result.held_out.items
     assert figures is not None
     assert (result.population, result.n, result.n_errors) == ("items", figures.kept, figures.kept_wrong)
-    assert f"{figures.kept_wrong} of {figures.kept} labelled items that are kept were wrong" in audited(result)[0]
+    assert f"{figures.kept_wrong} of {figures.kept} labelled items that are kept were wrong" in result.findings[0]
     assert result.shift is not None
     assert not result.shift.scores_differ
     with pytest.raises(UsageError, match="is tested once on a file: leave --anytime out"):

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from calibrate.data.records import RecordFile
-from calibrate.evaluation.audit import Audit, audit
+from calibrate.evaluation.audit import audit
+from calibrate.evaluation.promise_test import Audit
 from calibrate.pipeline import fit_artifact
 from calibrate.report.sentences import (
     describe_spec,
