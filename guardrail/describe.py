@@ -402,7 +402,7 @@ def upside_down(shown: str, nouns: Nouns = ANSWERS) -> str:
     """The way out of a score that is low for wrong answers; ``shown`` is its AUROC, if known with its interval."""
     return (
         f"Check the score: wrong {nouns.many} have the lower scores ({shown}; 0.5 is guessing), and lower must mean "
-        "more certain. Is it upside down? Pass a confidence as 1 - confidence, or import it as one: --map "
+        "more certain. Is the score upside down? Pass a confidence as 1 - confidence, or import it as one: --map "
         'confidence=NAME:COLUMN, from_frame(..., confidence="COLUMN"). If it is not, the labels may be reversed.'
     )
 

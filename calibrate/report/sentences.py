@@ -238,9 +238,10 @@ def warnings(artifact: CalibrationArtifact, found: Found = Found()) -> list[str]
     grouped = _dependent_questions(artifact, found.dependent)
     nearly_equal = found.dependent is not None and found.dependent.example is not None
     open_gate, failed = warning(artifact), failures(artifact)
+    ranks = None if _mostly_undecided(artifact) or _told_upside_down(artifact) else ranking(artifact)
     texts = (
         None if open_gate is None else f"{open_gate} Fit with a smaller --alpha, or use no gate.",
-        None if _mostly_undecided(artifact) else ranking(artifact),
+        ranks,
         grouped if nearly_equal else None,
         None if failed is None else f"{failed} Ask them again: the same `calibrate collect` into {found.records}.",
         found.unread,
@@ -300,6 +301,14 @@ def ranking(artifact: CalibrationArtifact) -> str | None:
         f"Nothing shows that {artifact.estimator.name} tells right from wrong on these {nouns_of(artifact).asked}: "
         f"{shown}. {FRESH_LABELS}"
     )
+
+
+def _told_upside_down(artifact: CalibrationArtifact) -> bool:
+    """Whether the first lines of a fit without a threshold say already that its score is upside down."""
+    outcome, auroc, nouns = artifact.outcome, artifact.outcome.diagnostics.auroc, nouns_of(artifact)
+    if not isinstance(outcome, Infeasible) or outcome.hint is not None or auroc is None:
+        return False
+    return remedy(outcome, nouns) == upside_down(f"AUROC {auroc:.2f}", nouns)
 
 
 def unread(key: str, counts: tuple[int, int] | None) -> str | None:
