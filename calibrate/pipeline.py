@@ -33,7 +33,7 @@ from .scope import check_labelled_part, draw_digest
 from .scoring.apart import refuse_overlap, without_ranked
 from .scoring.items import ScoredItems, with_cap
 from .scoring.scores import Scored, refuse_failed, scored_by, units_of, unmeasured_among
-from .spec_syntax import estimator_flags, items_flag
+from .spec_syntax import estimator_flags, items_flag, parse_rule
 
 __all__ = [
     "FEWEST_LABELS",
@@ -155,8 +155,8 @@ def fit_artifact(
         score: Key of the score in the file, e.g. "semantic_entropy"; "items" for a gate that keeps or holds back each
             field of the answers.
         alpha: Target error rate among accepted answers, in (0, 1); "smallest" as in `calibrate.fit`.
-        rule: Threshold rule: a name of `calibrate.rules.RULES`, or one of your own; default: "certified", and
-            "wrong_share" for items.
+        rule: Threshold rule: a name of `calibrate.rules.RULES`, with settings or without ("certified:share=0.4"), or
+            one of your own; default: "certified", and "wrong_share" for items.
         delta: Failure probability, for rules that have one (default 0.1 for "certified").
         share: Share of the questions from which rule certified tests thresholds; default .25. Declare it before labels
             are seen: about half of what you expect to be answered.
@@ -177,11 +177,18 @@ def fit_artifact(
     spec, correctness, header = described(file, score), file.header.label_rule(score), file.header
     if correctness is None:
         raise UsageError(f"{file.path} has no labels. Run: calibrate label {file.typed}{items_flag(score)}")
-    options = {**settings.options, **({} if share is None else {"share": share})}
+    name, own = parse_rule(rule) if isinstance(rule, str) else (rule, {})
+    if "delta" in own:
+        if delta is not None:
+            raise UsageError(
+                f"rule {rule!r} names delta, which is given already. Write it once: --delta {own['delta']}."
+            )
+        delta = own.pop("delta")
+    options = {**own, **settings.options, **({} if share is None else {"share": share})}
     spec = with_cap(spec, options.get("cap"))
     # Over the whole file and not the part: a question labelled both ways spoils the fit wherever its twin lies.
     refuse_contradictions(file.records)
-    used = _used(file.records if part is None else table_of(part), spec, rule, groups, settings.repeats)
+    used = _used(file.records if part is None else table_of(part), spec, name, groups, settings.repeats)
     n_failed = refuse_failed(used, score, allowed=settings.without_failed)
     refuse_overlap(spec, used, groups=groups)
     scope = check_labelled_part(file, used, score)
@@ -189,7 +196,7 @@ def fit_artifact(
     calibration = scored.stored(clusters=groups == "cluster")
     units = units_of(used, score, groups=calibration.group is not None, spec=spec)
     options |= {} if units.cap is None else {"cap": units.cap}
-    chosen = rule_for(units.unit, rule)
+    chosen = rule_for(units.unit, name)
     outcome = fit(units.u, units.wrong, alpha=alpha, rule=chosen, delta=delta, groups=units.group, **options)
     return CalibrationArtifact(
         kind=calibration.kind,

@@ -24,6 +24,7 @@ from .data.table import RecordTable, table_of
 from .fitting import DEFAULT_DELTA, rule_named
 from .pipeline import FitSettings, fit_artifact
 from .rules import Rule
+from .spec_syntax import parse_rule
 
 __all__ = ["ByGroup", "by_route", "fit_router"]
 
@@ -63,7 +64,7 @@ def fit_router(
         score: Key of the score in the file.
         alpha: Target error rate among accepted answers, in (0, 1).
         by: How to fit.
-        rule: A rule that certifies.
+        rule: A rule that certifies, with settings or without.
         delta: Failure probability.
         share: As for `fit_artifact`, of each group.
         part: Fit on these records only (a calibration part); default: all of the file.
@@ -75,7 +76,7 @@ def fit_router(
     """
     file = records if isinstance(records, RecordFile) else open_records(records)
     table = file.records if part is None else table_of(part)
-    chosen = rule_named(rule)
+    chosen = rule_named(parse_rule(rule)[0] if isinstance(rule, str) else rule)
     if not chosen.certifies:
         raise UsageError(f"rule {chosen.name!r} certifies nothing, and groups divide delta. Use rule 'certified'.")
     if file.header.scope.is_drawn:

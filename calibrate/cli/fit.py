@@ -27,7 +27,7 @@ from ..evaluation.audit import audit, audit_router, refuse_untestable
 from ..evaluation.choice import AUTO, choose_score
 from ..evaluation.label_checks import suspicious
 from ..fitting import DEFAULT_DELTA
-from ..ledger import Ledger, counted
+from ..ledger import Ledger, counted, follow
 from ..pipeline import FEWEST_LABELS, FitSettings, fit_artifact, part_header, refuse_few, require_same
 from ..prediction_powered import artifact_with_people
 from ..report.sentences import Found, auroc_of, second_look
@@ -78,7 +78,6 @@ class _Job:
     scores: Sequence[str]
     rule: str
     delta: float | None
-    share: float | None
     groups: Groups
     test_fraction: float
     test: Sequence[Path]
@@ -146,6 +145,7 @@ class _Job:
         written = [artifact.save(self.out)]
         if beside is not None:
             write_records(beside.path, beside.header, beside.records)
+            follow(self.records, beside.path)  # labels keep the fits that they have carried
             written.append(beside.path)
         return written
 
@@ -186,7 +186,6 @@ def _fit_by_rule(job: _Job) -> None:
         alpha=job.alpha,
         rule=job.rule,
         delta=job.delta,
-        share=job.share,
         groups=job.groups,
         part=part,
         settings=settings,
@@ -240,7 +239,6 @@ def _fit_by_group(job: _Job, by: ByGroup) -> None:
         alpha=job.number,
         rule=job.rule,
         delta=job.failing,
-        share=job.share,
         part=part,
         settings=job.settings,
     )
@@ -262,7 +260,8 @@ def _fit_by_group(job: _Job, by: ByGroup) -> None:
 
 def _fit_cascade(job: _Job) -> None:
     """Fit the thresholds of several models together, from a record file each."""
-    if job.rule != CERTIFIED or job.settings.options:
+    name, options = parse_rule(job.rule)
+    if name != CERTIFIED or options.keys() - {"share"}:
         raise UsageError(
             f"--cascade is fitted by rule certified or certified:share=S, got {job.rule!r}. Leave --rule out."
         )
@@ -279,7 +278,7 @@ def _fit_cascade(job: _Job) -> None:
         alpha=job.number,
         scores=[chosen_estimator(file, name) for file, name in zip(files, names, strict=True)],
         delta=job.failing,
-        share=SHARE if job.share is None else job.share,
+        share=options.get("share", SHARE),
         groups=job.groups,
         without_failed=job.settings.without_failed,
     )
@@ -364,22 +363,19 @@ def fit(
         estimators = [ITEMS]
     else:
         refuse_without_items(cap=cap)
-    name, options = parse_rule(rule or PLANNED["item" if items else "answer"][0])
-    options |= {} if cap is None else {"cap": cap}
     job = _Job(
         records=records,
         out=out,
         alpha=alpha,
         scores=estimators or [],
-        rule=name,
+        rule=rule or PLANNED["item" if items else "answer"][0],
         delta=delta,
-        share=options.pop("share", None),
         groups="cluster" if cluster_by_group else "category",
         test_fraction=test_fraction,
         test=test or (),
         table=table_settings(map, right, cut),
         columns=table_flags(map, right, cut),
-        settings=FitSettings(options, "all" if count_repeats else "once", without_failed),
+        settings=FitSettings({} if cap is None else {"cap": cap}, "all" if count_repeats else "once", without_failed),
         few=few,
         trust_labels=trust_labels or human_labels is not None,
     )

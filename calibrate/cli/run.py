@@ -37,6 +37,7 @@ from ..ledger import Ledger, counted
 from ..pipeline import FitSettings, fit_artifact
 from ..report import write_report
 from ..report.sentences import Found
+from ..rules import PLANNED, Unit
 from ..scoring.scores import (
     estimator_key,
     parse_estimator,
@@ -47,6 +48,7 @@ from ..scoring.scores import (
     usual_estimators,
     with_cache,
 )
+from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
@@ -130,7 +132,6 @@ def _run(config: Path | None, settings: RunSettings) -> None:
         alpha=settings.alpha,
         rule=_rule_name(settings),
         delta=settings.delta,
-        share=settings.share,
         groups=groups,
         settings=FitSettings(repeats=settings.repeats, without_failed=settings.without_failed, choice=choice),
     )
@@ -158,7 +159,7 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     conclude([*record_files, artifact_path, *pages], text, usual)
 
 
-_WHOLE_ANSWERS = ("score", "scorer", "share", "correctness", "judge_model", "trust_labels", "calls")
+_WHOLE_ANSWERS = ("score", "scorer", "correctness", "judge_model", "trust_labels", "calls")
 """Settings that items do not have."""
 
 
@@ -205,11 +206,9 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     if settings.items:
         if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
             raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")
-        rule = rule_for("item", _rule_name(settings))
-        Target.of(rule, alpha=settings.alpha, delta=settings.delta, settings={"cap": settings.cap or 1})
+        _check_rule("item", _rule_name(settings), settings, {"cap": settings.cap or 1})
         return ITEMS
-    options = {} if settings.share is None else {"share": settings.share}
-    Target.of(settings.rule, alpha=settings.alpha, delta=settings.delta, settings=options)
+    _check_rule("answer", settings.rule, settings, {})
     if settings.judge_model is not None:
         refuse_mixed(settings.correctness)
     elif settings.correctness is not None:
@@ -222,6 +221,12 @@ def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     if ranked_parts(chosen):
         _refuse_few(chosen, questions)
     return estimator_key(chosen)
+
+
+def _check_rule(unit: Unit, rule: str | None, settings: RunSettings, others: dict[str, Any]) -> None:
+    name, options = parse_rule(rule or PLANNED[unit][0])
+    delta = options.pop("delta", settings.delta)
+    Target.of(rule_for(unit, name), alpha=settings.alpha, delta=delta, settings=others | options)
 
 
 def _estimator(settings: RunSettings, bindings: Bindings | None, *, options: bool) -> Estimator:

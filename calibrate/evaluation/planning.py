@@ -26,6 +26,7 @@ from ..rules.counts import check_share, counts
 from ..rules.items import AnswerItems
 from ..scope import POOL_FACTOR, cut_at
 from ..scoring.metrics import auroc
+from ..spec_syntax import parse_rule
 from .evaluate import Estimate
 
 __all__ = [
@@ -207,7 +208,8 @@ def plan(
         auroc: Guessed AUROC of the score, in (0, 1).
         pilot: A labelled pilot, instead of the two guesses.
         target_acceptance: Share of questions to be answered, in (0, 1]; None for half of the ceiling.
-        rules: Names of rules; None for those that planning simulates by default (`calibrate.rules.PLANNED`).
+        rules: Rules, with settings or without ("certified:share=0.4"); None for those that planning simulates by
+            default (`calibrate.rules.PLANNED`).
         sizes: Numbers of labelled questions to simulate.
         repetitions: Simulated calibrations at each size.
         seed: Same seed, same plan.
@@ -272,9 +274,11 @@ def _population(
 
 def _target(rule: str, alpha: float, delta: float, population: Binormal | Pilot | ItemPilot | None = None) -> Target:
     check_share("delta", delta)
-    chosen = rule_named(rule) if population is None else rule_for(population.unit, rule)
-    settings = {} if population is None else population.settings
-    return Target.of(chosen, alpha=alpha, delta=delta if chosen.uses_delta else None, settings=settings)
+    name, options = parse_rule(rule)
+    chosen = rule_named(name) if population is None else rule_for(population.unit, name)
+    settings = {**({} if population is None else population.settings), **options}
+    own = settings.pop("delta", delta if chosen.uses_delta else None)
+    return Target.of(chosen, alpha=alpha, delta=own, settings=settings)
 
 
 def _simulate(

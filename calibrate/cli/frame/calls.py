@@ -114,6 +114,8 @@ def learn_calls(
     items = _reviewed(source, file, read, respond)
     _print_decisions(items)
     gated = {name for item in items for name in item.gated}
+    if about_answers:
+        _refuse_tool_named_answer(file, items)
     _refuse_other_tool(tool, gated, source, read)
     items = [item for item in items if tool in item.gated]
     _say_what_waits(items, missing, source, tool)
@@ -210,6 +212,17 @@ def _refuse_other_tool(tool: str, known: Collection[str], source: str, read: Seq
         listed = ", ".join(sorted(known))
         elsewhere = f" Calls whose samples are in other records than {_listed(read)} need --records." if read else ""
         raise UsageError(f"{source} has no call of {tool!r}. {did_you_mean(tool, known)}It has: {listed}.{elsewhere}")
+
+
+def _refuse_tool_named_answer(file: RecordFile | None, items: Sequence[ReviewedStep]) -> None:
+    """Refuse a tool of the name that stands for the final answers: decisions about both would be mixed."""
+    offered = None if file is None else file.header.plan.bindings
+    called = {call.name for item in items for call in item.proposed}
+    if ANSWER in called or (offered is not None and ANSWER in offered.tool_names):
+        raise UsageError(
+            f"the agent has a tool named {ANSWER!r}, which stands for its final answers here. Give the tool another "
+            "name and collect again."
+        )
 
 
 def _listed(read: Sequence[Path]) -> str:

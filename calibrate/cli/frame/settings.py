@@ -215,11 +215,8 @@ class RunSettings(CollectSettings):
         default=(), description="With items: path of a field that an answer may leave out."
     )
     alpha: float = _flag(PROMISE, "Share of wrong answers accepted.", 0.1, "-a")
-    rule: str = _flag(PROMISE, "Threshold rule.", "certified")
+    rule: str = _flag(PROMISE, "Rule, as `fit --rule`.", "certified")
     delta: float | None = _flag(PROMISE, "Failure probability (0.1).")
-    share: float | None = Field(
-        default=None, description="Rule certified: share of the questions from which thresholds are tested (0.25)."
-    )
     count_repeats: bool = Field(default=False, description="Use every record of a question that is asked repeatedly.")
     correctness: str | None = _flag(SCORES, "Rule that labels, as `label --rule`.")
     judge_model: str | None = _flag(SCORES, "Model that labels, instead of a rule.")

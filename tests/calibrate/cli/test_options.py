@@ -9,7 +9,9 @@ from typer.testing import CliRunner
 
 import calibrate.cli
 from calibrate.cli.frame.verdicts import print_advice
+from calibrate.ledger import ledger_of
 from guardrail.artifact import CalibrationArtifact
+from tests.calibrate import fakes
 
 
 def test_tables_say_which_score_nobody_should_choose(capsys: pytest.CaptureFixture[str]) -> None:
@@ -36,3 +38,41 @@ def test_a_rule_takes_options_and_a_share(tmp_path: Path, monkeypatch: pytest.Mo
     run(*fit, "--rule", "certified:share=0.4", "--out", "share.json")
     assert CalibrationArtifact.load("share.json").outcome.options["share"] == 0.4
     assert "as a mean over groups" in run(*fit, "--rule", "certified_groups", "--out", "mean.json")
+
+
+def test_a_rule_is_written_with_its_settings_in_every_command(records_path: Path, tmp_path: Path) -> None:
+    """`run` had a setting for the share, and `plan` no way to it: a fit with the share of a run was another command."""
+
+    def run(*arguments: object, code: int = 0) -> str:
+        done = CliRunner().invoke(calibrate.cli.app, [str(each) for each in arguments], env={"COLUMNS": "300"})
+        assert done.exit_code == code, (done.output, done.exception)
+        return " ".join(done.output.split())
+
+    fit, out = ("fit", records_path, "--alpha", "0.3", "-s", "semantic_entropy", "-o"), tmp_path / "a.json"
+    run(*fit, out, "--rule", "certified:share=0.4,delta=0.05")
+    outcome = CalibrationArtifact.load(out).outcome
+    assert (outcome.options["share"], outcome.delta) == (0.4, 0.05)
+    assert "Write it once" in run(*fit, out, "--rule", "certified:delta=0.05", "--delta", "0.1", code=2)
+    by_group = run(*fit, tmp_path / "b.json", "--by", "group:min_labels=20", "--rule", "certified:share=0.4")
+    assert "Groups" in by_group
+    guesses = ("plan", "-a", "0.1", "--accuracy", "0.8", "--auroc", "0.8", "--n", "100", "--repetitions", "5")
+    assert "certified:share=0.9 " in run(*guesses, "--rule", "certified:share=0.9")
+    assert "takes no option 'shore'" in run(*guesses, "--rule", "certified:shore=0.9", code=2)
+    asked = ("run", "--questions", _questions(tmp_path), "--model", "python:no.such:model")
+    assert "takes no option 'shore'" in run(*asked, "--rule", "certified:shore=0.4", code=2)
+    assert "no module 'no'" in run(*asked, "--rule", "certified:share=0.4,delta=0.05", code=2)
+
+
+def _questions(folder: Path) -> Path:
+    return fakes.write_questions(folder / "q.jsonl", size=30)
+
+
+def test_the_questions_kept_out_of_a_fit_remember_the_fits_on_their_labels(records_path: Path, tmp_path: Path) -> None:
+    """A second certificate, on the test part alone, was given with the confidence of a first one."""
+    fit = ("fit", "--alpha", "0.3", "-s", "semantic_entropy", "-o")
+    for command in ((*fit, tmp_path / "a.json", records_path, "--test-fraction", "0.4"),
+                    (*fit, tmp_path / "b.json", tmp_path / "a.test.jsonl")):  # fmt: skip
+        done = CliRunner().invoke(calibrate.cli.app, list(map(str, command)), env={"COLUMNS": "300"})
+        assert done.exit_code == 0, done.output
+    assert ledger_of(tmp_path / "a.test.jsonl").is_file()
+    assert "2 fits have used these labels" in " ".join(done.output.split())

@@ -23,7 +23,7 @@ from langgraph.types import Command
 from typer.testing import CliRunner
 
 from calibrate.cli import app
-from calibrate.data.records import read_records
+from calibrate.data.records import read_records, write_records
 from calibrate.reviews.steps import labelled_steps, reviews_of_checkpoints, reviews_of_store
 from guardrail import Guardrail
 from guardrail.bindings import bindings_for
@@ -293,6 +293,15 @@ def test_answers_are_collected_and_learned_like_calls() -> None:
     assert ask(guarded_agent, "odd 2", "b")["messages"][-1].text == ABSTENTION
     compared = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "answer", "--compare", "to"])
     assert (compared.exit_code, "--compare and --model are about calls" in compared.output) == (2, True)
+    recorded = read_records("agent.records.jsonl")
+    plan = recorded.header.plan
+    assert plan.bindings is not None
+    tools = (*plan.bindings.tools, {"type": "function", "function": {"name": "answer", "parameters": {}}})
+    named_alike = plan.model_copy(update={"bindings": plan.bindings.model_copy(update={"tools": tools})})
+    header = recorded.header.model_copy(update={"plan": named_alike})
+    write_records(recorded.path, header, recorded.records)
+    mixed = CliRunner().invoke(app, ["learn", "reviews.db", "--tool", "answer"])
+    assert (mixed.exit_code, "the agent has a tool named 'answer'" in mixed.output) == (2, True)
 
 
 def agent_says(guarded_agent: Any, bridge: ReviewBridge, thread: str) -> str:
