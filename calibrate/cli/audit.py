@@ -27,7 +27,7 @@ from ..data.records import RecordFile, RecordReader, read_records
 from ..data.table import RecordTable
 from ..evaluation.audit import audit as run_audit
 from ..evaluation.audit import audit_cascade, audit_router, prepared
-from ..evaluation.promise_test import CascadeAudit, PromiseTest
+from ..evaluation.promise_test import PromiseTest
 from ..scoring.names import stored_key
 from ..spec_syntax import estimator_flags, written
 from .frame.app import command
@@ -92,16 +92,16 @@ def audit(
     """
     with _two_for_failures():
         loaded = load_artifact(artifact)
+        asks = {"level": level, "target": at_most, "anytime": anytime}
         fresh = _Fresh(records, table_settings(map, right, cut), table_flags(map, right, cut))
         if unlabelled:
             refuted = _compare_scores(fresh, artifact, loaded, delta=level, estimator=estimator, as_json=as_json)
         elif isinstance(loaded, CascadeArtifact):
-            files = [read_records(each) for each in records]
-            tested = audit_cascade(loaded, files, level=level, target=at_most, anytime=anytime)
-            refuted = _say_cascade(tested, loaded, artifact, records, as_json=as_json)
+            refuted = _test_cascade(loaded, artifact, records, asks, as_json=as_json)
+        elif isinstance(loaded, RouterArtifact):
+            refuted = _test_router(fresh, loaded, estimator, asks, as_json=as_json)
         else:
-            asks = {"level": level, "target": at_most, "anytime": anytime}
-            refuted = _test_labels(fresh, artifact, loaded, estimator, asks, as_json=as_json)
+            refuted = _test_gate(fresh, artifact, loaded, estimator, asks, as_json=as_json)
     if refuted:
         raise typer.Exit(1)
 
@@ -121,37 +121,53 @@ class _Fresh:
     columns: str
 
 
-def _test_labels(
+def _fresh_records(
+    fresh: _Fresh, gate: CalibrationArtifact, estimator: str | None, *, labels: bool = True
+) -> tuple[RecordFile, str]:
+    """The records that the fit did not use, with scores and labels, and the key of the scores."""
+    file, asked = open_pool(fresh.paths, fresh.table), nouns_of(gate).asked
+    key = None if estimator is None else stored_key(file.header.estimators, estimator, file.header.plan.bindings)
+    n = len(file.records)
+    file, key = prepared(file, gate, key, labels=labels)
+    if labels:
+        if left_out := n - len(file.records):
+            print_line(f"{left_out} of {n} {asked} are left out: the artifact was fitted on them.", "yellow")
+        warn_undecided(file)
+    return file, key
+
+
+def _test_router(
+    fresh: _Fresh, artifact: RouterArtifact, estimator: str | None, asks: dict[str, Any], *, as_json: bool
+) -> bool:
+    """Test the promise of each group on its own questions; whether one is refuted."""
+    file, key = _fresh_records(fresh, next(iter(artifact.artifacts.values())), estimator)
+    audits = audit_router(artifact, file.records, key, **asks)
+    if as_json:
+        _print_json({name: each.model_dump(mode="json") for name, each in audits.items()})
+    else:
+        print_audits(audits)
+    return any(each.verdict == "refuted" for each in audits.values())
+
+
+def _test_gate(
     fresh: _Fresh,
     path: Path,
-    artifact: CalibrationArtifact | RouterArtifact,
+    artifact: CalibrationArtifact,
     estimator: str | None,
     asks: dict[str, Any],
     *,
     as_json: bool,
 ) -> bool:
-    """Test the promise of a gate, or of each group of a router, on labels; whether one is refuted."""
-    gate = next(iter(artifact.artifacts.values())) if isinstance(artifact, RouterArtifact) else artifact
-    file, nouns = open_pool(fresh.paths, fresh.table), nouns_of(artifact)
-    asked = len(file.records)
-    file, key = prepared(file, gate, _key(file, estimator))
-    if left_out := asked - len(file.records):
-        print_line(f"{left_out} of {asked} {nouns.asked} are left out: the artifact was fitted on them.", "yellow")
-    warn_undecided(file)
-    if isinstance(artifact, RouterArtifact):
-        audits = audit_router(artifact, file.records, key, **asks)
-        if as_json:
-            _print_json({name: each.model_dump(mode="json") for name, each in audits.items()})
-        else:
-            print_audits(audits)
-        return any(each.verdict == "refuted" for each in audits.values())
+    """Test the promise of one gate; whether it is refuted."""
+    file, key = _fresh_records(fresh, artifact, estimator)
     result = run_audit(artifact, file.records, key, **asks)
+    refuted = result.verdict == "refuted"
     if as_json:
         _print_json(result.model_dump(mode="json"))
-        return result.verdict == "refuted"
+        return refuted
     _print_verdict(result)
     print_paths(artifact, file.records)
-    if result.verdict != "refuted":
+    if not refuted:
         finish([], f"calibrate report {listed([path])}")
         return False
     finish([], *result.remedies(fresh_command(artifact, key, fresh.paths, path, fresh.columns)))
@@ -161,10 +177,11 @@ def _test_labels(
     return True
 
 
-def _say_cascade(
-    result: CascadeAudit, artifact: CascadeArtifact, path: Path, records: Sequence[Path], *, as_json: bool
+def _test_cascade(
+    artifact: CascadeArtifact, path: Path, records: Sequence[Path], asks: dict[str, Any], *, as_json: bool
 ) -> bool:
-    """Print the test of a cascade; whether it is refuted."""
+    """Test the answers that the stages give together; whether the promise is refuted."""
+    result = audit_cascade(artifact, [read_records(each) for each in records], **asks)
     refuted = result.verdict == "refuted"
     if as_json:
         _print_json(result.model_dump(mode="json"))
@@ -175,11 +192,6 @@ def _say_cascade(
     again = f"calibrate fit {listed(records)} --cascade --alpha {artifact.alpha:g} --out NEW.json"
     finish([], again if refuted else f"calibrate report {listed([path])}")
     return refuted
-
-
-def _key(file: RecordFile, estimator: str | None) -> str | None:
-    """The key of the scores that are named; None where none are."""
-    return None if estimator is None else stored_key(file.header.estimators, estimator, file.header.plan.bindings)
 
 
 def _print_json(content: Any) -> None:
@@ -202,8 +214,7 @@ def _compare_scores(
     """Compare the scores of new questions, in their order, with those at calibration; whether they have drifted."""
     if not isinstance(artifact, CalibrationArtifact):
         raise UsageError(f"{path} holds several gates, and --unlabelled compares the scores of one. Audit with labels.")
-    file = open_pool(fresh.paths, fresh.table)
-    file, key = prepared(file, artifact, _key(file, estimator), labels=False)
+    file, key = _fresh_records(fresh, artifact, estimator, labels=False)
     test, measured = Drift(artifact, delta=delta), _compared(artifact, file.records, key)
     if not measured:
         raise UsageError(f"{file.path} has no {key!r} score to compare. Run: calibrate score {file.typed}")

@@ -28,15 +28,12 @@ from ..data.progress import bar
 from ..data.questions import Question, option_labels
 from ..data.records import Record, RecordFile, read_records, rewrite_records
 from ..data.split import Groups, split
-from ..evaluation.audit import audit
-from ..evaluation.choice import AUTO, choose_score
+from ..evaluation.choice import AUTO
 from ..evaluation.label_checks import judge_to_look_at, merged
 from ..fitting import Target, rule_for
 from ..items.answers import stored_spec
-from ..ledger import Ledger, counted
-from ..pipeline import FitSettings, fit_artifact
+from ..pipeline import FitSettings
 from ..report import write_report
-from ..report.sentences import Found
 from ..rules import PLANNED, Unit
 from ..scoring.scores import (
     estimator_key,
@@ -52,26 +49,21 @@ from ..spec_syntax import parse_rule
 from .frame.app import command
 from .frame.collecting import ask
 from .frame.files import keep_inputs, pair_cache
+from .frame.fitting import FitJob, Fitted, fit_by_rule
 from .frame.items import ScoreItems, label_by_items, score_by_items
 from .frame.labels import (
     print_label_checks,
     print_labels,
     print_merged,
-    print_structured,
     refuse_broken,
     refuse_mixed,
     rule_from,
 )
-from .frame.next_commands import fresh_command, listed
+from .frame.next_commands import listed
 from .frame.options import SetOption
 from .frame.settings import CollectSettings, RunSettings, load_settings, with_flags
 from .frame.terminal import console, print_line
-from .frame.verdicts import (
-    conclude,
-    print_choice,
-    print_fitted,
-    print_more,
-)
+from .frame.verdicts import conclude, print_more
 
 __all__ = ["asking", "judging", "run"]
 
@@ -101,62 +93,62 @@ def _run(config: Path | None, settings: RunSettings) -> None:
     read = (config, settings.questions, settings.test_questions, settings.tools, settings.score_name)
     keep_inputs(read, [settings.out / name for name in names])
     groups: Groups = "cluster" if settings.cluster_by_group else "category"
-    questions, test_questions = _parts(settings, groups)
+    questions, test_questions = _splits(settings, groups)
     key = _checked(settings, questions)  # before the model, which may take minutes to load; "auto" for auto
     for line in _forecast(settings, questions, test_questions):
         print_line(line)
     model = resolve_model(settings.model)
-    n_all = len(questions) + len(test_questions)
-    title = f"asking {len(questions)} of {n_all}, to calibrate"
+    of = f"of {len(questions) + len(test_questions)}"
+    title = f"asking {len(questions)} {of}, to calibrate"
     records = _records(settings, model, questions, settings.records_path, settings.questions.name, title)
-    choice = None
     if key != ITEMS:
-        print_structured(records, key)
         print_label_checks(records)
         if not settings.trust_labels:
             refuse_broken(records)
-    if key == AUTO:
-        chosen = choose_score(records, groups=groups)
-        print_choice(chosen)
-        key, choice = chosen.estimator, chosen.choice
-        records = RecordFile(records.path, records.header, chosen.rest, records.torn)
-    print_merged(merged(records.records, judge_to_look_at(records.header.estimators[key].judge)))
     test = None
     if test_questions:
         name = (settings.test_questions or settings.questions).name
-        title = f"asking {len(test_questions)} of {n_all}, to test"
+        title = f"asking {len(test_questions)} {of}, to test"
         test = _records(settings, model, test_questions, settings.test_path, name, title)
-    artifact = fit_artifact(
-        records,
-        score=key,
-        alpha=settings.alpha,
-        rule=_rule_name(settings),
-        delta=settings.delta,
-        groups=groups,
-        settings=FitSettings(repeats=settings.repeats, without_failed=settings.without_failed, choice=choice),
+    fitted = fit_by_rule(
+        FitJob(
+            records=[settings.records_path],
+            out=settings.out / "artifact.json",
+            alpha=settings.alpha,
+            scores=[key],
+            rule=_rule_name(settings),
+            delta=settings.delta,
+            groups=groups,
+            test=[] if test is None else [test.path],
+            settings=FitSettings(repeats=settings.repeats, without_failed=settings.without_failed),
+            few=True,
+            trust_labels=True,  # they were looked at before the test questions were asked
+        )
     )
-    artifact = counted(artifact, Ledger([settings.records_path]))
-    artifact_path = artifact.save(settings.out / "artifact.json")
-    alone = fresh_command(artifact, key, [] if test is None else [test.path], artifact_path)
-    audited = None if test is None else audit(artifact, test.records, key, repeats=settings.repeats)
-    found = Found.of(records, key, records.records, records=listed([records.path]))
-    text = print_fitted(artifact, records.records, audited, alone, found)
+    print_merged(merged(fitted.part, judge_to_look_at(fitted.artifact.estimator.judge)))
+    pages = _report(config, settings, fitted)
+    print_more(fitted.text)
+    record_files = [file.path for file in (records, test) if file is not None]
+    usual = f"open {pages[0]} in a browser; calibrate report {listed(fitted.written)}"
+    conclude([*record_files, *fitted.written, *pages], fitted.text, usual)
+
+
+def _report(config: Path | None, settings: RunSettings, fitted: Fitted) -> list[Path]:
+    """Write the page about the run, and return its files."""
+    flags = settings.as_flags(signature(run).parameters.keys(), ("max_concurrency", "batch_size", "price"))
+    same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
     with bar(console, "writing the report", "splits") as progress:
-        pages = write_report(
+        return write_report(
             settings.out / "report.html",
-            artifact,
-            records.records,
-            estimator=key,
-            test=() if test is None else test.records,
+            fitted.artifact,
+            fitted.part,
+            estimator=fitted.key,
+            test=() if fitted.test is None else fitted.test.records,
             splits=settings.splits,
-            commands=_commands(config, settings),
-            alone=alone,
+            commands=[f"calibrate run {flags}", *same],
+            alone=fitted.alone,
             progress=progress,
         )
-    print_more(text)
-    record_files = [file.path for file in (records, test) if file is not None]
-    usual = f"open {pages[0]} in a browser; calibrate report {listed([artifact_path])}"
-    conclude([*record_files, artifact_path, *pages], text, usual)
 
 
 _WHOLE_ANSWERS = ("score", "scorer", "correctness", "judge_model", "trust_labels", "calls")
@@ -179,20 +171,21 @@ def _forecast(settings: RunSettings, questions: Sequence[Question], test_questio
     ]
 
 
-def _parts(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
+def _splits(settings: RunSettings, groups: Groups) -> tuple[Sequence[Question], Sequence[Question]]:
+    """The questions to calibrate on, and those to test on."""
     questions = load_questions(settings.questions, settings.questions_format, require_references=True)
-    if settings.test_questions is not None:
-        test = load_questions(settings.test_questions, settings.questions_format, require_references=True)
-        shared = {question.id for question in questions} & {question.id for question in test}
-        if shared:
-            raise UsageError(
-                f"{len(shared)} questions are in both {settings.questions} and {settings.test_questions}, e.g. "
-                f"{min(shared)!r}. A test on questions that were fitted on proves nothing: remove them from one file."
-            )
-        return questions, test
-    if not settings.test_fraction:
-        return questions, []
-    return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
+    if settings.test_questions is None:
+        if not settings.test_fraction:
+            return questions, []
+        return split(questions, test_fraction=settings.test_fraction, seed=settings.seed, groups=groups)
+    test = load_questions(settings.test_questions, settings.questions_format, require_references=True)
+    known = {question.id for question in questions} | {question.asked for question in questions}
+    if shared := [question.id for question in test if known & {question.id, question.asked}]:
+        raise UsageError(
+            f"{len(shared)} questions are in both {settings.questions} and {settings.test_questions}, e.g. "
+            f"{shared[0]!r}. A test on questions that were fitted on proves nothing: remove them from one file."
+        )
+    return questions, test
 
 
 def _rule_name(settings: RunSettings) -> str | None:
@@ -295,13 +288,6 @@ def _uncached(settings: RunSettings, plan: SamplingPlan) -> Sequence[Estimator]:
 
 def _judge_cache(records: Path) -> Path:
     return records.with_name(f"{records.stem}.judge.sqlite")
-
-
-def _commands(config: Path | None, settings: RunSettings) -> list[str]:
-    """The commands that repeat the run."""
-    flags = settings.as_flags(signature(run).parameters.keys(), ("max_concurrency", "batch_size", "price"))
-    same = [] if config is None else [f"# or, as it was run, with settings from {config}"]
-    return [f"calibrate run {flags}", *same]
 
 
 # -- The forecast before a run starts: which part takes how many calls, how long, and at what price -------------------

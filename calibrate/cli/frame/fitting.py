@@ -1,0 +1,236 @@
+"""The fit that `fit` and `run` share: records opened, a threshold fitted, counted, written, tested and printed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from guardrail.artifact import Artifact, CalibrationArtifact
+from guardrail.errors import UsageError
+from guardrail.notebook import percent
+
+from ...binding import refuse_fitted
+from ...data.formats import ImportSettings, is_table
+from ...data.records import Record, RecordFile, write_records
+from ...data.split import Groups, one_per_question, split
+from ...evaluation.audit import audit, refuse_untestable
+from ...evaluation.choice import AUTO, choose_score
+from ...evaluation.label_checks import suspicious
+from ...fitting import DEFAULT_DELTA
+from ...ledger import Ledger, counted, follow
+from ...pipeline import FitSettings, fit_artifact, part_header, refuse_few, require_same
+from ...report.sentences import Found, VerdictText, auroc_of, second_look
+from ...scoring.scores import refuse_failed
+from .files import keep_inputs, open_files, open_pool, pool_of, warn_incomplete, warn_unlike
+from .labels import print_structured, refuse_broken
+from .next_commands import fresh_command, listed
+from .options import chosen_estimator
+from .terminal import print_line
+from .verdicts import print_choice, print_fitted
+
+__all__ = ["FitJob", "Fitted", "Opened", "cut_records", "finish_fit", "fit_by_rule", "open_records", "save_fit"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FitJob:
+    """What a fit is asked for; the fields are the options of the command, and ``columns`` those of tables as typed."""
+
+    records: Sequence[Path]
+    out: Path
+    alpha: float | Literal["smallest"]
+    scores: Sequence[str]
+    rule: str | None
+    delta: float | None
+    groups: Groups
+    test_fraction: float = 0.0
+    test: Sequence[Path] = ()
+    table: ImportSettings = field(default_factory=ImportSettings)
+    columns: str = ""
+    settings: FitSettings
+    few: bool
+    trust_labels: bool
+
+    @property
+    def number(self) -> float:
+        """Alpha as a number."""
+        if self.alpha == "smallest":
+            raise UsageError(
+                "--alpha smallest is of rule certified for whole answers. Give --alpha as a number, e.g. 0.1."
+            )
+        return self.alpha
+
+    @property
+    def failing(self) -> float:
+        """Failure probability."""
+        return DEFAULT_DELTA if self.delta is None else self.delta
+
+    @property
+    def kept_out(self) -> Path | None:
+        """The file of the questions that the fit leaves out; None where it leaves out none."""
+        return self.out.with_suffix(".test.jsonl") if self.test_fraction else None
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """The record files of a fit, one file of them all, and the key of the scores, or AUTO."""
+
+    files: Sequence[RecordFile]
+    file: RecordFile
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fitted:
+    """An artifact that is written, and what was printed about it.
+
+    Attributes:
+        artifact: The artifact.
+        key: Key of its scores.
+        part: Records of the fit.
+        test: Records to test on, if there are any.
+        written: The files.
+        text: What was printed.
+        alone: The command that calibrates on the test records alone.
+        report: The command that shows the artifact.
+    """
+
+    artifact: CalibrationArtifact
+    key: str
+    part: Sequence[Record]
+    test: RecordFile | None
+    written: Sequence[Path]
+    text: VerdictText
+    alone: str
+    report: str
+
+
+def open_records(job: FitJob, beside: Path | None, *others: Path) -> Opened:
+    """Open the records, warn of doubtful ones, and refuse those that no fit should use.
+
+    Args:
+        job: The fit.
+        beside: A file that is written next to the artifact.
+        *others: Other files that are read.
+    """
+    if len(job.scores) > 1:
+        raise UsageError(f"give one score, got {len(job.scores)}. Several are for --cascade, one a stage.")
+    keep_inputs([*job.records, *job.test, *others, *job.scores], [job.out], derived=beside)
+    files = open_files(job.records, job.table)
+    file = pool_of(files)
+    refuse_few(file, allowed=job.few)
+    named = job.scores[0] if job.scores else None
+    key = AUTO if named == AUTO else chosen_estimator(file, named)
+    if key != AUTO:
+        refuse_few(file, key, allowed=job.few)
+    print_structured(file, key)
+    if not job.trust_labels:
+        refuse_broken(file)
+    warn_incomplete(file)
+    return Opened(files, file, key)
+
+
+def cut_records(job: FitJob, file: RecordFile) -> tuple[Sequence[Record], RecordFile | None]:
+    """The records of the fit, and those to test on, which count equal questions as the fit does."""
+    if job.test:
+        return file.records, open_pool(job.test, job.table)
+    if job.kept_out is None:
+        return file.records, None
+    part, rest = split(file.records, test_fraction=job.test_fraction, seed=0, groups=job.groups)
+    rest = one_per_question(rest) if job.settings.repeats == "once" else rest
+    return part, RecordFile(job.kept_out, part_header(file.header, rest), rest, file.torn)
+
+
+def save_fit(job: FitJob, artifact: Artifact, beside: RecordFile | None = None) -> list[Path]:
+    """Write the artifact, and the records that belong next to it with the fits that their labels have carried."""
+    job.out.parent.mkdir(parents=True, exist_ok=True)
+    written = [artifact.save(job.out)]
+    if beside is not None:
+        write_records(beside.path, beside.header, beside.records)
+        follow(job.records, beside.path)
+        written.append(beside.path)
+    return written
+
+
+def finish_fit(
+    job: FitJob,
+    opened: Opened,
+    artifact: CalibrationArtifact,
+    key: str,
+    part: Sequence[Record],
+    *,
+    test: RecordFile | None = None,
+    beside: RecordFile | None = None,
+) -> Fitted:
+    """Count and write an artifact, test it on what the fit left out, and print what was fitted.
+
+    Args:
+        job: The fit.
+        opened: Its records.
+        artifact: What was fitted on ``part``.
+        key: Key of the scores.
+        part: Records of the fit.
+        test: Records to test on.
+        beside: Records to write next to the artifact: those kept out, or the sample that people labelled.
+    """
+    artifact = counted(artifact, Ledger(job.records))
+    written = save_fit(job, artifact, beside)
+    warn_unlike(opened.files, key)
+    audited = None if test is None else audit(artifact, test.records, key, repeats=job.settings.repeats)
+    kept_out = [test.path] if test is not None and beside is not None else []
+    sources, tests, out = ([beside.path] if beside and test is None else job.records), kept_out or job.test, job.out
+    report = f"calibrate report {listed(sources)}{job.columns} --artifact {listed([out])}"
+    found = Found.of(
+        opened.file, key, part, records=listed(sources), doubtful=_doubtful_labels(artifact, part, key, report)
+    )
+    alone = fresh_command(artifact, key, tests, out, "" if kept_out else job.columns)
+    text = print_fitted(artifact, part, audited, alone, found)
+    if artifact.calibration.group is not None:
+        print_line(f"Groups are clusters: one question of each of {artifact.data.n_questions} groups is used.")
+    if test is not None and (scope := test.header.scope).leaves_out:
+        share = percent(scope.of_measured(1))
+        print_line(f"Those questions lie within the scope, which {share} of all questions do; no other is answered.")
+    following = report + "".join(f" --test {listed([path])}" for path in tests)
+    if any(map(is_table, sources)):
+        following = f"calibrate report {listed([out])} | docs/start/scores.md"
+    return Fitted(artifact, key, part, test, written, text, alone, following)
+
+
+def _doubtful_labels(artifact: CalibrationArtifact, part: Sequence[Record], key: str, report: str) -> str | None:
+    """Labels to look at again, if so many of the surest answers are wrong that they cost the threshold."""
+    interval = auroc_of(artifact)
+    if interval is not None and interval.verdict == "reversed":  # every label looks suspicious
+        return None
+    suspects = suspicious(part, key)
+    if suspects.n_wrong <= artifact.alpha * suspects.n_certain:
+        return None
+    return second_look(replace(suspects, right=(), n_right=0), report)
+
+
+def fit_by_rule(job: FitJob) -> Fitted:
+    """Fit by a threshold rule on the labels of the records; on the score with the highest AUROC if one is chosen."""
+    opened = open_records(job, job.kept_out)
+    file, key, settings = opened.file, opened.key, job.settings
+    part, test = cut_records(job, file)
+    if key == AUTO:
+        chosen = choose_score(file, groups=job.groups, part=tuple(part))
+        print_choice(chosen)
+        key, part, settings = chosen.estimator, chosen.rest, replace(settings, choice=chosen.choice)
+    artifact = fit_artifact(
+        file,
+        score=key,
+        alpha=job.alpha,
+        rule=job.rule,
+        delta=job.delta,
+        groups=job.groups,
+        part=part,
+        settings=settings,
+    )
+    if test is not None:  # before the fit is counted
+        refuse_failed(test.records, key, allowed=settings.without_failed)
+        if job.test:
+            require_same(artifact, test, key)
+            refuse_untestable(test.records, key)
+            refuse_fitted(artifact, test.records, "test")
+    return finish_fit(job, opened, artifact, key, part, test=test, beside=None if job.test else test)
