@@ -24,7 +24,7 @@ from pydantic import (
     model_validator,
 )
 
-from .errors import ArtifactMismatchError
+from .errors import ArtifactMismatchError, TurnsMismatchError
 from .files import Persisted
 from .items.spec import ItemFigures, ItemScores
 from .outcome import CERTIFIED, Feasible, InfeasibleReason, Outcome
@@ -340,6 +340,23 @@ class CalibrationArtifact(Persisted):
         """The turns of a prompt if there were none such at calibration, otherwise None."""
         turns = turns_of(messages, self.plan.bindings)
         return None if turns in (self.data.turns or (ONE_QUESTION,)) else turns
+
+    def marked_turns(self, messages: Sequence[BaseMessage]) -> str | None:
+        """The turns of a prompt for its verdict to name, if there were none such at calibration; otherwise None.
+
+        Raises:
+            TurnsMismatchError: There were none such, and ``other_turns`` of the prompt is "refuse".
+        """
+        unknown = self.unknown_turns(messages)
+        if unknown is not None and self.prompt.other_turns == "refuse":
+            calibrated = ", ".join(map(repr, self.data.turns or (ONE_QUESTION,)))
+            raise TurnsMismatchError(
+                f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
+                "Ask one question at a time, calibrate on conversations "
+                "(calibrate.collect_records(messages=...)), or answer others without the promise: calibrate with "
+                "--set other_turns=mark, which asks nothing again.",
+            )
+        return unknown
 
 
 def uncalibrated(

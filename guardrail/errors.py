@@ -93,7 +93,7 @@ class ArtifactMismatchError(ArtifactError):
 
 
 class TurnsMismatchError(ArtifactMismatchError):
-    """A conversation has turns that no calibration prompt had; ``turns="mark"`` answers it without the promise."""
+    """A conversation has turns that no calibration prompt had, and its artifact answers no others."""
 
 
 class RecordError(GuardrailError):

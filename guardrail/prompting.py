@@ -10,7 +10,7 @@ import copy
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from langchain_core.messages import (
     AIMessage,
@@ -231,6 +231,14 @@ class PromptWrapping(Frozen):
     slots: tuple[str, ...] = ()
     """Names of what else changes from call to call, e.g. ("context",) for ``{context}`` in system message or template.
     Their place is bound, their content is not, and judges do not read it as part of the question."""
+    question_slots: tuple[str, ...] = ()
+    """Those of `slots` whose content makes another question, as a document or a user does; a clock does not. A prompt
+    with slots must say it, () for none. A question that is asked again gets its first verdict, whatever the other slots
+    hold; if a clock counted, each attempt would draw again, and select."""
+    other_turns: Literal["refuse", "mark"] = "refuse"
+    """The answer of a guard to a conversation whose turns were not calibrated, such as a second question to an artifact
+    of single ones: "refuse" raises `TurnsMismatchError`; "mark" gives out what the gate accepts, with a verdict that is
+    not accepted (`Reason.OTHER_TURNS`) and names the turns (``verdict.turns``): the promise does not cover it."""
 
     @field_validator("template")
     @classmethod
@@ -250,6 +258,24 @@ class PromptWrapping(Frozen):
             if "" in _parts(text, names)[2:-2:2]:
                 raise ValueError(f"there must be text between two slots, to tell where one ends, got {text!r}")
         return self
+
+    @model_validator(mode="after")
+    def _declared_slots(self) -> Self:
+        if self.slots and "question_slots" not in self.model_fields_set:
+            listed = ", ".join(map(repr, self.slots))
+            raise ValueError(
+                f"the prompt has the slots {listed}: say which of them make another question, as a document or a user "
+                f"does and a clock does not. All of them: question_slots=[{listed}]; none: question_slots=[]. A "
+                "question that is asked again gets its first verdict, whatever the slots hold that are left out"
+            )
+        if unknown := sorted(set(self.question_slots) - set(self.slots)):
+            raise ValueError(f"question_slots names {unknown}, but the prompt has the slots {sorted(self.slots)}")
+        return self
+
+    def wraps_like(self, other: PromptWrapping) -> bool:
+        """Whether both make the same messages: what is declared about slots and turns may differ."""
+        declared = {"question_slots", "other_turns"}
+        return self.model_dump(exclude=declared) == other.model_dump(exclude=declared)
 
     def render(
         self, question: str, options: Mapping[str, str] | None = None, slots: Mapping[str, str] | None = None

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import (
     BaseModel,
+    BeforeValidator,
     ConfigDict,
     Field,
     NonNegativeInt,
@@ -34,6 +35,7 @@ __all__ = [
     "Note",
     "NoteKind",
     "OptionScores",
+    "Probing",
     "Reason",
     "Sample",
     "SampleSet",
@@ -50,6 +52,9 @@ __all__ = [
 
 Unit = Literal["nats", "probability", "count", "distance"]
 """Unit of an uncertainty value. A count is a number of meanings, whole or effective; a distance is a norm."""
+
+Probing = Annotated[Literal["auto", "off"], BeforeValidator(lambda value: "off" if value is False else value)]
+"""Whether an endpoint is probed before its samples are believed. YAML reads ``off`` without quotes as false."""
 
 MAX_TOKENS = 256
 """Longest answer by default, in new tokens: room for whole answers, because one that is cut off is held back."""
@@ -473,7 +478,8 @@ class Reason(StrEnum):
     Abstained for a tool call, which must not run without an argument."""
     OTHER_TURNS = "other_turns"
     """Not accepted: the uncertainty is within the threshold, but no calibration prompt had such turns, so that the
-    promise does not cover the answer. An agent's gate holds it back; a guard with ``turns="mark"`` gives it out."""
+    promise does not cover the answer. An agent's gate holds it back; a guard gives it out where its artifact says
+    ``other_turns="mark"``."""
 
 
 class Basis(StrEnum):

@@ -139,7 +139,7 @@ class Verdict(Frozen):
 
     @property
     def passes(self) -> bool:
-        """Whether the candidate is given out: it is accepted, or ``turns="mark"`` lets it out without the promise."""
+        """Whether the candidate is given out: it is accepted, or let out without the promise (`Reason.OTHER_TURNS`)."""
         return self.accepted or self.reason is Reason.OTHER_TURNS
 
     def explain(self) -> str:

@@ -64,13 +64,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     ):
         one.add_argument(name, metavar="WORD", help=text)
     one.add_argument("--scorer", metavar="NAME", help="MODULE:NAME of the scorer, for an artifact of your own score")
-    one.add_argument("--remember-slots", metavar="NAMES", help="slots that make another question, comma-separated")
     one.add_argument("--reviews", metavar="STORE", help="review store: SQLite path or postgresql:// URL")
     one.add_argument(
         "--set",
         action="append",
         metavar="NAME=VALUE",
-        help="another setting of the model in the file: turns=mark, upstream.allow_http=true",
+        help="another setting of the model in the file: probe=off, upstream.allow_http=true",
     )
     several = parser.add_argument_group("several models, keys, limits")
     several.add_argument("--config", type=Path, metavar="FILE", help="the configuration")
@@ -113,7 +112,7 @@ def _gateway(arguments: argparse.Namespace) -> Gateway:
     return gateway
 
 
-ONE_MODEL = ("artifact", "mode", "settings", "on_abstain", "finish_reason", "scorer", "remember_slots")
+ONE_MODEL = ("artifact", "mode", "settings", "on_abstain", "finish_reason", "scorer")
 """Flags that are settings of the one model of a gateway without a file."""
 
 
@@ -132,8 +131,6 @@ def _configured(arguments: argparse.Namespace) -> Config:
         raise UsageError("give --config FILE, or --upstream URL and --model NAME (and --artifact FILE to guard).")
     model = arguments.model
     alias = {name: given[name] for name in ONE_MODEL if name in given}
-    if "remember_slots" in alias:
-        alias["remember_slots"] = [name.strip() for name in alias["remember_slots"].split(",") if name.strip()]
     alias["upstream"] = {"url": arguments.upstream, "model": model}
     places: dict[tuple[str | int, ...], str] = {
         ("models", model, name): _flag(name) for name in (*ONE_MODEL, "upstream")

@@ -129,9 +129,9 @@ class GuardrailMiddleware(AgentMiddleware[Any, Any, Any]):
         records: Record file for samples of tools that "collect".
         plan: Sampling plan if no tool has an artifact; default: ten samples at temperature 0.7. A plan without tools
             gets the agent's.
-        **settings: Settings of `Guardrail`: abstain_message, using, probe, on_verdict, max_concurrency, remember,
-            remember_slots. In ``using`` several judges are a mapping by name, several scorers a list. Where no tool has
-            an artifact, a `ToolCallJudge` says which calls a person is shown as one: the arguments that matter,
+        **settings: Settings of `Guardrail`: abstain_message, using, probe, on_verdict, max_concurrency, remember.
+            In ``using`` several judges are a mapping by name, several scorers a list. Where no tool has an artifact, a
+            `ToolCallJudge` says which calls a person is shown as one: the arguments that matter,
             `ToolCallJudge(arguments={"refund": ["order_id", "amount"]})`.
 
     Raises:

@@ -127,7 +127,7 @@ def import_(
         model=model if identity is None else identity.model,
         provider=IMPORTED if identity is None else identity.provider,
         skip_bad=skip_bad is not None,
-        prompt=PromptWrapping(system=plan.system, template=plan.template),
+        prompt=PromptWrapping(system=plan.system, template=plan.template, other_turns=plan.other_turns),
         **plan.model_dump(exclude={"system", "template"}),
     )
     imported = import_documents(source, settings) if items else import_file(source, settings)

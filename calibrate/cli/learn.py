@@ -23,7 +23,7 @@ from ..data.progress import bar
 from ..data.records import write_records
 from ..ledger import Ledger
 from ..pipeline import GateCounts
-from ..report.sentences import slots_argument, verdict_text
+from ..report.sentences import verdict_text
 from ..reviews import (
     AcceptedError,
     Learned,
@@ -211,7 +211,7 @@ def _learn_answers(
     _print_sample(learned)
     print_verdict(verdict_text(learned.artifact))
     _print_comparison(loaded, learned)
-    guard = f"Guardrail(model=..., artifact={str(out)!r}{slots_argument(learned.artifact)})"
+    guard = f"Guardrail(model=..., artifact={str(out)!r})"
     following = f"use it: {guard}, with new monitors"
     if learned.artifact.threshold is None:
         following = f"keep {artifact}, decide about more answers, and learn again"

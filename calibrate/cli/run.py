@@ -196,6 +196,7 @@ def _rule_name(settings: RunSettings) -> str | None:
 def _checked(settings: RunSettings, questions: Sequence[Question]) -> str:
     """Return the key of the estimator; refuse settings that would otherwise fail only after all calls are paid."""
     settings.plan(questions)
+    settings.prompt(questions)
     if settings.items:
         if (given := next((name for name in _WHOLE_ANSWERS if name in settings.model_fields_set), None)) is not None:
             raise UsageError(f"the setting {given} is about whole answers: leave it out with items.")

@@ -558,6 +558,12 @@ def open_writer(
         if not path.exists() or path.stat().st_size == 0:
             _replace(path, header, ())
         existing, good = _scan(path)
+        if existing.header.prompt != header.prompt and existing.header.prompt.wraps_like(header.prompt):
+            # Another declaration about slots and turns changes no answer.
+            declared = existing.header.model_copy(update={"prompt": header.prompt})
+            existing = RecordFile(path, declared, existing.records)
+            _replace(path, declared, existing.records)
+            good = path.stat().st_size
         refuse_other_collection(path, existing.header, header)
         if drop_failed and any(record.may_be_drawn_again for record in existing.records):
             remaining = [record for record in existing.records if not record.may_be_drawn_again]

@@ -46,7 +46,7 @@ from ..scoring.metrics import AurocInterval, auroc_interval
 
 __all__ = [
     *("MOST_WARNINGS", "ArtifactVerdict", "Found", "Row", "VerdictText", "auroc_of", "describe_auroc"),
-    *("describe_spec", "facts", "next_steps", "not_fitted_on", "ranking", "second_look", "slots_argument"),
+    *("describe_spec", "facts", "next_steps", "not_fitted_on", "ranking", "second_look"),
     *("standing", "undecided_answers", "unread", "verdict_text", "warnings"),
 ]
 
@@ -220,14 +220,7 @@ def next_steps(artifact: CalibrationArtifact, test: Audit | None = None, alone: 
         return [*rest, useless]
     if nouns_of(artifact) is CALLS:
         return [*rest, "Put the artifact in front of the tool: GuardrailMiddleware(tools={TOOL: ARTIFACT})."]
-    left_out = " Leave out slots that make no other question, as a clock." if artifact.prompt.slots else ""
-    more = slots_argument(artifact)
-    return [*rest, f"Put the artifact in front of the model: Guardrail(model=..., artifact=...{more}).{left_out}"]
-
-
-def slots_argument(artifact: CalibrationArtifact) -> str:
-    """The argument that a guard of a prompt with slots needs, after a comma; "" for other prompts."""
-    return f", remember_slots={artifact.prompt.slots!r}" if artifact.prompt.slots else ""
+    return [*rest, "Put the artifact in front of the model: Guardrail(model=..., artifact=...)."]
 
 
 # -- Warnings, each with its remedy ------------------------------------------------------------------------------------

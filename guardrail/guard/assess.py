@@ -18,7 +18,7 @@ from pydantic import Field
 
 from ..artifact import CalibrationArtifact
 from ..decision import Gate, by_first_call
-from ..errors import ArtifactMismatchError, UsageError
+from ..errors import ArtifactMismatchError
 from ..explain import next_step
 from ..items.gate import undivided
 from ..judges import with_majority
@@ -36,7 +36,7 @@ from ..verdict import Verdict
 from .endpoint_trust import EndpointProblem, EndpointTrust
 from .observers import Observers
 
-__all__ = ["Assessment", "Assessor", "Draws", "Remembered", "check_slots", "strictest"]
+__all__ = ["Assessment", "Assessor", "Draws", "Remembered", "strictest"]
 
 log = logging.getLogger("guardrail")
 
@@ -121,7 +121,6 @@ class Assessor:
         primary_first: Whether the primary answer is drawn alone at first in any case, as no gate may judge it.
         usable: Takes out of a set what the caller could not give out.
         draws: Remembers draws and verdicts, so that nothing is drawn again.
-        slots: Names of the prompt's slots whose content makes another question, see `check_slots`.
         usable_items: The verdict for a caller that can use more, or fewer, answers in items than the gate gives out.
             Observers see its result: what they must not miss or hold back is what the caller gets.
     """
@@ -136,7 +135,6 @@ class Assessor:
     primary_first: bool = False
     usable: Callable[[SampleSet], SampleSet] = lambda drawn: drawn
     draws: Draws = field(default_factory=Draws)
-    slots: tuple[str, ...] = ()
     usable_items: Callable[[Verdict], Verdict] = lambda verdict: verdict
 
     def assess_steps(
@@ -313,13 +311,13 @@ class Assessor:
             return NOTHING
         gates = self.gates(None).values()
         prompt = next((gate.artifact.prompt for gate in gates), None)
-        slots = {} if prompt is None else prompt.slots_of(messages)
+        slots, names = ({}, ()) if prompt is None else (prompt.slots_of(messages), prompt.question_slots)
         if self.draws.seconds > 0:
-            check_left_out(slots, self.slots)
+            check_left_out(slots, names)
         procedures = sorted({_procedure(gate.artifact) for gate in gates})
 
         def draw_of(form: Callable[[str], str]) -> Draw:
-            counted = [(name, form(text)) for name, text in sorted(slots.items()) if name in self.slots]
+            counted = [(name, form(text)) for name, text in sorted(slots.items()) if name in names]
             read = prompt_content(messages, question, hide_system=bool(slots), form=form)
             return Draw(self.draws, _digest(procedures, self.sampler.plan, read, counted))
 
@@ -350,33 +348,6 @@ class Assessor:
         return {name: by_digest[gate.artifact.digest] for name, gate in concerned.items()}
 
 
-def check_slots(names: Sequence[str] | None, slots: Sequence[str]) -> tuple[str, ...]:
-    """The slots that make another question; only the caller knows them.
-
-    If a clock counted, each attempt would draw again, and select. If a document did not, the answer to one document
-    would be given out for another.
-
-    Args:
-        names: Names of slots; () if none makes another question; None if that was not said.
-        slots: The slots of the calibrated prompts.
-
-    Raises:
-        UsageError: The prompt has slots and nothing was said, or it has no slot of such a name, or ``names`` is a text.
-    """
-    if isinstance(names, str):
-        raise UsageError(f"remember_slots must be a list of names, got the text {names!r}. Write [{names!r}].")
-    if names is None and slots:
-        listed = ", ".join(map(repr, sorted(set(slots))))
-        raise UsageError(
-            f"The prompt has the slots {listed}: say which of them make another question, as a document or a user "
-            f"does and a clock does not. All of them: remember_slots=[{listed}]; none: remember_slots=[]. A question "
-            "that is asked again gets its first verdict, whatever the slots hold that are left out."
-        )
-    if unknown := sorted(set(names or ()) - set(slots)):
-        raise UsageError(f"remember_slots names {unknown}, but the prompt has the slots {sorted(set(slots))}.")
-    return tuple(names or ())
-
-
 def check_left_out(texts: Mapping[str, str], names: Sequence[str]) -> None:
     """Refuse a text that is more than a clock or a name in a slot that is left out of the memory.
 
@@ -400,11 +371,7 @@ def check_left_out(texts: Mapping[str, str], names: Sequence[str]) -> None:
             f"The slot {name!r} holds {len(text)} characters in {lines} line{'s' * (lines != 1)}. A slot that does not "
             f"make another question must be one line of at most {LEFT_OUT} characters, such as a clock or a name."
         )
-        every = ",".join([*names, name])
-        way_out = (
-            "Name it among the slots that do (remember_slots of a guard, --remember-slots "
-            f"{every} of the gateway), or put the text into another slot."
-        )
+        way_out = f"Put the text into another slot, or calibrate with {name!r} among the question_slots."
         raise ArtifactMismatchError(fault, way_out, public=f"{fault} {way_out}")
 
 
@@ -443,7 +410,8 @@ def log_abstention(assessment: Assessment) -> Assessment:
 def unpromised(verdict: Verdict, turns: str | None) -> Verdict:
     """The verdict on a conversation with turns that were not calibrated, if there are such: nothing is accepted.
 
-    What the gate accepts as a whole passes a guard with ``turns="mark"`` all the same; a part of an answer does not.
+    What the gate accepts as a whole passes a guard all the same where the prompt's ``other_turns`` is "mark"; a part of
+    an answer does not.
     """
     if turns is None:
         return verdict

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel
@@ -87,10 +87,6 @@ class Cascade(GuardedChatModel):
     human hook."""
     abstain_message: Wording = ABSTENTION
     """Text for the user under "message", or a function of the `CascadeVerdict`; as in `Guardrail`."""
-    turns: Literal["refuse", "mark"] = "refuse"
-    """The answer to a conversation whose turns were not calibrated; as in `Guardrail`."""
-    remember_slots: tuple[str, ...] | None = None
-    """Slots of the prompt whose content makes another question; as in `Guardrail`."""
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every `CascadeVerdict` and its messages; as in `Guardrail`. A stage's own verdicts go to the
     ``on_verdict`` of its guard (``stage_settings``)."""
@@ -144,9 +140,8 @@ class Cascade(GuardedChatModel):
         settings = self.stage_settings or [{} for _ in stages]
         if len(settings) != len(stages):
             raise UsageError(f"stage_settings must have one dict a stage: {len(stages)} stages, got {len(settings)}.")
-        common = {"turns": self.turns, "remember_slots": self.remember_slots}
         self._guards = tuple(
-            Guardrail(**{**common, **own, "model": model, "artifact": stage, "on_abstain": "message"})
+            Guardrail(**{**own, "model": model, "artifact": stage, "on_abstain": "message"})
             for model, stage, own in zip(self.models, stages, settings, strict=True)
         )
         return self

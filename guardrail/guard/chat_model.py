@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from langchain_core.callbacks import Callbacks
 from langchain_core.language_models import BaseChatModel, LanguageModelInput
@@ -20,11 +20,10 @@ from pydantic import Field, PrivateAttr, field_validator, model_validator
 from ..artifact import CalibrationArtifact
 from ..bindings import bindings_for
 from ..decision import Gate, in_two_stages
-from ..errors import ArtifactMismatchError, ArtifactTamperedError, TurnsMismatchError, UsageError
+from ..errors import ArtifactMismatchError, ArtifactTamperedError, UsageError
 from ..files import check_version
 from ..items.gate import gate_of, released_call
 from ..items.partial import partial_or
-from ..prompting import ONE_QUESTION
 from ..sampling.call_settings import check_settings
 from ..sampling.callbacks import child_callbacks, note_verdict
 from ..sampling.draws import REMEMBERED, Draws
@@ -33,11 +32,11 @@ from ..sampling.follow_ups import Scoring
 from ..sampling.models import resolve_model
 from ..sampling.sampler import Sampler
 from ..specs import identify
-from ..types import Sample
+from ..types import Probing, Sample
 from ..uncertainty import Scorer
 from ..verdict import Verdict
 from .abstention import ABSTENTION, Abstention, Form, Wording, complete, take_path
-from .assess import Assessment, Assessor, check_slots
+from .assess import Assessment, Assessor
 from .base import GuardedChatModel, Using
 from .endpoint_trust import EndpointTrust
 from .messages import accepted_answer, chat_result
@@ -92,13 +91,9 @@ class Guardrail(GuardedChatModel):
     {calls} and {next}; or a function of the `Verdict`. Mind that a function sees the answer that was held back."""
     using: Using = Field(default_factory=lambda: Using(), repr=False)
     """The objects of the score that cannot be made by name, e.g. ``{"judge": ChatJudge(model)}``."""
-    probe: Literal["auto", "off"] = "auto"
+    probe: Probing = "auto"
     """Whether an endpoint is probed before its samples are believed: a few calls at the first question
     (docs/endpoints.md). Local samplers and fakes are never probed."""
-    turns: Literal["refuse", "mark"] = "refuse"
-    """The answer to a conversation whose turns were not calibrated, such as a second question to an artifact of
-    single ones: "refuse" raises `TurnsMismatchError`; "mark" gives out what the gate accepts, with a verdict that is
-    not accepted (`Reason.OTHER_TURNS`) and names the turns (``verdict.turns``): the promise does not cover it."""
     on_verdict: Any = Field(default=None, repr=False)
     """Called with every final verdict and its messages, before it is acted on: one function or several, e.g.
     ``[drift.watch, audit_sample(store, rate=0.1)]``. If one fails, an accepted answer is held back. A `SafetySwitch`
@@ -107,16 +102,11 @@ class Guardrail(GuardedChatModel):
     """Seconds for which a draw and its verdict are remembered: a caller who asks the same again gets the same verdict,
     and an attempt that failed or was cancelled is continued (docs/langchain.md). Retries would otherwise go on until a
     wrong answer looks certain. 0 for never; or a `Draws` that several guards share."""
-    remember_slots: tuple[str, ...] | None = None
-    """Slots of the prompt whose content makes another question, e.g. ("context",) for documents; () if none does, as
-    with a clock. A draw is continued and given out again whatever the other slots hold. A prompt with slots needs this
-    to be said, unless nothing is remembered."""
     max_concurrency: int | None = Field(default=None, ge=1)
     """Calls in flight at once for one question (default 16; a native sampler of an endpoint has 64, a local one draws
     all at once). ``max_concurrency`` of a call's or a batch's configuration bounds the whole call or batch as well."""
 
     _assessor: Assessor = PrivateAttr()
-    _slots: tuple[str, ...] = PrivateAttr(default=())
 
     @field_validator("model", mode="before")
     @classmethod
@@ -148,7 +138,6 @@ class Guardrail(GuardedChatModel):
         observers = Observers.of(self.on_verdict)
         observers.admit(artifact)
         memory = self.remember if isinstance(self.remember, Draws) else Draws(self.remember)
-        self._slots = check_slots(self.remember_slots, artifact.prompt.slots) if memory.seconds > 0 else ()
         self._assessor = self._made(gate, observers, memory)
         return self
 
@@ -171,7 +160,6 @@ class Guardrail(GuardedChatModel):
             # The promise of a list of candidates is about all questions that are held back.
             accept_only=getattr(self.on_abstain, "candidates", None) is not None,
             draws=memory,
-            slots=self._slots,
         )
 
     @property
@@ -181,22 +169,6 @@ class Guardrail(GuardedChatModel):
 
     # -- assessing ---------------------------------------------------------------------------------------------------
 
-    def unknown_turns(self, messages: Sequence[BaseMessage]) -> str | None:
-        """The turns of a prompt, if no calibration prompt had them and the verdict must say so; otherwise None.
-
-        Raises:
-            TurnsMismatchError: No calibration prompt had these turns, and ``turns`` is "refuse".
-        """
-        unknown = self.artifact.unknown_turns(messages)
-        if unknown is not None and self.turns == "refuse":
-            calibrated = ", ".join(map(repr, self.artifact.data.turns or (ONE_QUESTION,)))
-            raise TurnsMismatchError(
-                f"this artifact was calibrated on prompts with the turns {calibrated}, received {unknown[:200]!r}.",
-                "Ask one question at a time, calibrate on conversations "
-                '(calibrate.collect_records(messages=...)), or give turns="mark" to answer without the promise.',
-            )
-        return unknown
-
     def _verdict(
         self, messages: Sequence[BaseMessage], callbacks: Callbacks, arguments: Mapping[str, Any] | None = None
     ) -> Steps[Verdict]:
@@ -204,7 +176,7 @@ class Guardrail(GuardedChatModel):
         if not hasattr(self.model, "guardrail_identity"):  # such a model may have to hash its weights
             artifact.check_model(identify(self.model))  # its name may have been set since the guard was made
         artifact.check_prompt(messages)
-        unknown = self.unknown_turns(messages)
+        unknown = artifact.marked_turns(messages)
         turns = {} if unknown is None else {artifact.digest: unknown}
         question = artifact.prompt.question_of(messages)
         assessor = self._assessor
@@ -348,12 +320,13 @@ class Guardrail(GuardedChatModel):
 
         Raises:
             ArtifactMismatchError: The artifact was calibrated without this schema; the message names the way out.
-            UsageError: An unknown method; or ``turns="mark"`` without ``include_raw``.
+            UsageError: An unknown method; or an artifact whose ``other_turns`` is "mark" without ``include_raw``.
         """
-        if self.turns == "mark" and not include_raw:
+        if self.artifact.prompt.other_turns == "mark" and not include_raw:
             raise UsageError(
-                'turns="mark" gives out answers without a promise, and an object of the schema cannot say so. '
-                'Give include_raw=True, whose "raw" has the verdict, or a guard with turns="refuse".'
+                'the artifact has other_turns="mark", which gives out answers without a promise, and an object of the '
+                'schema cannot say so. Give include_raw=True, whose "raw" has the verdict, or calibrate with '
+                "other_turns=refuse."
             )
         calibrated = self.artifact.plan.bindings
         method = method or method_of(calibrated)

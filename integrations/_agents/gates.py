@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any
 
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import AIMessage, BaseMessage
@@ -24,7 +24,7 @@ from guardrail.artifact import CalibrationArtifact, RouterArtifact
 from guardrail.decision import Gate, in_two_stages
 from guardrail.errors import UsageError, refuse_unknown
 from guardrail.guard.abstention import ABSTENTION, Abstention, Form, take_path
-from guardrail.guard.assess import Assessment, Assessor, check_slots
+from guardrail.guard.assess import Assessment, Assessor
 from guardrail.guard.base import Using, known_path, refuse_same_guard
 from guardrail.guard.endpoint_trust import EndpointTrust
 from guardrail.guard.observers import Observers
@@ -38,7 +38,7 @@ from guardrail.sampling.native import is_native
 from guardrail.sampling.replies import only_storable
 from guardrail.sampling.sampler import Sampler
 from guardrail.specs import identify
-from guardrail.types import Bindings, Sample, SamplingPlan
+from guardrail.types import Bindings, Probing, Sample, SamplingPlan
 from guardrail.uncertainty import Scorer
 from guardrail.verdict import Verdict
 
@@ -67,11 +67,10 @@ class GateSettings:
     abstain_message: Any = ABSTENTION
     using: Using = field(default_factory=lambda: Using())
     """As in `Guardrail`; the judge may be several by name, and the scorer several: each artifact finds its own."""
-    probe: Literal["auto", "off"] = "auto"
+    probe: Probing = "auto"
     on_verdict: Any = None
     max_concurrency: Annotated[int, Field(ge=1)] | None = None
     remember: Draws | Annotated[float, Field(ge=0, allow_inf_nan=False)] = REMEMBERED
-    remember_slots: Any = None
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> GateSettings:
@@ -222,8 +221,6 @@ class AgentGate:
         refuse_same_guard(self.on_abstain, listed)
         remember = settings.remember
         self.draws = remember if isinstance(remember, Draws) else Draws(remember)
-        named = [name for each in listed for name in each.prompt.slots]
-        self.slots = check_slots(settings.remember_slots, named) if self.draws.seconds > 0 else ()
         self.trust: EndpointTrust | None = None
         self._models: LRU[ModelGate] = LRU(MODELS)
 
@@ -379,5 +376,4 @@ class ModelGate:
             primary_first=passes and not is_native(step.model),
             usable=only_storable if storable else lambda drawn: drawn,
             draws=agent.draws,
-            slots=agent.slots,
         )

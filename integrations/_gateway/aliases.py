@@ -19,7 +19,6 @@ from guardrail.artifact import Artifact, CascadeArtifact, RouterArtifact, load_a
 from guardrail.describe import promises, warning
 from guardrail.errors import IN_FULL, ArtifactError, ArtifactMismatchError, TurnsMismatchError, UsageError, require
 from guardrail.guard.abstention import ABSTAINED
-from guardrail.guard.assess import check_slots
 from guardrail.guard.messages import with_verdict
 from guardrail.plain_json import canonical_json, sha256_hex
 from guardrail.sampling.draws import Draws
@@ -77,8 +76,7 @@ class ServedAlias:
 
     Raises:
         ArtifactError: The artifact cannot be read, or does not fit the upstream.
-        UsageError: The kind of the artifact does not fit the alias, or it is not said which of its slots make another
-            question.
+        UsageError: The kind of the artifact does not fit the alias.
     """
 
     def __init__(
@@ -104,8 +102,6 @@ class ServedAlias:
         self._stages = _stages_of(self.artifact)
         self.single = self._stages[0] if self._stages else None
         """The artifact; of a cascade or router the first one; None without one."""
-        if draws.seconds > 0:
-            _check_slots(name, config, self._stages)
         scorer = _scorer_of(config)
         self._using = {} if scorer is None else {"scorer": scorer}
         self._route = None if config.route is None else import_named(config.route, f"models.{name}.route")
@@ -226,9 +222,8 @@ class ServedAlias:
         # another one of the same upstream and artifact, a question that was held back would be drawn again.
         upstreams = [(each.url, each.model, canonical_json(each.extra_body)) for each in config.upstream]
         draws = self._draws.scoped(sha256_hex(repr((credential, upstreams)).encode(), 16))
-        own = {"probe": config.probe, "remember_slots": config.remember_slots, "remember": draws}
-        common: dict[str, Any] = {"abstain_message": config.abstain_message, "turns": config.turns}
-        common["on_abstain"] = self._on_abstain()
+        own = {"probe": config.probe, "remember": draws}
+        common = {"abstain_message": config.abstain_message, "on_abstain": self._on_abstain()}
         if isinstance(self.artifact, CascadeArtifact):
             stages = [own for _ in chats]
             return Cascade(chats, artifact=self.artifact, stage_settings=stages, on_verdict=self._observers, **common)
@@ -276,7 +271,7 @@ class ServedAlias:
         """A guard for the canary: every question is drawn anew, and nobody observes the verdicts."""
         guard = self.guard(None)
         assert isinstance(guard, Guardrail), "checked in the configuration"
-        settings = {"probe": self.config.probe, "turns": self.config.turns, "using": self._using}
+        settings = {"probe": self.config.probe, "using": self._using}
         return Guardrail(model=guard.model, artifact=guard.artifact, remember=0, **settings)
 
     # -- answers -------------------------------------------------------------------------------------------------------
@@ -315,10 +310,7 @@ class ServedAlias:
     def _not_as_calibrated(self, error: Exception) -> ApiError:
         """The error for a prompt that the artifact does not promise anything about."""
         if isinstance(error, TurnsMismatchError):
-            way_out = (
-                "The operator may set 'turns: mark' of this model (--set turns=mark), which gives answers out without "
-                "the promise."
-            )
+            way_out = "The operator may calibrate with other_turns=mark, which gives answers out without the promise."
             return ApiError(400, f"{error.fault} {way_out}", "not_as_calibrated", "messages")
         # The error quotes the calibrated prompt, which is the operator's.
         public = error.public if isinstance(error, ArtifactMismatchError) else ""
@@ -357,18 +349,6 @@ def _stages_of(artifact: Artifact | None) -> tuple[CalibrationArtifact, ...]:
     if isinstance(artifact, CascadeArtifact):
         return tuple(artifact.stages)
     return () if artifact is None else tuple(getattr(artifact, "artifacts", {"": artifact}).values())
-
-
-def _check_slots(name: str, config: Alias, artifacts: Sequence[CalibrationArtifact]) -> None:
-    """Refuse slots as the guard does, in words that name the alias: its own error is one of pydantic."""
-    try:
-        for artifact in artifacts:
-            check_slots(config.remember_slots, artifact.prompt.slots)
-    except UsageError as error:
-        raise UsageError(
-            f"models.{name}: {error} Give --remember-slots NAMES ('' for none), or in the file `remember_slots: []` of "
-            "this model."
-        ) from None
 
 
 def _scorer_of(config: Alias) -> Scorer | None:

@@ -19,7 +19,7 @@ from pydantic import BeforeValidator, Field, SecretStr, ValidationError, model_v
 from guardrail.errors import UsageError, require
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.prompting import PromptWrapping
-from guardrail.types import Frozen, SamplingPlan
+from guardrail.types import Frozen, Probing, SamplingPlan
 
 from .._openai.pins import Pin
 
@@ -194,11 +194,7 @@ class Alias(Frozen):
     """MODULE:NAME of a function of the messages that names the group of a question, for a router's artifact; imported
     when the gateway starts. The ``route`` of the client's key comes first. No request names one: it would choose its
     threshold."""
-    remember_slots: tuple[str, ...] | None = None
-    """See `Guardrail`."""
-    turns: Literal["refuse", "mark"] = "refuse"
-    """See `Guardrail`."""
-    probe: Literal["auto", "off"] = "auto"
+    probe: Probing = "auto"
     """See `Guardrail`."""
     monitor: bool = False
     """Watch the scores for drift, and hold answers back after an alarm. All processes on ``reviews`` share the monitor,

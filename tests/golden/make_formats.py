@@ -93,9 +93,7 @@ def printed(kind: type[Frozen]) -> Write:
 def write_guard(_: Path, target: Path) -> None:
     chat, words = model("Goethe"), "Ask again."
     stored = FOLDER / "artifact.json"
-    guard = Guardrail(
-        model=chat, artifact=stored, on_abstain="raise", abstain_message=words, turns="mark", max_concurrency=3
-    )
+    guard = Guardrail(model=chat, artifact=stored, on_abstain="raise", abstain_message=words, max_concurrency=3)
     _write(target, guard.to_config())
 
 

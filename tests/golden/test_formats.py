@@ -185,7 +185,7 @@ def test_the_candidate_rule_selects_what_it_was_fitted_to_show() -> None:
 def test_the_configuration_makes_the_same_guard_again() -> None:
     config = plain("guard.json")
     guard = Guardrail.from_config(config, model=model("Goethe or perhaps Schiller"))
-    assert (guard.on_abstain, guard.turns, guard.max_concurrency, guard.artifact) == ("raise", "mark", 3, STORED)
+    assert (guard.on_abstain, guard.max_concurrency, guard.artifact) == ("raise", 3, STORED)
     assert guard.invoke(QUESTION).content == "Goethe or perhaps Schiller"
     unsure = ScriptedChat(script={QUESTION: ["Schiller"]}, probability=0.25, name_of_model="small")
     with pytest.raises(AbstainedError):

@@ -12,7 +12,7 @@ from langchain_core.messages import AIMessage, BaseMessage, HumanMessage
 from guardrail import Guardrail
 from guardrail.judges.registry import make_judge
 from guardrail.plain_json import BLANK, INVISIBLE, has_visible, visible
-from guardrail.prompting import normal_form, prompt_content
+from guardrail.prompting import PromptWrapping, normal_form, prompt_content
 from guardrail.testing import ScriptedChat, make_artifact
 
 # Default-ignorable code points (DerivedCoreProperties.txt), controls, and what is not a character, one of each kind.
@@ -41,6 +41,9 @@ def test_a_blank_makes_one_other_question_at_most_wherever_it_stands(sign: str) 
     assert not has_visible(f"{sign} {sign}")
 
 
+MARKING = PromptWrapping(other_turns="mark")
+
+
 @pytest.mark.parametrize("sign", ["\u2800", "\u3164", "\u2009", "\r"], ids=ascii)
 @pytest.mark.parametrize("first", ["plain", "blank"])
 def test_a_blank_gives_no_further_try(sign: str, first: str) -> None:
@@ -50,7 +53,7 @@ def test_a_blank_gives_no_further_try(sign: str, first: str) -> None:
     blank: list[list[BaseMessage]] = [[*plain[0][:2], HumanMessage(text)] for text in texts]
     blank += [[HumanMessage(f"Rome?{sign}"), *plain[0][1:]], [HumanMessage(f"Rome?{sign}"), *blank[0][1:]]]
     model = ScriptedChat(default=["a", "b", "c", "d"])
-    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.0, n=3), turns="mark")
+    guard = Guardrail(model=model, artifact=make_artifact(model, threshold=0.0, n=3, prompt=MARKING))
     verdicts = [guard.assess(messages) for messages in (plain + blank if first == "plain" else blank + plain)]
     assert [verdict.cost.calls for verdict in verdicts] == [4] + [0] * 6
 

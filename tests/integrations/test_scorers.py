@@ -302,7 +302,7 @@ class Words:
         return shares
 
 
-PROMPT = PromptWrapping(template="{context}\n--\n{question}", slots=("context",))
+PROMPT = PromptWrapping(template="{context}\n--\n{question}", slots=("context",), question_slots=("context",))
 
 
 def test_the_weakest_sentence_decides_whether_an_answer_is_grounded() -> None:

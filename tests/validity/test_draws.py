@@ -133,7 +133,7 @@ def test_retries_after_failures_accept_nothing_that_an_undisturbed_call_would_no
     assert set(model.given.values()) == {1}  # no call that gave an answer was made again
 
 
-CLOCK = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
+CLOCK = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",), question_slots=())
 OTHER_QUESTION = ("clock",)
 """The negative control: a caller for whom the time makes another question, so that each attempt draws again."""
 
@@ -143,7 +143,7 @@ def at(second: int, question: str) -> Any:
 
 
 def clock_guard(model: Failing, slots: tuple[str, ...] = (), **settings: Any) -> Guardrail:
-    return guard_of(model, prompt=CLOCK, remember_slots=slots, **settings)
+    return guard_of(model, prompt=CLOCK.model_copy(update={"question_slots": slots}), **settings)
 
 
 def with_a_clock(attempts: int, slots: tuple[str, ...] = (), *, rate: float = 0.0, **settings: Any) -> set[str]:
@@ -190,12 +190,13 @@ async def within_time(guard: Guardrail, model: Failing, prompts: list[Any]) -> A
     raise AbstainedError.__new__(AbstainedError)
 
 
-def in_a_loop(*, clock: bool = False, **settings: Any) -> set[str]:
+def in_a_loop(*, clock: tuple[str, ...] | None = None, **settings: Any) -> set[str]:
+    """Attempts within a time limit each; ``clock``: the slots that make another question, None for no clock."""
     model = Failing(limit=PER_ATTEMPT)
-    guard = guard_of(model, prompt=CLOCK if clock else None, **settings)
+    guard = guard_of(model, **settings) if clock is None else clock_guard(model, clock, **settings)
 
     def prompts(question: str) -> list[Any]:
-        return [at(second, question) if clock else question for second in range(ATTEMPTS)]
+        return [question if clock is None else at(second, question) for second in range(ATTEMPTS)]
 
     with asyncio.Runner() as runner:
         return accepted(lambda question: runner.run(within_time(guard, model, prompts(question))))
@@ -254,14 +255,12 @@ def in_processes_that_are_killed(slots: tuple[str, ...] = ()) -> set[str]:
 
 INTERRUPTED: dict[str, Callable[[], set[str]]] = {
     "time limits": in_a_loop,
-    "time limits under a clock": partial(in_a_loop, clock=True, remember_slots=()),
+    "time limits under a clock": partial(in_a_loop, clock=()),
     "killed processes": in_processes_that_are_killed,
 }
 DRAWN_AGAIN: dict[str, Callable[[], set[str]]] = {
     "time limits, and a guard that forgets": partial(in_a_loop, remember=0),
-    "time limits, and a clock that makes another question": partial(
-        in_a_loop, clock=True, remember_slots=OTHER_QUESTION
-    ),
+    "time limits, and a clock that makes another question": partial(in_a_loop, clock=OTHER_QUESTION),
     "killed processes, and a clock that makes another question": partial(in_processes_that_are_killed, OTHER_QUESTION),
 }
 

@@ -21,7 +21,7 @@ from guardrail.items.json_fields import json_spec
 from guardrail.items.measure import items_estimator, items_measure
 from guardrail.judges import default_judge
 from guardrail.prompting import PromptWrapping
-from guardrail.types import MAX_TOKENS, Bindings, Frozen, SamplingPlan
+from guardrail.types import MAX_TOKENS, Bindings, Frozen, Probing, SamplingPlan
 from guardrail.uncertainty import Estimator, Scorer
 from guardrail.uncertainty.plan import plan_for
 from guardrail.uncertainty.scorer import load_scorer
@@ -32,6 +32,8 @@ from ...scoring.scores import parse_estimator, usual_estimators
 from .options import ASKING, MODEL_HELP, PROMISE, SCORES, WHAT
 
 __all__ = ["CollectSettings", "ImportedPlan", "RunSettings", "load_settings", "with_flags"]
+
+OTHER_TURNS = "Conversations with turns that were not calibrated: refuse, or mark answers as without the promise."
 
 
 def _flag(panel: str, description: str, default: Any = None, short: str = "", metavar: str = "", **limits: Any) -> Any:
@@ -106,6 +108,7 @@ class ImportedPlan(Frozen):
     )
     system: str | None = Field(default=None, description="System message that the model was given.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
+    other_turns: Literal["refuse", "mark"] = Field(default="refuse", description=OTHER_TURNS)
 
 
 class CollectSettings(Frozen):
@@ -131,16 +134,20 @@ class CollectSettings(Frozen):
     system: str | None = _flag(ASKING, "System message, or @FILE.")
     template: str = Field(default="{question}", description="Human message; {question} stands for the question.")
     option_template: str = Field(default="{label}) {text}", description="One line for each option.")
+    question_slots: tuple[str, ...] | None = Field(
+        default=None, description="Slots of the prompt that make another question: documents, users; a clock does not."
+    )
+    other_turns: Literal["refuse", "mark"] = Field(default="refuse", description=OTHER_TURNS)
     max_concurrency: int | None = Field(default=None, ge=1, description="Calls in flight at once (16, endpoints 64).")
     batch_size: int | None = Field(default=None, ge=1, description="Questions a batch, for local weights (16).")
     allow_identical_samples: bool = Field(
         default=False, description="Accept that no question has two different samples."
     )
-    probe: Literal["auto", "off"] = Field(
+    probe: Probing = Field(
         default="auto", description="off: no probe first, for an endpoint with few possible answers."
     )
 
-    @field_validator("score", "scorer", "stop", "stop_token_ids", mode="before", check_fields=False)
+    @field_validator("score", "scorer", "stop", "stop_token_ids", "question_slots", mode="before", check_fields=False)
     @classmethod
     def _one_is_a_list(cls, value: Any) -> Any:
         return _listed(value)
@@ -191,12 +198,18 @@ class CollectSettings(Frozen):
 
     def prompt(self, questions: Sequence[Question]) -> PromptWrapping:
         """Make the prompt, with a slot for each further field of the questions."""
-        return PromptWrapping(
-            system=system_of(questions) if self.system is None else self.system,
-            template=self.template,
-            option_template=self.option_template,
-            slots=slot_names(questions),
-        )
+        declared = {} if self.question_slots is None else {"question_slots": self.question_slots}
+        try:
+            return PromptWrapping(
+                system=system_of(questions) if self.system is None else self.system,
+                template=self.template,
+                option_template=self.option_template,
+                slots=slot_names(questions),
+                other_turns=self.other_turns,
+                **declared,
+            )
+        except ValidationError as error:
+            raise UsageError(f"{error.errors()[0]['msg'].removeprefix('Value error, ')}.") from error
 
 
 class RunSettings(CollectSettings):

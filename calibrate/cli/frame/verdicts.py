@@ -22,7 +22,7 @@ from ...evaluation.choice import Chosen
 from ...evaluation.promise_test import Audit
 from ...items.figures import path_rows, path_warnings, paths_table
 from ...report.content import score_table
-from ...report.sentences import MOST_WARNINGS, Found, VerdictText, slots_argument, verdict_text
+from ...report.sentences import MOST_WARNINGS, Found, VerdictText, verdict_text
 from ...scoring.items import ScoredItems
 from .terminal import GAP, console, finish, print_line, table
 
@@ -218,5 +218,4 @@ def print_cascade(artifact: CascadeArtifact, path: Path, written: Sequence[Path]
             "yellow" if alone.n_accepted > outcome.n_accepted else None,
         )
     print_fits(artifact)
-    slots = slots_argument(artifact.stages[0])
-    finish(written, f"in Python: Cascade(models=[...], artifact={str(path)!r}{slots}), from guardrail.guard.cascade")
+    finish(written, f"in Python: Cascade(models=[...], artifact={str(path)!r}), from guardrail.guard.cascade")

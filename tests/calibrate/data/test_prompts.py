@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 from langchain_core.messages import AIMessage
 
+from calibrate.cli.frame.settings import CollectSettings, load_settings
 from calibrate.correctness import label_records, make_rule
 from calibrate.data.collect import collect_records
 from calibrate.data.labels import refuse_contradictions
@@ -25,7 +26,9 @@ from guardrail.uncertainty.plan import plan_for
 
 ESTIMATOR = make("discrete_semantic_entropy")
 PLAN = plan_for([ESTIMATOR], n=3)
-RAG = PromptWrapping(template="<context>{context}</context>\n{question}", slots=("context",))
+RAG = PromptWrapping(
+    template="<context>{context}</context>\n{question}", slots=("context",), question_slots=("context",)
+)
 QUESTIONS = [
     Question(id=f"q{i}", question=f"town {i}?", references=(f"town{i}",), slots={"context": f"It is town{i}."})
     for i in range(40)
@@ -60,12 +63,33 @@ def test_a_prompt_with_slots_is_collected_scored_fitted_and_served(tmp_path: Pat
     assert {record.turns for record in file.records} == {"human"}
     assert all(record.drawn and record.drawn.question == record.question for record in file.records)
     (step,) = [step for step in next_steps(artifact) if "Guardrail(" in step]
-    assert "Guardrail(model=..., artifact=..., remember_slots=('context',)). Leave out slots that" in step
-    guard = Guardrail(model=model(), artifact=artifact, remember_slots=("context",))
+    assert "Guardrail(model=..., artifact=...)" in step
+    guard = Guardrail(model=model(), artifact=artifact)
     questions_asked = {"question": "town 1?", "context": "It is town1."}
     assert (guard.prompt | guard).invoke(questions_asked).content == "town1"
     with pytest.raises(ArtifactMismatchError, match="template"):
         guard.invoke("town 1?")
+
+
+def test_another_declaration_about_slots_and_turns_asks_nothing_again(tmp_path: Path) -> None:
+    """An operator who has to answer other turns would otherwise pay for the whole calibration a second time."""
+    path, chat = tmp_path / "r.jsonl", model()
+    calibrated(path, chat)
+    marking = RAG.model_copy(update={"question_slots": (), "other_turns": "mark"})
+    again = collect_records(QUESTIONS, chat, PLAN, path, prompt=marking)
+    assert (again.n_drawn, again.n_resumed) == (0, len(QUESTIONS))
+    assert read_records(path).header.prompt == marking
+    with pytest.raises(UsageError, match=r"prompt\.template"):
+        collect_records(
+            QUESTIONS, chat, PLAN, path, prompt=RAG.model_copy(update={"template": "{context}: {question}"})
+        )
+    settings = load_settings(CollectSettings, None, {}, ["template={context} {question}"])
+    with pytest.raises(UsageError, match=r"say which of them make another question.*none: question_slots=\[\]"):
+        settings.prompt(QUESTIONS)
+    declared = load_settings(
+        CollectSettings, None, {}, ["template={context} {question}", "question_slots=[]", "other_turns=mark"]
+    ).prompt(QUESTIONS)
+    assert (declared.slots, declared.question_slots, declared.other_turns) == (("context",), (), "mark")
 
 
 def test_a_document_that_poses_as_the_question_is_not_collected(
@@ -167,13 +191,13 @@ def test_answers_that_were_cut_off_are_unmeasured_on_both_sides(tmp_path: Path) 
     reasons = [scored[q.id] for q in QUESTIONS]
     assert reasons == [Unmeasured.CUT_OFF] * 10 + [None] * 30
     assert (artifact.data.n_unmeasured, artifact.data.n_used, artifact.plan.cut_off) == (10, 30, "abstain")
-    guard = Guardrail(model=chat, artifact=artifact, remember_slots=("context",))
+    guard = Guardrail(model=chat, artifact=artifact)
     verdicts = [guard.assess(RAG.messages(q.question, slots=q.slots)) for q in QUESTIONS]
     assert [each.uncertainty.reason for each in verdicts] == reasons
 
     measured, file = calibrated(tmp_path / "kept.jsonl", chat, plan_for([ESTIMATOR], n=3, cut_off="measure"))
     assert (measured.data.n_unmeasured, measured.plan.cut_off) == (0, "measure")
-    guard = Guardrail(model=chat, artifact=measured, remember_slots=("context",))
+    guard = Guardrail(model=chat, artifact=measured)
     verdicts = [guard.assess(RAG.messages(q.question, slots=q.slots)) for q in QUESTIONS]
     assert Unmeasured.CUT_OFF not in [each.uncertainty.reason for each in verdicts]
     assert measured.calibration.error.count(1) == 10  # what is measured is labelled, too

@@ -117,7 +117,9 @@ def test_logged_answers(tmp_path: Path) -> None:
 
 
 def test_slots_and_messages_are_those_that_were_sent(tmp_path: Path) -> None:
-    prompt = PromptWrapping(system="Be brief.", template="{context}\n---\n{question}", slots=("context",))
+    prompt = PromptWrapping(
+        system="Be brief.", template="{context}\n---\n{question}", slots=("context",), question_slots=("context",)
+    )
     seen: list[tuple[Any, ...]] = []
 
     @scorer(version=1, higher="certain")

@@ -15,10 +15,12 @@ from langchain_tests.unit_tests import ChatModelUnitTests
 from pydantic import ValidationError
 
 from guardrail import ArtifactMismatchError, Guardrail, UsageError
+from guardrail.prompting import PromptWrapping
 from guardrail.testing import ScriptedChat, make_artifact
 
 WEIGHTS = Path(__file__).resolve().parents[3] / "examples" / "tiny_model" / "orrin-1.5m"
 SCRIPTED = ScriptedChat(default=["Hello there"])
+MARKING = PromptWrapping(other_turns="mark")
 
 
 class Claims:
@@ -40,7 +42,7 @@ class _Guard(Claims):
 
     @property
     def chat_model_params(self) -> dict[str, Any]:
-        return {"model": SCRIPTED, "artifact": make_artifact(SCRIPTED), "on_abstain": "raise", "turns": "mark"}
+        return {"model": SCRIPTED, "artifact": make_artifact(SCRIPTED, prompt=MARKING), "on_abstain": "raise"}
 
 
 class TestGuardrailUnit(_Guard, ChatModelUnitTests):
@@ -125,7 +127,7 @@ class TestGuardedTransformersChatIntegration(Claims, _Refusals):
     @property
     def chat_model_params(self) -> dict[str, Any]:
         model = pytest.importorskip("integrations.transformers_chat").TransformersChat(model=str(WEIGHTS), device="cpu")
-        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2), "turns": "mark"}
+        return {"model": model, "artifact": make_artifact(model, threshold=99.0, n=2, prompt=MARKING)}
 
 
 class TestOpenAICompatibleChatUnit(ChatModelUnitTests):

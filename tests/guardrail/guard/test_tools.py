@@ -34,6 +34,7 @@ from guardrail.bindings import (
     schemas_of,
 )
 from guardrail.guard.abstention import ABSTENTION
+from guardrail.prompting import PromptWrapping
 from guardrail.sampling.sampler import draw
 from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, Unmeasured
@@ -235,7 +236,8 @@ def test_structured_output_with_raw(model: BaseChatModel, bindings: Bindings, me
 
 
 def test_an_object_cannot_say_that_its_turns_were_not_calibrated() -> None:
-    guard = guarded(WRITER, JSON, turns="mark")
+    marking = make_artifact(WRITER, threshold=0.5, bindings=JSON, prompt=PromptWrapping(other_turns="mark"))
+    guard = Guardrail(model=WRITER, artifact=marking)
     with pytest.raises(UsageError, match="include_raw=True"):
         guard.with_structured_output(Person)
     second_turn = [HumanMessage("Hello"), AIMessage("Hi"), HumanMessage(SURE)]

@@ -86,7 +86,7 @@ def test_every_argument_is_what_its_name_says() -> None:
         seen.update(locals())
         return 0.5
 
-    prompt = PromptWrapping(template="Use {context}.\n{question}", slots=("context",))
+    prompt = PromptWrapping(template="Use {context}.\n{question}", slots=("context",), question_slots=("context",))
     model = ScriptedChat(script={"Use this.\nq?": ["yes", "no", "yes"]}, probability=0.5)
     messages = prompt.messages("q?", slots={"context": "this"})
     plan = plan_for([all_of.estimator], n=2)

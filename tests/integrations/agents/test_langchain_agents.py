@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from threading import Barrier
-from typing import Any, ClassVar, cast
+from typing import Any, ClassVar
 
 import pytest
 
@@ -33,8 +33,6 @@ from guardrail.artifact import ALL_OTHERS, RouterArtifact
 from guardrail.errors import ArtifactMismatchError, UsageError
 from guardrail.guard.abstention import ABSTENTION
 from guardrail.guard.observers import SafetySwitch
-from guardrail.prompting import PromptWrapping
-from guardrail.testing import ScriptedChat, make_artifact
 from guardrail.types import Sample, SampleSet, SamplingPlan, ToolCall
 from guardrail.verdict import Verdict
 from integrations.langchain_agents import GuardrailMiddleware
@@ -1041,14 +1039,3 @@ async def test_a_held_step_is_an_error_in_no_trace_and_shows_nothing(is_async: b
     assert (span.name, span.status.status_code.name) == ("guardrail.decide", "UNSET")
     assert span.attributes is not None
     assert span.attributes["guardrail.outcome"] == "abstained"
-
-
-def test_slots_that_the_prompt_does_not_have_are_refused() -> None:
-    model = ScriptedChat(default=["a"])
-    prompt = PromptWrapping(template="{question} ({clock})", slots=("clock",))
-    artifact = make_artifact(model, prompt=prompt)
-    assert GuardrailMiddleware(artifact, on_abstain="message", remember_slots=())._gate.slots == ()
-    with pytest.raises(UsageError, match=r"remember_slots names \['time'\]"):
-        GuardrailMiddleware(artifact, on_abstain="message", remember_slots=("time",))
-    with pytest.raises(UsageError, match=r"list of names, got the text 'time'. Write \['time'\]"):
-        GuardrailMiddleware(artifact, on_abstain="message", remember_slots=cast(Any, "time"))

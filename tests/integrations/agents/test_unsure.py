@@ -170,7 +170,7 @@ def test_what_cannot_be_judged_is_asked_about_and_stays_so() -> None:
 
 def test_artifacts_that_it_cannot_keep_are_refused_at_set_up() -> None:
     model = chat()
-    slots = make_artifact(model, prompt=PromptWrapping(system="It is {clock}.", slots=("clock",)))
+    slots = make_artifact(model, prompt=PromptWrapping(system="It is {clock}.", slots=("clock",), question_slots=()))
     with pytest.raises(UsageError, match=r"slots \['clock'\]"):
         unsure(slots, model, remember=0)
     with pytest.raises(ArtifactMismatchError):

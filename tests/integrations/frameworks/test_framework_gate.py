@@ -9,7 +9,6 @@ import random
 import sqlite3
 import threading
 from collections import Counter
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -430,30 +429,21 @@ def test_settings_and_arguments() -> None:
             arguments_of(wrong)
 
 
-TIMED = PromptWrapping(system="It is {clock}.", slots=("clock",))
+TIMED = PromptWrapping(system="It is {clock}.", slots=("clock",), question_slots=("clock",))
 
 
-def timed(model: ScriptedChat, *, exempt: tuple[str, ...] = (), **options: Any) -> FrameworkGuard:
-    timed_artifact = make_artifact(model, n=4, prompt=TIMED, bindings=TOOLS)
-    return FrameworkGuard(model, timed_artifact, exempt=exempt, on_abstain="message", **options)
+def timed(model: ScriptedChat, question_slots: tuple[str, ...]) -> FrameworkGuard:
+    prompt = TIMED.model_copy(update={"question_slots": question_slots})
+    return FrameworkGuard(model, make_artifact(model, n=4, prompt=prompt, bindings=TOOLS), on_abstain="message")
 
 
-@pytest.mark.parametrize("kind", [list, tuple])
-async def test_guards_with_equal_slots_share_what_was_drawn(kind: Callable[[list[str]], Any]) -> None:
+async def test_guards_with_equal_slots_share_what_was_drawn() -> None:
     """An agent that is made for each request would otherwise draw again, and select."""
     model = ScriptedChat(default=["a"])
     asked = TIMED.messages("?", slots={"clock": "10:00"})
-    answers = [await timed(model, remember_slots=kind(["clock"])).ask(asked, TOOLS) for _ in range(2)]
+    answers = [await timed(model, ("clock",)).ask(asked, TOOLS) for _ in range(2)]
     assert [answer.calls for answer in answers] == [5, 0]
-    forgetful = timed(model, remember_slots=kind([]))
+    forgetful = timed(model, ())
     assert (await forgetful.ask(asked, TOOLS)).calls == 5
     with pytest.raises(ArtifactMismatchError, match="The slot 'clock' holds 65 characters in 1 line"):
         await forgetful.ask(TIMED.messages("?", slots={"clock": "x" * 65}), TOOLS)
-
-
-@pytest.mark.parametrize("exempt", [(), ("look_up",)])
-def test_a_guard_that_remembers_nothing_needs_no_word_about_slots(exempt: tuple[str, ...]) -> None:
-    model = ScriptedChat(default=["a"])
-    timed(model, exempt=exempt, remember=0)
-    with pytest.raises(ValueError, match="say which of them make another question"):
-        timed(model, exempt=exempt)

@@ -135,41 +135,17 @@ def test_check_prints_no_secret_and_finds_a_wrong_artifact(
     assert "'other'" in capsys.readouterr().err
 
 
-def test_a_prompt_with_slots_is_refused_in_words_when_it_starts_and_when_it_reloads(
-    file: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("UPSTREAM_KEY", "k")
-    gateway, good = Gateway(file), file.read_text()
-    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
-    make_artifact(MODEL, threshold=0.1, prompt=prompt).save(Path(gateway.config.models["support"].artifact or ""))
-    why = "models.support: The prompt has the slots 'clock': say which of them make another question"
-    assert main(["serve", "--config", str(file), "--check"]) == 1
-    shown = capsys.readouterr().err
-    assert why in shown
-    assert "or in the file `remember_slots: []` of this model" in shown
-    assert not gateway.reload()
-    assert why in str(gateway._stale)
-    for said, code in (("remember_slots: []", 0), ("remember_slots: [clock]", 0), ("remember_slots: [time]", 1)):
-        file.write_text(good.replace("  support:\n", f"  support:\n    {said}\n"))
-        assert main(["serve", "--config", str(file), "--check"]) == code
-    assert "models.support: remember_slots names ['time']" in capsys.readouterr().err
-    file.write_text(f"{good}remember: 0\n")
-    assert main(["serve", "--config", str(file), "--check"]) == 0
-
-
 def test_the_page_of_a_chat_app_starts_a_gateway(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its line serves an artifact whose prompt has a date; without the flag for slots the same line is refused."""
+    """Its line serves an artifact whose prompt has a date."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("OPENAI_API_KEY", "none")
     (line,) = re.findall("^guardrail (serve .*)$", (DOCS / "chat.md").read_text(encoding="utf-8"), flags=re.MULTILINE)
     words = shlex.split(line)
     model = MODEL.model_copy(update={"model": words[words.index("--model") + 1]})
     (tmp_path / "chat").mkdir()
-    prompt = PromptWrapping(system="You sell lamps. Today is {date}.", slots=("date",))
+    prompt = PromptWrapping(system="You sell lamps. Today is {date}.", slots=("date",), question_slots=())
     make_artifact(model, threshold=0.1, prompt=prompt).save(tmp_path / "chat" / "artifact.json")
     assert main([*words, "--check"]) == 0
-    place = words.index("--remember-slots")
-    assert main([*words[:place], *words[place + 2 :], "--check"]) == 1
 
 
 def test_the_command_for_one_model(
@@ -182,17 +158,16 @@ def test_the_command_for_one_model(
     single = ["serve", "--upstream", "http://127.0.0.1:1/v1", "--model", "m"]
     assert main([*single, "--artifact", str(artifact), "--port", "0"]) == 0
     assert (list(gateways[0].aliases), gateways[0].config.port) == (["m"], 0)
-    flags = ["--settings", "replace", "--on-abstain", "ticket", "--finish-reason", "stop", "--remember-slots", ""]
+    flags = ["--settings", "replace", "--on-abstain", "ticket", "--finish-reason", "stop"]
     store = str(tmp_path / "reviews.db")
     assert main([*single, "--artifact", str(artifact), *flags, "--reviews", store]) == 0
     alias = gateways.pop().config.models["m"]
     assert (alias.settings, alias.on_abstain, alias.finish_reason) == ("replace", "ticket", "stop")
-    assert alias.remember_slots == ()
-    more = ["--set", "turns=mark", "--set", "ignore=[top_k]", "--set", "upstream.token_limit=max_completion_tokens"]
+    more = ["--set", "probe=off", "--set", "ignore=[top_k]", "--set", "upstream.token_limit=max_completion_tokens"]
     more += ["--set", "upstream.extra_body={repeat_penalty: 1.0}"]  # as docs/endpoints.md writes it
     assert main([*single, "--artifact", str(artifact), *more]) == 0
     alias = gateways.pop().config.models["m"]
-    assert (alias.turns, alias.ignore, alias.upstream[0].token_limit) == ("mark", ("top_k",), "max_completion_tokens")
+    assert (alias.probe, alias.ignore, alias.upstream[0].token_limit) == ("off", ("top_k",), "max_completion_tokens")
     assert alias.upstream[0].extra_body == {"repeat_penalty": 1.0}
     assert main([*single, "--mode", "observe"]) == 0
     assert list(gateways[1].observing) == ["m"]
@@ -203,8 +178,8 @@ def test_the_command_for_one_model(
         (single, "needs an artifact (--artifact FILE)"),
         (["serve"], "give --config"),
         ([*single, "--mode", "observe", "--host", "0.0.0.0"], "keys are needed"),
-        ([*single, "--set", "turns"], "--set needs NAME=VALUE or upstream.NAME=VALUE, got 'turns'"),
-        ([*single, "--set", "turns=many"], "--set turns: models.m.turns: Input should be 'refuse' or 'mark'"),
+        ([*single, "--set", "probe"], "--set needs NAME=VALUE or upstream.NAME=VALUE, got 'probe'"),
+        ([*single, "--set", "probe=never"], "--set probe: models.m.probe: Input should be 'auto' or 'off'"),
         ([*single, "--set", "upstream.pon=x"], "models.m.upstream.0.pon is unknown"),
         ([*single, "--set", "settings=usual", "--set", "settings.x=1"], "settings has no settings of its own"),
         ([*single[:2], "http://far/v1", "--model", "m"], "(--set upstream.allow_http=true)"),

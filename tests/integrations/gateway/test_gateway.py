@@ -381,8 +381,8 @@ def test_what_failed_is_asked_again_and_nothing_else(serve: Serve, endpoint: Hel
 
 
 def test_a_draw_that_failed_goes_on_under_another_clock(serve: Serve, endpoint: Held) -> None:
-    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",))
-    served = serve({"remember_slots": ()}, make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt))
+    prompt = PromptWrapping(template="{question} (asked at {clock})", slots=("clock",), question_slots=())
+    served = serve({}, make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt))
     endpoint.mode, endpoint.faults = "500", 2
     assert served.ask("sure? (asked at 1)").status_code == 503
     assert [served.ask(f"sure? (asked at {clock})").status_code for clock in "23"] == [200, 200]

@@ -92,7 +92,7 @@ def test_a_refusal_has_the_names_of_its_protocol(
 
 def test_a_refusal_of_other_turns_names_the_setting(serve: Serve) -> None:
     reply = serve().http.post("/v1/chat/completions", json={"model": "support", "messages": [USER, ANSWER, USER]})
-    assert "'turns: mark'" in reply.json()["error"]["message"]
+    assert "other_turns=mark" in reply.json()["error"]["message"]
 
 
 @pytest.mark.parametrize("protocol", ["chat/completions", "responses", "messages"])
@@ -100,7 +100,8 @@ def test_an_answer_without_a_promise_is_not_accepted_and_says_why(serve: Serve, 
     """Programs read ``accepted``; the promise of a threshold for single questions does not cover a second one."""
     turns = {"input": [USER, ANSWER, USER]} if protocol == "responses" else {"messages": [USER, ANSWER, USER]}
     body = {"model": "support", **turns, **({"max_tokens": 4096} if protocol == "messages" else {})}
-    reply = serve({"turns": "mark"}).http.post(f"/v1/{protocol}", json=body)
+    artifact = make_artifact(MODEL, threshold=0.1, n=4, prompt=PromptWrapping(other_turns="mark"))
+    reply = serve({}, artifact).http.post(f"/v1/{protocol}", json=body)
     shown = reply.json()["guardrail"]
     assert "Paris" in reply.text
     assert (shown["accepted"], shown["abstained"], shown["reason"]) == (False, False, "other_turns")
@@ -126,8 +127,8 @@ def test_a_refusal_quotes_no_calibrated_prompt_and_speaks_of_turns_only_where_th
     assert not any("swordfish" in record.getMessage() for record in caplog.records if record.levelname != "DEBUG")
 
 
-SYSTEM, SLOT = PromptWrapping(system="The code word is swordfish."), {"remember_slots": ()}
-DATED = PromptWrapping(system="Swordfish. It is {date}.", slots=("date",))
+SYSTEM = PromptWrapping(system="The code word is swordfish.")
+DATED = PromptWrapping(system="Swordfish. It is {date}.", slots=("date",), question_slots=())
 
 
 @pytest.mark.parametrize(
@@ -148,7 +149,7 @@ DATED = PromptWrapping(system="Swordfish. It is {date}.", slots=("date",))
 def test_a_refusal_says_where_a_prompt_differs_and_the_log_how_to_see_all_of_it(
     serve: Serve, prompt: PromptWrapping, messages: list[dict[str, Any]], where: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    served = serve(SLOT if prompt.slots else {}, make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt))
+    served = serve({}, make_artifact(MODEL, threshold=0.1, n=4, prompt=prompt))
     reply = served.http.post("/v1/chat/completions", json={"model": "support", "messages": messages})
     error = reply.json()["error"]
     assert (reply.status_code, error["code"]) == (400, "not_as_calibrated")
@@ -157,7 +158,7 @@ def test_a_refusal_says_where_a_prompt_differs_and_the_log_how_to_see_all_of_it(
     assert not PYTHON.search(error["message"]), error["message"]
     assert "guardrail -v serve" in caplog.text
     if prompt.slots:
-        assert "--remember-slots date" in error["message"]
+        assert "'date' among the question_slots" in error["message"]
 
 
 def test_the_check_finds_python() -> None:
