@@ -20,11 +20,11 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.language_models import BaseChatModel
 from langchain_core.messages import HumanMessage
 
-from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, RouterArtifact, load_artifact
+from .artifact import Artifact, CalibrationArtifact, CascadeArtifact, CascadeOutcome, RouterArtifact, load_artifact
 from .describe import answer_if, asked, nouns_of, promises, target_text, warning, why_infeasible
 from .errors import GuardrailError, UsageError, server_words
 from .items.gate import gate_of
-from .judges import Judge, with_majority
+from .judges import Judge, Similarity, with_majority
 from .notebook import percent
 from .outcome import Infeasible
 from .plain_json import visible
@@ -37,17 +37,22 @@ from .sampling.probe import PROMPT, ProbeReport, inconsistent, unlike, wants_pro
 from .sampling.prober import needs_probe, probe
 from .sampling.sampler import Sampler, draw
 from .specs import identify
-from .types import Fingerprint, SamplingPlan, Unmeasured
+from .types import Fingerprint, SampleSet, SamplingPlan, Unmeasured
 from .uncertainty import Estimator, Scorer, measure, unmet_needs
 from .uncertainty.scorer import load_scorer
 
-__all__ = ["CallRecorder", "Finding", "add_arguments", "differences", "examine", "own_settings", "run"]
+__all__ = ["Finding", "add_arguments", "examine", "run"]
 
 Status = Literal["ok", "warn", "fail"]
 Model = str | BaseChatModel
 QUESTION = "What is the capital of France?"
 OLD = 180.0
 """Days after which a calibration is worth a look, unless the operator says otherwise."""
+LONGEST = 16
+"""Longest answer of the test whether a model keeps to it, in tokens; sixteen words need more."""
+PROBES = 3
+"""Probes of an endpoint that must give log-probabilities: in 18 replies, the provider of every fourth request goes
+unnoticed once in 177 times."""
 MARKS = {"ok": "ok  ", "warn": "warn", "fail": "FAIL"}
 RED, PLAIN = "\x1b[31m", "\x1b[0m"
 
@@ -67,6 +72,9 @@ class Finding:
     status: Status
     detail: str
     fix: str = ""
+
+
+# -- the command ------------------------------------------------------------------------------------------------------
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -96,13 +104,8 @@ def run(arguments: argparse.Namespace) -> int:
     findings = []
     if not arguments.json and any(not name.startswith("transformers:") for name in arguments.model or ()):
         print("probing the endpoint, which takes about ten calls ...", flush=True)  # noqa: T201
-    for finding in examine(
-        arguments.artifact,
-        arguments.model,
-        question=arguments.question,
-        scorer=arguments.scorer,
-        max_age=arguments.max_age_days,
-    ):
+    options = {"question": arguments.question, "scorer": arguments.scorer, "max_age": arguments.max_age_days}
+    for finding in examine(arguments.artifact, arguments.model, **options):
         findings.append(finding)
         if not arguments.json:
             line = _shown(f"{MARKS[finding.status]}  {finding.check}: {finding.detail}")
@@ -155,15 +158,13 @@ def examine(
     except GuardrailError as error:
         yield Finding("artifact", "fail", str(error), "make one with `calibrate fit`, or copy it again")
         return
-    yield Finding("artifact", "ok", f"loads, {_composed_of(artifact)}digest {artifact.digest[:19]}")
-    yield from _promised(artifact)
+    yield from _stated(artifact)
     if isinstance(artifact, RouterArtifact):
         artifact = next(iter(artifact.artifacts.values()))  # the groups share model, plan and score
     stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
     yield from _asked(artifact)
     yield _age(stages[0], max_age)
     yield from _packages(stages[0])
-    yield from _shared_names()
     if models and len(models) != len(stages):
         named = ", ".join(stage.model.model for stage in stages)
         yield Finding("model", "fail", f"{len(models)} given, the artifact is for {len(stages)}", f"name them: {named}")
@@ -172,9 +173,147 @@ def examine(
             return
     for number, stage in enumerate(stages, start=1):
         place = f"stage {number}: " if isinstance(artifact, CascadeArtifact) else ""
-        stage_model = models[number - 1] if models else None
-        for finding in _guard(stage, stage_model, question, scorer):
+        for finding in _guard(stage, models[number - 1] if models else None, question, scorer):
             yield replace(finding, check=place + finding.check)
+
+
+# -- the artifact -----------------------------------------------------------------------------------------------------
+
+
+def _stated(artifact: Artifact) -> Iterator[Finding]:
+    """What the artifact is, its thresholds, and what they promise."""
+    parts = ""
+    if isinstance(artifact, CascadeArtifact):
+        parts = f"a cascade of {len(artifact.stages)} stages, "
+    elif isinstance(artifact, RouterArtifact):
+        parts = f"a router of {len(artifact.artifacts)} groups, "
+    yield Finding("artifact", "ok", f"loads, {parts}digest {artifact.digest[:19]}")
+    if isinstance(artifact, RouterArtifact):
+        for name, part in artifact.artifacts.items():
+            yield replace(_threshold(part), check=f"threshold of {name}")
+            yield from (Finding(f"promise of {name}", "ok", promise) for promise in promises(part))
+        return
+    yield _threshold(artifact)
+    if (useless := warning(artifact)) is not None:
+        yield Finding("gate", "warn", useless, "calibrate with a smaller alpha, or use no gate")
+    yield from (Finding("promise", "ok", promise) for promise in promises(artifact))
+
+
+def _threshold(artifact: CalibrationArtifact | CascadeArtifact) -> Finding:
+    outcome, more = artifact.outcome, f"calibrate with a larger alpha, more {nouns_of(artifact).asked}, or"
+    if isinstance(outcome, CascadeOutcome):
+        if not outcome.feasible:
+            none = f"none keep the error at {outcome.alpha:g} ({why_infeasible(outcome)}), so everything is held back"
+            return Finding("threshold", "fail", none, f"{more} better models")
+        target = f"{target_text(outcome.alpha, certifies=outcome.certifies)} of the whole system"
+    elif isinstance(outcome, Infeasible):
+        none = f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back"
+        return Finding("threshold", "fail", none, f"{more} a better model")
+    else:
+        target = target_text(outcome.alpha, certifies=outcome.certifies)
+    stages = artifact.stages if isinstance(artifact, CascadeArtifact) else (artifact,)
+    return Finding("threshold", "ok", f"{', then '.join(map(answer_if, stages))}, for {target} ({outcome.rule})")
+
+
+def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
+    """The share of questions that could not be measured, and of those that failed at a server."""
+    of, name = asked(artifact), nouns_of(artifact).asked
+    if of.measured < 1:
+        unmeasured = f"{percent(1 - of.measured)} of the {name} asked could not be measured and count as held back"
+        yield Finding(name, "ok", unmeasured)
+    if of.failed:
+        failed = f"{percent(of.failed)} of the {name} asked failed at a server, a rate limit or a time-out"
+        fix = "ask them again with the same `calibrate run` or `collect`, and fit again" if of.many_failed else ""
+        yield Finding(f"failed {name}", "warn" if fix else "ok", failed, fix)
+
+
+def _age(artifact: CalibrationArtifact, oldest: float) -> Finding:
+    try:
+        created = datetime.fromisoformat(artifact.made.at)
+        days = (datetime.now(UTC) - created).total_seconds() / 86_400
+    except (TypeError, ValueError):
+        return Finding("age", "warn", f"creation time {artifact.made.at!r} cannot be read", "calibrate again")
+    if days < -1:  # clocks and time zones differ by less
+        return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
+    fix = f"audit it on fresh {nouns_of(artifact).asked}: `calibrate audit`" if days > oldest else ""
+    return Finding("age", "warn" if fix else "ok", f"{max(days, 0):.0f} days old", fix)
+
+
+def _packages(artifact: CalibrationArtifact) -> Iterator[Finding]:
+    """Other versions than at calibration, and other distributions with our packages' names: files replace files."""
+    for name, calibrated in artifact.made.packages.items():
+        try:
+            running = version(name)
+        except PackageNotFoundError:
+            continue
+        if running != calibrated:
+            fix = "scores may move: audit on fresh questions, or install the calibrated version"
+            yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", fix)
+    names = ("calibrate", "guardrail", "integrations")
+    owners: dict[str, set[str]] = {name: set() for name in names}
+    for distribution in distributions():
+        # Searching the text takes a tenth of the time of `packages_distributions`, which makes a path of every file.
+        files = f"\n{distribution.read_text('RECORD') or ''}"
+        packages = (distribution.read_text("top_level.txt") or "").split()
+        for name in names:
+            if name in packages or f"\n{name}/" in files:
+                owners[name].add(distribution.metadata["Name"])
+    for name in names:
+        if others := sorted(owner for owner in owners[name] if owner.lower() != "acrc-guardrail"):
+            detail = f"{name!r} also belongs to {', '.join(others)}; both write into one folder"
+            yield Finding("packages", "warn", detail, "use an environment without it, and install acrc-guardrail again")
+
+
+# -- one guard --------------------------------------------------------------------------------------------------------
+
+
+def _guard(
+    artifact: CalibrationArtifact, model: Model | None, question: str, scorer: Scorer | str | None
+) -> Iterator[Finding]:
+    """Checks of one guard, or of one stage of a cascade."""
+    data, plan = artifact.data, artifact.plan
+    if data.n_cut_off is not None:
+        many, limit = nouns_of(artifact).many, f"max_tokens = {plan.max_tokens}"
+        cut = f"{data.n_cut_off} of {data.n_questions} calibration {many} were cut off at {limit}"
+        fix = "collect with a larger --max-tokens and fit again" if data.many_cut_off else ""
+        yield Finding("length of answers", "warn" if fix else "ok", cut, fix)
+    made = _estimator(artifact, scorer)
+    estimator = None
+    if isinstance(made, Finding):
+        yield made
+    else:
+        estimator = made
+        yield Finding("score", "ok", f"{estimator.name} version {estimator.version} can be made")
+        yield _needs(plan, estimator)
+        if estimator.judge is not None:
+            yield _judge(estimator.judge)
+        if estimator.similarity is not None:
+            yield _similarity(estimator.similarity)
+    if model is None:
+        yield Finding("model", "warn", "not checked", "name it with --model")
+        return
+    chat = _made(model)
+    if isinstance(chat, Finding):
+        yield chat
+        return
+    try:
+        artifact.check_model(identify(chat))
+    except (Exception, SystemExit) as error:
+        yield Finding("model", "fail", _describe(error), "load the calibrated model, or calibrate this one")
+        return
+    yield Finding("model", "ok", f"{artifact.model.model} is the calibrated one")
+    yield from _support(chat)
+    try:
+        check_settings(chat, plan)
+    except UsageError as error:
+        yield Finding("requests", "fail", str(error), "calibrate again with what the model takes")
+        return
+    for finding in _endpoint(chat, plan, artifact):
+        yield finding
+        if finding.fix == NO_SERVER:  # every other check would wait for it, and say the same
+            return
+    yield from _longest(chat, plan)
+    yield from _question(chat, artifact, estimator, question)
 
 
 def _alone(model: Model) -> Iterator[Finding]:
@@ -192,161 +331,19 @@ def _alone(model: Model) -> Iterator[Finding]:
     yield from _longest(chat, plan)
 
 
-def _composed_of(artifact: Artifact) -> str:
-    """The parts of a composition, before a comma; "" for one guard."""
-    if isinstance(artifact, CascadeArtifact):
-        return f"a cascade of {len(artifact.stages)} stages, "
-    return f"a router of {len(artifact.artifacts)} groups, " if isinstance(artifact, RouterArtifact) else ""
-
-
-def _promised(artifact: Artifact) -> Iterator[Finding]:
-    """The thresholds, and what they promise."""
-    if isinstance(artifact, RouterArtifact):
-        for name, part in artifact.artifacts.items():
-            yield replace(_feasible(part), check=f"threshold of {name}")
-            yield from (Finding(f"promise of {name}", "ok", promise) for promise in promises(part))
-        return
-    yield _thresholds(artifact) if isinstance(artifact, CascadeArtifact) else _feasible(artifact)
-    if (useless := warning(artifact)) is not None:
-        yield Finding("gate", "warn", useless, "calibrate with a smaller alpha, or use no gate")
-    for promise in promises(artifact):
-        yield Finding("promise", "ok", promise)
-
-
-def _asked(artifact: CalibrationArtifact | CascadeArtifact) -> Iterator[Finding]:
-    """The share of questions that could not be measured, and of those that failed at a server."""
-    of, nouns = asked(artifact), nouns_of(artifact)
-    if of.measured < 1:
-        unmeasured = (
-            f"{percent(1 - of.measured)} of the {nouns.asked} asked could not be measured and count as held back"
-        )
-        yield Finding(nouns.asked, "ok", unmeasured)
-    if of.failed:
-        failed = f"{percent(of.failed)} of the {nouns.asked} asked failed at a server, a rate limit or a time-out"
-        fix = "ask them again with the same `calibrate run` or `collect`, and fit again" if of.many_failed else ""
-        yield Finding(f"failed {nouns.asked}", "warn" if of.many_failed else "ok", failed, fix)
-
-
-def _guard(
-    artifact: CalibrationArtifact, model: Model | None, question: str, scorer: Scorer | str | None
-) -> Iterator[Finding]:
-    """Checks of one guard, or of one stage of a cascade."""
-    if (cut := artifact.data.n_cut_off) is not None:
-        longest = f"max_tokens = {artifact.plan.max_tokens}"
-        cut_answers = (
-            f"{cut} of {artifact.data.n_questions} calibration {nouns_of(artifact).many} were cut off at {longest}"
-        )
-        fix = "collect with a larger --max-tokens and fit again"
-        many = artifact.data.many_cut_off
-        status: Status = "warn" if many else "ok"
-        yield Finding("length of answers", status, cut_answers, fix if many else "")
-    estimator = None
+def _estimator(artifact: CalibrationArtifact, scorer: Scorer | str | None) -> Estimator | Finding:
+    """The score of an artifact, or why it cannot be made."""
+    scored = scorer_of(artifact.plan) is not None
     try:
-        scored = scorer_of(artifact.plan) is not None
         own = load_scorer(scorer) if scored and isinstance(scorer, str) else scorer
-        estimator = gate_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None).estimator
+        return gate_of(artifact, scorer=own if scored and isinstance(own, Scorer) else None).estimator
     except Exception as error:  # loading a judge's weights or a user's module can raise anything
         fix = "install what is named, or pass the judge as an object: Guardrail(using={'judge': ...})"
-        if scorer_of(artifact.plan) is not None:
+        if scored:
             fix = "name the scorer: guardrail doctor ARTIFACT --scorer MODULE:NAME"
         elif artifact.estimator.name.startswith("imported:"):
             fix = "compare new scores with the threshold yourself, or fit on a score that a guard computes"
-        yield Finding("score", "fail", _describe(error), fix)
-    if estimator is not None:
-        yield Finding("score", "ok", f"{estimator.name} version {estimator.version} can be made")
-        yield _needs(artifact.plan, estimator)
-        yield from _judge(estimator)
-    if model is None:
-        yield Finding("model", "warn", "not checked", "name it with --model")
-        return
-    chat = _model(model, artifact)
-    if isinstance(chat, Finding):
-        yield chat
-        return
-    yield Finding("model", "ok", f"{artifact.model.model} is the calibrated one")
-    yield from _support(chat)
-    try:
-        check_settings(chat, artifact.plan)
-    except UsageError as error:
-        yield Finding("requests", "fail", str(error), "calibrate again with what the model takes")
-        return
-    for finding in _endpoint(chat, artifact.plan, artifact):
-        yield finding
-        if finding.fix == NO_SERVER:  # every other check would wait for it, and say the same
-            return
-    yield from _longest(chat, artifact.plan)
-    yield from _question(chat, artifact, estimator, question)
-
-
-def _feasible(artifact: CalibrationArtifact) -> Finding:
-    outcome = artifact.outcome
-    if isinstance(outcome, Infeasible):
-        return Finding(
-            "threshold",
-            "fail",
-            f"none keeps the error at {outcome.alpha:g} ({outcome.reason.value}), so everything is held back",
-            f"calibrate with a larger alpha, more {nouns_of(artifact).asked}, or a better model",
-        )
-    target = target_text(outcome.alpha, certifies=outcome.certifies)
-    return Finding("threshold", "ok", f"{answer_if(artifact)}, for {target} ({outcome.rule})")
-
-
-def _thresholds(artifact: CascadeArtifact) -> Finding:
-    outcome = artifact.outcome
-    if not outcome.feasible:
-        return Finding(
-            "threshold",
-            "fail",
-            f"none keep the error at {outcome.alpha:g} ({why_infeasible(outcome)}), so everything is held back",
-            "calibrate with a larger alpha, more questions, or better models",
-        )
-    listed = ", then ".join(answer_if(stage) for stage in artifact.stages)
-    target = target_text(outcome.alpha, certifies=outcome.certifies)
-    return Finding("threshold", "ok", f"{listed} for {target} of the whole system ({outcome.rule})")
-
-
-def _age(artifact: CalibrationArtifact, oldest: float) -> Finding:
-    try:
-        created = datetime.fromisoformat(artifact.made.at)
-        days = (datetime.now(UTC) - created).total_seconds() / 86_400
-    except (TypeError, ValueError):
-        return Finding("age", "warn", f"creation time {artifact.made.at!r} cannot be read", "calibrate again")
-    if days < -1:  # clocks and time zones differ by less
-        return Finding("age", "warn", f"made {-days:.1f} days from now, by its creation time", "compare the clocks")
-    if days > oldest:
-        return Finding(
-            "age", "warn", f"{days:.0f} days old", f"audit it on fresh {nouns_of(artifact).asked}: `calibrate audit`"
-        )
-    return Finding("age", "ok", f"{max(days, 0):.0f} days old")
-
-
-def _packages(artifact: CalibrationArtifact) -> Iterator[Finding]:
-    for name, calibrated in artifact.made.packages.items():
-        try:
-            running = version(name)
-        except PackageNotFoundError:
-            continue
-        if running != calibrated:
-            fix = "scores may move: audit on fresh questions, or install the calibrated version"
-            yield Finding("packages", "warn", f"{name} {running} is running, {calibrated} calibrated", fix)
-
-
-def _shared_names() -> Iterator[Finding]:
-    """Warn where another distribution installs a package of one of our names: the later installed replaces files."""
-    names = ("calibrate", "guardrail", "integrations")
-    owners: dict[str, set[str]] = {name: set() for name in names}
-    for distribution in distributions():
-        # Searching the text takes a tenth of the time of `packages_distributions`, which makes a path of every file.
-        files = f"\n{distribution.read_text('RECORD') or ''}"
-        packages = (distribution.read_text("top_level.txt") or "").split()
-        for name in names:
-            if name in packages or f"\n{name}/" in files:
-                owners[name].add(distribution.metadata["Name"])
-    for name in names:
-        others = sorted(owner for owner in owners[name] if owner.lower() != "acrc-guardrail")
-        if others:
-            detail = f"{name!r} also belongs to {', '.join(others)}; both write into one folder"
-            yield Finding("packages", "warn", detail, "use an environment without it, and install acrc-guardrail again")
+        return Finding("score", "fail", _describe(error), fix)
 
 
 def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
@@ -361,6 +358,7 @@ def _needs(plan: SamplingPlan, estimator: Estimator) -> Finding:
     return Finding("plan for the score", "ok", f"draws what {estimator.name} needs: {drawn}")
 
 
+OTHER_WEIGHTS = "check its model and revision"
 CALL_A, CALL_B = (f'[{{"arguments":{{}},"name":"{name}"}}]' for name in ("open", "close"))
 PAIRS = (
     (("Paris", "Paris"), ("Paris", "Rome")),
@@ -370,49 +368,34 @@ PAIRS = (
 """An equal and a different pair, as texts, numbers and tool calls: a judge needs to know only one of the kinds."""
 
 
-def _judge(estimator: Estimator) -> Iterator[Finding]:
-    """Whether the judge tells equal from different answers, and the similarity rates them in that order."""
-    if estimator.judge is not None:
-        yield _verdicts(estimator.judge)
-    if estimator.similarity is not None:
-        name = estimator.similarity.spec.name
-        try:
-            same, other = estimator.similarity.similarity(QUESTION, list(PAIRS[0]))
-        except Exception as error:  # user code may raise anything
-            yield Finding("similarity", "fail", f"{name}: {type(error).__name__}: {error}", "fix it")
-            return
-        if same is not None and other is not None and same > other:
-            yield Finding("similarity", "ok", f"{name} rates equal answers {same:.2f} and different ones {other:.2f}")
-        else:
-            detail = f"{name} rates equal answers {same} and different ones {other}"
-            yield Finding("similarity", "fail", detail, "check its model and revision")
-
-
-def _verdicts(judge: Judge) -> Finding:
+def _judge(judge: Judge) -> Finding:
+    """Whether the judge tells equal from different answers."""
     name, start = judge.spec.name, time.perf_counter()
-    verdicts = []
-    for pairs in PAIRS:
-        try:
-            verdicts.append(tuple(judge.equivalent(QUESTION, list(pairs))))
-        except Exception as error:  # user code may raise anything
-            detail = f"{name}: {type(error).__name__}: {error}"
-            return Finding("judge", "fail", detail, "fix it; until then every question abstains")
-    seconds = time.perf_counter() - start
-    if (True, False) in verdicts:
-        return Finding("judge", "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
-    detail = f"{name} does not tell equal from different answers: {verdicts}"
-    return Finding("judge", "fail", detail, "check its model and revision")
-
-
-def _model(model: Model, artifact: CalibrationArtifact) -> BaseChatModel | Finding:
-    chat = _made(model)
-    if isinstance(chat, Finding):
-        return chat
     try:
-        artifact.check_model(identify(chat))
-    except (Exception, SystemExit) as error:
-        return Finding("model", "fail", _describe(error), "load the calibrated model, or calibrate this one")
-    return chat
+        told = [tuple(judge.equivalent(QUESTION, list(pairs))) for pairs in PAIRS]
+    except Exception as error:  # user code may raise anything
+        detail = f"{name}: {type(error).__name__}: {error}"
+        return Finding("judge", "fail", detail, "fix it; until then every question abstains")
+    if (True, False) in told:
+        seconds = time.perf_counter() - start
+        return Finding("judge", "ok", f"{name} tells equal from different answers ({seconds:.2f} s)")
+    return Finding("judge", "fail", f"{name} does not tell equal from different answers: {told}", OTHER_WEIGHTS)
+
+
+def _similarity(similarity: Similarity) -> Finding:
+    """Whether the similarity rates equal answers above different ones."""
+    name = similarity.spec.name
+    try:
+        same, other = similarity.similarity(QUESTION, list(PAIRS[0]))
+    except Exception as error:  # user code may raise anything
+        return Finding("similarity", "fail", f"{name}: {type(error).__name__}: {error}", "fix it")
+    if same is not None and other is not None and same > other:
+        return Finding("similarity", "ok", f"{name} rates equal answers {same:.2f} and different ones {other:.2f}")
+    rated = f"{name} rates equal answers {same} and different ones {other}"
+    return Finding("similarity", "fail", rated, OTHER_WEIGHTS)
+
+
+# -- the model --------------------------------------------------------------------------------------------------------
 
 
 def _made(model: Model) -> BaseChatModel | Finding:
@@ -426,101 +409,12 @@ def _made(model: Model) -> BaseChatModel | Finding:
 def _support(model: BaseChatModel) -> Iterator[Finding]:
     """The limits of a local model that its self-check found on loading."""
     support = getattr(model, "support", None)
-    reason = getattr(support, "reason", None)
-    if isinstance(reason, str):
-        fix = "nothing needs to be done; see docs/local-models.md for the types without limits"
-        yield (
-            Finding("local model", "warn", str(support), fix) if reason else Finding("local model", "ok", str(support))
-        )
-
-
-def _endpoint(model: BaseChatModel, plan: SamplingPlan, artifact: CalibrationArtifact | None) -> Iterator[Finding]:
-    """The findings of a probe. Missing log-probabilities only warn if no artifact binds the plan to them."""
-    if not needs_probe(model) or not wants_probe(plan):
-        yield Finding("endpoint", "ok", "none: the model samples here, or the plan draws nothing that needs a probe")
-        return
-    report, probes = _probed(model, plan)
-    problem = report.problem(plan)
-    if problem is not None:
-        unneeded = problem[0] is Unmeasured.NO_LOGPROBS and artifact is None
-        fault = problem[1]
-        if report.lacking:
-            lacking, replies = report.lacking
-            fault = inconsistent(lacking, probes * replies)
-        said = f". The server says: {report.said}" if report.said else ""
-        if report.lacking:
-            fix = ROUTING
-        elif unneeded:
-            fix = f"use a score without them: {UNLISTED}"
-        else:
-            fix = _way_out(f"{report.said} {report.failed}") or "fix the server; until then every answer is held back"
-        yield Finding("endpoint", "warn" if unneeded else "fail", f"{fault}{said}", fix)
-        if not unneeded:
-            return
-    yield Finding("endpoint", "ok", "; ".join(report.lines()))
-    if report.n is False and plan.n:
-        fix = "nothing needs to be done; a server that honours n would read the prompt once"
-        yield Finding("endpoint", "warn", f"n is ignored, so a question costs {plan.n + 1} calls", fix)
-    if plan.logprobs and report.basis == "unknown":
-        fix = "see the server's documentation; scores of calibration and run time agree in any case"
-        yield Finding("endpoint", "warn", "whether log-probabilities are before or after temperature is not known", fix)
-    if artifact is not None:
-        yield _weights(artifact.fingerprint, report.greedy)
-
-
-def _probed(model: BaseChatModel, plan: SamplingPlan, probes: int = 1) -> tuple[ProbeReport, int]:
-    """The report of the last probe, and the number of probes: a router may send few requests to a provider."""
-    report, _ = probe(model, plan, again=True)
-    assert report is not None, "needs a probe"
-    if report.problem(plan) is None and plan.logprobs and probes < PROBES:
-        return _probed(model, plan, probes + 1)
-    return report, probes
-
-
-def _weights(calibrated: Fingerprint | None, now: Fingerprint | None) -> Finding:
-    """Whether the endpoint still has the calibrated weights, as far as greedy answers show."""
-    if calibrated is None or now is None:
-        whose = "the calibration" if calibrated is None else "this endpoint"
-        unseen = f"not compared: {whose} gave no greedy answers with log-probabilities. Other weights go unnoticed here"
-        return Finding(
-            "weights",
-            "ok" if calibrated is None else "warn",
-            unseen,
-            "pin the model (docs/gateway.md#a-model-that-changes-behind-its-name)",
-        )
-    if difference := unlike(calibrated, now):
-        fix = (
-            "ask again while the server is idle; if it stays, the model, its quantisation or its template was changed: "
-            "audit on fresh questions (`calibrate audit`), or calibrate again"
-        )
-        return Finding("weights", "warn", f"not as at calibration: {difference}", fix)
-    return Finding("weights", "ok", f"{len(now)} greedy answers are as at calibration, within the noise of a server")
-
-
-LONGEST = 16
-"""Longest answer of the test whether a model keeps to it, in tokens; sixteen words need more."""
-
-
-def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
-    """Whether the model keeps to the longest answer of a call."""
-    if not needs_probe(model) or is_native(model) or not wants_probe(plan):
-        return
-    how: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
-    short = SamplingPlan(
-        n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p, cut_off="measure"
-    )
-    drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
-    if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
-        excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
-        yield Finding(
-            "endpoint", "warn", excess, "set the longest answer in the model itself, or bound its cost otherwise"
-        )
+    if isinstance(reason := getattr(support, "reason", None), str):
+        fix = "nothing needs to be done; see docs/local-models.md for the types without limits" if reason else ""
+        yield Finding("local model", "warn" if reason else "ok", str(support), fix)
 
 
 NO_SERVER = "no server answers at this address: start it, or correct the address, and run doctor again"
-PROBES = 3
-"""Probes of an endpoint that must give log-probabilities: in 18 replies, the provider of every fourth request goes
-unnoticed once in 177 times."""
 UNLISTED = "calibrate collect --score graded_disagreement"
 ROUTING = (
     "not every provider behind this address gives log-probabilities: have the router use those that do (OpenRouter: "
@@ -552,21 +446,93 @@ def _way_out(refusal: object) -> str:
     return next((way for pattern, way in _WAYS_OUT if re.search(pattern, text, re.IGNORECASE)), "")
 
 
+def _endpoint(model: BaseChatModel, plan: SamplingPlan, artifact: CalibrationArtifact | None) -> Iterator[Finding]:
+    """The findings of a probe. Missing log-probabilities only warn if no artifact binds the plan to them."""
+    if not needs_probe(model) or not wants_probe(plan):
+        yield Finding("endpoint", "ok", "none: the model samples here, or the plan draws nothing that needs a probe")
+        return
+    report, probes = _probed(model, plan)
+    if (problem := report.problem(plan)) is not None:
+        reason, fault = problem
+        unneeded = reason is Unmeasured.NO_LOGPROBS and artifact is None
+        fix = f"use a score without them: {UNLISTED}" if unneeded else _way_out(f"{report.said} {report.failed}")
+        if report.lacking:
+            lacking, replies = report.lacking
+            fault, fix = inconsistent(lacking, probes * replies), ROUTING
+        said = f". The server says: {report.said}" if report.said else ""
+        fix = fix or "fix the server; until then every answer is held back"
+        yield Finding("endpoint", "warn" if unneeded else "fail", f"{fault}{said}", fix)
+        if not unneeded:
+            return
+    yield Finding("endpoint", "ok", "; ".join(report.lines()))
+    if report.n is False and plan.n:
+        fix = "nothing needs to be done; a server that honours n would read the prompt once"
+        yield Finding("endpoint", "warn", f"n is ignored, so a question costs {plan.n + 1} calls", fix)
+    if plan.logprobs and report.basis == "unknown":
+        fix = "see the server's documentation; scores of calibration and run time agree in any case"
+        yield Finding("endpoint", "warn", "whether log-probabilities are before or after temperature is not known", fix)
+    if artifact is not None:
+        yield _weights(artifact.fingerprint, report.greedy)
+
+
+def _probed(model: BaseChatModel, plan: SamplingPlan) -> tuple[ProbeReport, int]:
+    """The report of the last probe, and the number of probes: a router may send few requests to a provider."""
+    probes = 0
+    while True:
+        report, _ = probe(model, plan, again=True)
+        probes += 1
+        assert report is not None, "needs a probe"
+        if probes == PROBES or not plan.logprobs or report.problem(plan) is not None:
+            return report, probes
+
+
+def _weights(calibrated: Fingerprint | None, now: Fingerprint | None) -> Finding:
+    """Whether the endpoint still has the calibrated weights, as far as greedy answers show."""
+    if calibrated is None or now is None:
+        whose = "the calibration" if calibrated is None else "this endpoint"
+        unseen = f"not compared: {whose} gave no greedy answers with log-probabilities. Other weights go unnoticed here"
+        pin = "pin the model (docs/gateway.md#a-model-that-changes-behind-its-name)"
+        return Finding("weights", "ok" if calibrated is None else "warn", unseen, pin)
+    if difference := unlike(calibrated, now):
+        fix = (
+            "ask again while the server is idle; if it stays, the model, its quantisation or its template was changed: "
+            "audit on fresh questions (`calibrate audit`), or calibrate again"
+        )
+        return Finding("weights", "warn", f"not as at calibration: {difference}", fix)
+    return Finding("weights", "ok", f"{len(now)} greedy answers are as at calibration, within the noise of a server")
+
+
+def _longest(model: BaseChatModel, plan: SamplingPlan) -> Iterator[Finding]:
+    """Whether the model keeps to the longest answer of a call."""
+    if not needs_probe(model) or is_native(model) or not wants_probe(plan):
+        return
+    how: Literal["greedy", "sampled"] = "greedy" if plan.primary == "greedy" else "sampled"
+    short = SamplingPlan(
+        n=0, max_tokens=LONGEST, primary=how, temperature=plan.temperature, top_p=plan.top_p, cut_off="measure"
+    )
+    drawn = draw(model, [[HumanMessage(PROMPT)]], short, callbacks=[])[0]
+    if drawn.problem is None and drawn.cost.output_tokens > LONGEST:
+        excess = f"{drawn.cost.output_tokens} tokens where {LONGEST} were asked for: the model ignores max_tokens"
+        fix = "set the longest answer in the model itself, or bound its cost otherwise"
+        yield Finding("endpoint", "warn", excess, fix)
+
+
+# -- one question -----------------------------------------------------------------------------------------------------
+
+
 def _question(
     model: BaseChatModel, artifact: CalibrationArtifact, estimator: Estimator | None, question: str
 ) -> Iterator[Finding]:
     """Ask one question by the plan: is the reply complete, can it be measured, what does it cost?"""
-    plan = artifact.plan
+    plan, prompt, recorder = artifact.plan, artifact.prompt, CallRecorder()
     options = {label: f"option {label}" for label in plan.options} if plan.options is not None else None
-    prompt = artifact.prompt
     messages = prompt.messages(question, options, {name: f"({name})" for name in prompt.slots})
-    recorder = CallRecorder()
+    scoring = Scoring.of([] if estimator is None else estimator.scorers, prompt)
+    # A scorer that could not be loaded is a finding already; the rest of the plan is checked without it.
+    follow_ups = tuple(name for name in plan.follow_ups if estimator or not name.startswith(SCORE))
     try:
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            scoring = Scoring.of([] if estimator is None else estimator.scorers, prompt)
-            # A scorer that could not be loaded is a finding already; the rest of the plan is checked without it.
-            follow_ups = tuple(name for name in plan.follow_ups if estimator or not name.startswith(SCORE))
             sampler = Sampler(model, plan.model_copy(update={"follow_ups": follow_ups}), [recorder], scoring=scoring)
             drawn = sampler.draw([messages])[0]
             drawn = with_majority(drawn) if plan.primary == "majority" else drawn
@@ -587,39 +553,21 @@ def _question(
         samples = f"{len(drawn.samples)} samples, {distinct} different" if plan.n else "the primary answer"
         yield Finding("sampling", "ok", f"received {samples}")
         if estimator is not None:
-            uncertainty = measure(drawn, estimator, plan)
-            if uncertainty.value is None:
-                detail = f"{uncertainty.reason}: {uncertainty.detail}"
-                yield Finding("measuring", "fail", detail, "fix the cause; until then every question abstains")
-            else:
-                reply = drawn.follow_ups.get(scorer_of(plan) or "", ())
-                taken = f" (the scorer took {reply[0].cost.seconds:.2f} s)" if reply else ""
-                yield Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}{taken}")
-    cost = drawn.cost
-    if not cost.calls:  # no call was answered
-        return
-    yield Finding(
-        "cost of a question",
-        "ok",
-        f"{cost.calls} calls, {cost.input_tokens} tokens read, {cost.output_tokens} written, {cost.seconds:.2f} s "
-        "(measured on one question)",
-    )
+            yield _measured(drawn, estimator, plan)
+    if (cost := drawn.cost).calls:  # otherwise no call was answered
+        tokens = f"{cost.input_tokens} tokens read, {cost.output_tokens} written"
+        detail = f"{cost.calls} calls, {tokens}, {cost.seconds:.2f} s (measured on one question)"
+        yield Finding("cost of a question", "ok", detail)
 
 
-def _requests(model: BaseChatModel, plan: SamplingPlan, recorder: CallRecorder) -> Iterator[Finding]:
-    """Whether the calls had the plan's settings; `_endpoint` checks how the server responds to them."""
-    wrong = differences(recorder, plan)
-    own = own_settings(model, recorder, plan)
-    if wrong:
-        yield Finding("requests", "fail", "; ".join(wrong), "use a model that takes the settings of each call")
-    elif recorder.calls:
-        yield Finding("requests", "ok", f"{len(recorder.calls)} calls, with the plan's settings wherever they name one")
-    elif is_native(model):
-        yield Finding("requests", "ok", f"{type(model).__name__} draws whole sample sets and is handed the plan itself")
-    if own:
-        listed = ", ".join(f"{name}={value!r}" for name, value in own.items())
-        fix = "give the model what it had when the calibration answers were collected"
-        yield Finding("requests", "warn", f"the model brings {listed}, which no artifact records", fix)
+def _measured(drawn: SampleSet, estimator: Estimator, plan: SamplingPlan) -> Finding:
+    uncertainty = measure(drawn, estimator, plan)
+    if uncertainty.value is None:
+        detail = f"{uncertainty.reason}: {uncertainty.detail}"
+        return Finding("measuring", "fail", detail, "fix the cause; until then every question abstains")
+    reply = drawn.follow_ups.get(scorer_of(plan) or "", ())
+    taken = f" (the scorer took {reply[0].cost.seconds:.2f} s)" if reply else ""
+    return Finding("measuring", "ok", f"{estimator.name} = {uncertainty.value:.4g}{taken}")
 
 
 def _describe(error: BaseException) -> str:
@@ -627,7 +575,7 @@ def _describe(error: BaseException) -> str:
     return str(error) if isinstance(error, GuardrailError) else f"{type(error).__name__}: {error}"
 
 
-# -- The settings of the actual calls ----------------------------------------------------------------------------------
+# -- the settings of the actual calls ---------------------------------------------------------------------------------
 # LangChain passes a callback the settings of each call after the model has merged its own into them. How the server
 # responds to them is checked by the probe (`guardrail.sampling.probe`).
 
@@ -658,28 +606,42 @@ class CallRecorder(BaseCallbackHandler):
         self.error = self.error or error
 
 
-def differences(recorder: CallRecorder, plan: SamplingPlan) -> list[str]:
-    """Differences between the calls and the plan, as text. Settings that a call does not name are not compared."""
-    texts: dict[str, None] = {}  # as a set in order: several samples differ in the same way
-    for index, sent in sorted(recorder.calls.items()):
-        subject = "samples are" if index >= 0 else "the primary answer is"
-        sampled = index >= 0 or plan.primary == "sampled"
-        planned: dict[str, Any] = {"temperature": plan.temperature if sampled else 0.0}
-        planned |= {"top_p": plan.top_p} if sampled else {}
-        planned |= {name: plan.max_tokens for name in LONGEST_ANSWER}
-        for name, value in planned.items():
-            if sent.get(name) is not None and sent[name] != value:
-                texts[f"{subject} asked with {name} {sent[name]!r}, the plan says {value!r}"] = None
-        if (stop := tuple(sent.get("stop") or ())) != plan.stop:
-            texts[f"{subject} asked with stop {stop!r}, the plan says {plan.stop!r}"] = None
-        bound = [_name(tool) for tool in sent.get("tools") or ()]
-        planned_tools = list(plan.bindings.tool_names) if plan.bindings else []
-        if None not in bound and sorted(map(str, bound)) != sorted(planned_tools):
-            texts[f"{subject} asked with the tools {bound}, the plan says {planned_tools}"] = None
-    return list(texts)
+def _requests(model: BaseChatModel, plan: SamplingPlan, recorder: CallRecorder) -> Iterator[Finding]:
+    """Whether the calls had the plan's settings."""
+    # Several samples differ in the same way.
+    wrong = dict.fromkeys(text for each in sorted(recorder.calls.items()) for text in _differences(*each, plan))
+    if wrong:
+        yield Finding("requests", "fail", "; ".join(wrong), "use a model that takes the settings of each call")
+    elif recorder.calls:
+        yield Finding("requests", "ok", f"{len(recorder.calls)} calls, with the plan's settings wherever they name one")
+    elif is_native(model):
+        yield Finding("requests", "ok", f"{type(model).__name__} draws whole sample sets and is handed the plan itself")
+    if own := _own_settings(model, recorder, plan):
+        listed = ", ".join(f"{name}={value!r}" for name, value in own.items())
+        fix = "give the model what it had when the calibration answers were collected"
+        yield Finding("requests", "warn", f"the model brings {listed}, which no artifact records", fix)
 
 
-def own_settings(model: BaseChatModel, recorder: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
+def _differences(index: int, sent: dict[str, Any], plan: SamplingPlan) -> Iterator[str]:
+    """Differences between a call and the plan, as text. Settings that the call does not name are not compared."""
+    subject = "samples are" if index >= 0 else "the primary answer is"
+    sampled = index >= 0 or plan.primary == "sampled"
+    planned: dict[str, Any] = (
+        {"temperature": plan.temperature, "top_p": plan.top_p} if sampled else {"temperature": 0.0}
+    )
+    planned |= dict.fromkeys(LONGEST_ANSWER, plan.max_tokens)
+    for name, value in planned.items():
+        if sent.get(name) is not None and sent[name] != value:
+            yield f"{subject} asked with {name} {sent[name]!r}, the plan says {value!r}"
+    if (stop := tuple(sent.get("stop") or ())) != plan.stop:
+        yield f"{subject} asked with stop {stop!r}, the plan says {plan.stop!r}"
+    bound = [_tool_name(tool) for tool in sent.get("tools") or ()]
+    planned_tools = list(plan.bindings.tool_names) if plan.bindings else []
+    if None not in bound and sorted(map(str, bound)) != sorted(planned_tools):
+        yield f"{subject} asked with the tools {bound}, the plan says {planned_tools}"
+
+
+def _own_settings(model: BaseChatModel, recorder: CallRecorder, plan: SamplingPlan) -> dict[str, Any]:
     """Settings of the model itself, beyond the plan's, that change how answers are drawn."""
     own = {name: getattr(model, name, None) for name in SHAPING}
     # Seeds that differ are those that the guard sent, one for each sample; a seed of the model's own is always the
@@ -693,7 +655,7 @@ def own_settings(model: BaseChatModel, recorder: CallRecorder, plan: SamplingPla
     return {name: own[name] for name in sorted(own) if (own[name] or own[name] == 0) and not callable(own[name])}
 
 
-def _name(tool: Any) -> str | None:
+def _tool_name(tool: Any) -> str | None:
     """Name of a tool in one of the usual forms; None in any other."""
     described = tool.get("function", tool) if isinstance(tool, dict) else {}
     name = described.get("name") if isinstance(described, dict) else None

@@ -432,7 +432,7 @@ def test_a_plan_that_the_model_cannot_follow_is_a_finding_before_any_call(tmp_pa
 
 
 def test_judges_that_cannot_judge_fail() -> None:
-    from guardrail.doctor import _verdicts
+    from guardrail.doctor import _judge
     from guardrail.judges import Judge, JudgeSpec, list_judges, make_judge
 
     class Broken(Judge):
@@ -447,9 +447,9 @@ def test_judges_that_cannot_judge_fail() -> None:
     judge = Broken()
     for answers in ((True, True), (False, False), (None, None), RuntimeError("no weights")):
         judge.answers = answers
-        assert _verdicts(judge).status == "fail"
+        assert _judge(judge).status == "fail"
     for name in {"exact", "numeric", "text", "tool_call"} & set(list_judges()):
-        assert _verdicts(make_judge(name)).status == "ok", name
+        assert _judge(make_judge(name)).status == "ok", name
 
 
 def test_a_server_that_does_not_run_is_one_finding(tmp_path: Path) -> None:
