@@ -52,7 +52,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--allowed-host", action="append", default=[], metavar="NAME", help="host name browsers use; repeatable"
     )
     parser.add_argument(
-        "--https", action="store_true", help="the page is behind an https proxy: mark the cookie Secure"
+        "--https",
+        action="store_true",
+        help="the page is behind an https proxy: the cookie is Secure, and forms come from https pages only",
     )
     parser.add_argument(
         "--callback-host",

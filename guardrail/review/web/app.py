@@ -60,7 +60,7 @@ def review_app(
         store: The queue.
         accounts: Who may sign in.
         hosts: Host names that the page answers to; all others are refused, which prevents DNS rebinding.
-        https: Whether browsers use https only; marks the cookie Secure.
+        https: Whether browsers use https only: the cookie is Secure, and forms come from https pages.
         lease: Seconds a reviewer has for an item; the page renews the lease while it is open.
 
     Raises:

@@ -9,7 +9,6 @@ from collections.abc import Awaitable, Callable, Mapping
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
-from urllib.parse import urlsplit
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup, escape
@@ -133,7 +132,7 @@ class Site:
     Args:
         accounts: Who may sign in.
         keys: Keep the sessions.
-        https: Whether to mark the cookie Secure.
+        https: Whether browsers use https: the cookie is Secure, and forms come from https pages.
     """
 
     def __init__(self, accounts: Accounts, keys: ExpiringKeys, *, https: bool = False) -> None:
@@ -185,11 +184,21 @@ class Site:
         multipart = call.request.headers.get("content-type", "").startswith("multipart/")
         if multipart and most <= LARGEST_FORM:  # not sent by our pages, and its parser logs a line for a broken one
             raise PageError(415, "Not a form", "Send the form as application/x-www-form-urlencoded.")
-        if not _is_ours(call.request):
+        if not self._is_ours(call.request):
             raise PageError(
                 403, "Not from this page", "Forms are taken from pages of this address. Nothing was changed."
             )
         return await call.request.form(max_files=0, max_fields=MOST_FIELDS, max_part_size=most)
+
+    def _is_ours(self, request: Request) -> bool:
+        """Whether a page of ours sent a form: browsers say which site did, and no page can make them say another."""
+        sender = request.headers.get("sec-fetch-site")  # missing over http from another machine, and in old browsers
+        if sender is not None:
+            return sender == "same-origin"
+        # The scheme counts: whoever answers http in the network must not send forms to the https page of the same name.
+        # It is the one that the operator set. A proxy that ends TLS may or may not say it (X-Forwarded-Proto).
+        ours = f"{'https' if self._https else 'http'}://{request.headers.get('host')}"
+        return request.headers.get("origin") == ours
 
     def check_length(self, request: Request, most: int) -> None:
         """Refuse a body that is too large before it is read; the server stops reading at its Content-Length.
@@ -227,14 +236,6 @@ class Site:
         # Lax, so that a link in a chat opens the item: pages that are only looked at write nothing.
         lifetime = int(LIFETIME) if cookie else 0
         response.set_cookie(COOKIE, cookie, lifetime, httponly=True, samesite="lax", secure=self._https)
-
-
-def _is_ours(request: Request) -> bool:
-    """Whether a page of ours sent a form: browsers say which site did, and no page can make them say another."""
-    sender = request.headers.get("sec-fetch-site")  # missing over http from another machine, and in old browsers
-    if sender is not None:
-        return sender == "same-origin"
-    return urlsplit(request.headers.get("origin", "")).netloc == request.headers.get("host")
 
 
 def problem_of(error: Exception) -> PageError:

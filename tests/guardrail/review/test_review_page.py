@@ -476,25 +476,29 @@ def test_only_admins_see_the_trail_and_take_back(store: ReviewStore, site: Starl
 
 
 @pytest.mark.parametrize(
-    ("sender", "status"),
+    ("https", "sender", "status"),
     [
-        ({"Sec-Fetch-Site": "same-origin"}, 303),
-        ({"Sec-Fetch-Site": "same-site"}, 403),  # another port of this machine
-        ({"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1"}, 403),
-        ({"Sec-Fetch-Site": "none"}, 403),
-        ({"Origin": "http://127.0.0.1"}, 303),  # http from another machine, and old browsers
-        ({"Origin": "http://127.0.0.1:3000"}, 403),
-        ({"Origin": "https://evil.example"}, 403),
-        ({"Origin": "null"}, 403),  # a frame without an origin
-        ({}, 403),
+        (False, {"Sec-Fetch-Site": "same-origin"}, 303),
+        (False, {"Sec-Fetch-Site": "same-site"}, 403),  # another port of this machine
+        (False, {"Sec-Fetch-Site": "cross-site", "Origin": "http://127.0.0.1"}, 403),
+        (False, {"Sec-Fetch-Site": "none"}, 403),
+        (False, {"Origin": "http://127.0.0.1"}, 303),  # http from another machine, and old browsers
+        (False, {"Origin": "http://127.0.0.1:3000"}, 403),
+        (False, {"Origin": "https://evil.example"}, 403),
+        (False, {"Origin": "null"}, 403),  # a frame without an origin
+        (False, {"Origin": "https://127.0.0.1"}, 403),  # another program that serves https on this machine
+        (False, {}, 403),
+        # Behind a proxy that ends TLS, a page that somebody in the network serves under the same name over http:
+        (True, {"Origin": "http://127.0.0.1"}, 403),
+        (True, {"Origin": "http://127.0.0.1", "X-Forwarded-Proto": "http"}, 403),
+        (True, {"Origin": "https://127.0.0.1"}, 303),
+        (True, {"Origin": "https://127.0.0.1", "X-Forwarded-Proto": "http"}, 303),  # a proxy that names its own hop
     ],
 )
-def test_another_sites_form_is_refused(
-    store: ReviewStore, site: Starlette, sender: dict[str, str], status: int
-) -> None:
+def test_another_sites_form_is_refused(store: ReviewStore, https: bool, sender: dict[str, str], status: int) -> None:
     """A page elsewhere must not decide in the name of a reviewer who is signed in here, nor sign anybody in or out."""
     item = store.enqueue(held_back())
-    ann = Client(site).sign_in("ann")
+    ann = Client(review_app(store, Accounts.from_text(REVIEWERS), https=https)).sign_in("ann")
     ann.page.headers.pop("Sec-Fetch-Site")
     form = {"token": "ann-token-0123456789ab"}
     for path in ("/sign-in", f"/items/{item.id}/claim", "/sign-out"):
